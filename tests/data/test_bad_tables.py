@@ -19,9 +19,9 @@ from coterie.data.looking.disguises import (
     rank_correlation,
 )
 from coterie.data.looking.findings import Findings, findings_of, look_at
-from coterie.data.looking.formats import Writing
+from coterie.data.looking.formats import TextFormat
 from coterie.data.looking.sources import TableSource, read_source
-from coterie.data.looking.studies import completed
+from coterie.data.looking.studies import complete_study
 
 AGE = [f"{k * 37 % 61}.5" for k in range(80)]
 SITE = [f"place {k % 4}" for k in range(80)]
@@ -32,7 +32,7 @@ def found_in(target: str = "y", **columns: list[str]) -> Findings:
     index = pd.RangeIndex(2, len(next(iter(columns.values()))) + 2)
     frame = pd.DataFrame(columns, index=index, dtype=object)
     path = Path("t.csv")
-    source = TableSource(path, (path,), (frame,), Writing(",", ".", "utf-8"))
+    source = TableSource(path, (path,), (frame,), TextFormat(",", ".", "utf-8"))
     return findings_of(look_at(source), "site", target)
 
 
@@ -63,11 +63,13 @@ def test_files_that_code_the_target_differently_are_refused(tmp_path, values, wo
     assert findings_of(look, "file name", "outcome").problems == (sentence,)
     for more in ({}, {"client": "file name", "target": "outcome"}):
         with pytest.raises(InputError) as error:
-            completed({"path": str(folder), **more}, {})
+            complete_study({"path": str(folder), **more}, {})
         assert str(error.value) == f"{sentence}."
     # Who names the task means what the files say.
     said = {"client": "file name", "target": "outcome", "task": "classification"}
-    assert completed({"path": str(folder), **said}, {})[0]["task"] == "classification"
+    assert (
+        complete_study({"path": str(folder), **said}, {})[0]["task"] == "classification"
+    )
 
 
 def test_a_client_that_codes_the_target_differently_is_refused():
@@ -168,11 +170,11 @@ def test_a_frame_with_infinite_numbers_is_treated_like_a_file():
 def test_where_client_and_target_are_named_words_are_gaps_and_inf_is_not(tmp_path):
     age = ["inf" if k == 3 else "<5" if k == 7 else AGE[k] for k in range(80)]
     given = write_table(tmp_path, site=SITE, age=age, y=ILL)
-    data, _ = completed(given, {})
+    data, _ = complete_study(given, {})
     assert data == {**given, "missing": ["<5"]}
     with pytest.raises(InputError, match=r"row 5 holds 'inf': .* `data\.missing`"):
         load("file", **data)
-    named_nothing, _ = completed({"path": given["path"], "client": "site"}, {})
+    named_nothing, _ = complete_study({"path": given["path"], "client": "site"}, {})
     assert named_nothing["missing"] == ["<5", "inf"]
 
 

@@ -19,7 +19,7 @@ PATIENTS = """age,hospital,pressure,outcome
 """
 
 
-def written(folder: Path, text: str) -> Path:
+def write_csv(folder: Path, text: str) -> Path:
     path = folder / "patients.csv"
     path.write_text(text)
     return path
@@ -46,7 +46,7 @@ def test_a_path_that_is_no_text_is_refused(unchecked, path):
 
 
 def test_a_csv_file_becomes_a_table_with_clients_in_sorted_order(tmp_path):
-    path = written(tmp_path, PATIENTS)
+    path = write_csv(tmp_path, PATIENTS)
     got = table(path, client="hospital", target="outcome")
     assert got.features.tolist() == [[50, 120], [60, 130.5], [70, 110]]
     assert got.targets.tolist() == [1, 0, 0]
@@ -57,27 +57,27 @@ def test_a_csv_file_becomes_a_table_with_clients_in_sorted_order(tmp_path):
 
 
 def test_clients_that_are_numbers_are_sorted_as_numbers(tmp_path):
-    path = written(tmp_path, "client,target,x\n10,0,1\n9,1,2\n10,1,3\n")
+    path = write_csv(tmp_path, "client,target,x\n10,0,1\n9,1,2\n10,1,3\n")
     assert table(path).group.tolist() == [1, 0, 1]
 
 
 def test_classes_may_be_words(tmp_path):
-    path = written(tmp_path, "client,target,x\na,wolf,1\nb,cat,2\nb,dog,3\n")
+    path = write_csv(tmp_path, "client,target,x\na,wolf,1\nb,cat,2\nb,dog,3\n")
     got = table(path, task="classification")
     assert got.targets.tolist() == [2, 0, 1]
     assert got.outputs == 3
     assert got.classes == ("cat", "dog", "wolf")
     assert "classes in order: cat, dog, wolf" in got.note
     assert table(path).task == "classification"
-    two = written(tmp_path, "client,target,x\na,wolf,1\nb,cat,2\nb,cat,3\n")
+    two = write_csv(tmp_path, "client,target,x\na,wolf,1\nb,cat,2\nb,cat,3\n")
     assert table(two).task == "binary"
     assert table(two).targets.tolist() == [1, 0, 0]
 
 
 def test_the_task_is_guessed_only_where_there_is_no_doubt(tmp_path):
-    path = written(tmp_path, "client,target,x\na,1.5,1\nb,2,2\n")
+    path = write_csv(tmp_path, "client,target,x\na,1.5,1\nb,2,2\n")
     assert table(path).task == "regression"
-    path = written(tmp_path, "client,target,x\na,1,1\nb,2,2\n")
+    path = write_csv(tmp_path, "client,target,x\na,1,1\nb,2,2\n")
     with pytest.raises(InputError, match="set `task`"):
         table(path)
     assert table(path, task="regression").targets.dtype == torch.float64
@@ -85,14 +85,14 @@ def test_the_task_is_guessed_only_where_there_is_no_doubt(tmp_path):
 
 
 def test_a_test_column_fixes_the_test_part_and_is_no_feature(tmp_path):
-    path = written(tmp_path, "client,target,x,is_test\na,1,1,0\nb,0,2,1\n")
+    path = write_csv(tmp_path, "client,target,x,is_test\na,1,1,0\nb,0,2,1\n")
     got = table(path)
     assert got.is_test.tolist() == [False, True]
     assert got.features.shape == (2, 1)
 
 
 def test_data_without_clients_have_no_group(tmp_path):
-    path = written(tmp_path, "target,x\n1,1\n0,2\n")
+    path = write_csv(tmp_path, "target,x\n1,1\n0,2\n")
     assert table(path, client="").group is None
 
 
@@ -135,13 +135,13 @@ def test_data_without_clients_have_no_group(tmp_path):
 def test_a_faulty_file_is_refused_in_one_sentence(tmp_path, text, message):
     import re
 
-    assert re.search(message, refusal(written(tmp_path, text)))
+    assert re.search(message, refusal(write_csv(tmp_path, text)))
 
 
 def test_labels_that_are_no_classes_are_refused(tmp_path):
-    path = written(tmp_path, PATIENTS.replace("120,1", "120,1.5"))
+    path = write_csv(tmp_path, PATIENTS.replace("120,1", "120,1.5"))
     assert "row 2 holds 1.5" in refusal(path, task="binary")
-    path = written(tmp_path, PATIENTS.replace("120,1", "120,-1"))
+    path = write_csv(tmp_path, PATIENTS.replace("120,1", "120,-1"))
     assert "row 2 holds -1" in refusal(path, task="classification")
 
 
@@ -149,7 +149,7 @@ def test_missing_files_and_other_formats_are_refused(tmp_path):
     assert "there is no data file" in refusal(tmp_path / "none.csv")
     (tmp_path / "a.xls").touch()
     assert "must end in .csv, .csv.gz, .tsv" in refusal(tmp_path / "a.xls")
-    path = written(tmp_path, PATIENTS)
+    path = write_csv(tmp_path, PATIENTS)
     assert "`task` must be one of" in refusal(path, task="classify")
 
 

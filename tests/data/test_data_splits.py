@@ -15,7 +15,7 @@ SMALL = {"fallah": {"a": 4, "clients": 6}}
 LABEL_SPLITS = ["dirichlet", "fallah", "label_clusters", "label_swap", "shards"]
 
 
-def labelled(samples: int = 300, classes: int = 5) -> Table:
+def class_table(samples: int = 300, classes: int = 5) -> Table:
     """Sample j has feature j, class j mod `classes` and natural client j mod 6."""
     place = torch.arange(samples)
     return Table(
@@ -34,7 +34,7 @@ def sizes(owner: torch.Tensor, clients: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_parts_of_all_clients_are_disjoint_and_none_is_empty(name):
-    federation = divide(labelled(), name, seed=1, **SMALL.get(name, {"clients": 6}))
+    federation = divide(class_table(), name, seed=1, **SMALL.get(name, {"clients": 6}))
     used = torch.cat([federation.part(part).index for part in PARTS])
     assert len(federation) == 6
     assert len(used.unique()) == len(used)
@@ -49,7 +49,7 @@ def test_parts_of_all_clients_are_disjoint_and_none_is_empty(name):
 def test_the_seed_alone_decides_the_division(name):
     options = SMALL.get(name, {"clients": 6})
     first, again, other = (
-        divide(labelled(), name, seed=seed, **options) for seed in (1, 1, 2)
+        divide(class_table(), name, seed=seed, **options) for seed in (1, 1, 2)
     )
     assert torch.equal(first.train.index, again.train.index)
     assert torch.equal(first.targets, again.targets)
@@ -58,16 +58,16 @@ def test_the_seed_alone_decides_the_division(name):
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_a_split_leaves_its_table_as_it_was(name):
-    table = labelled()
+    table = class_table()
     divide(table, name, seed=1, **SMALL.get(name, {"clients": 6}))
-    for got, expected in zip(table, labelled(), strict=True):
+    for got, expected in zip(table, class_table(), strict=True):
         assert torch.equal(got, expected) if torch.is_tensor(got) else got == expected
 
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_one_client_is_a_federation(name):
     federation = divide(
-        labelled(), name, seed=0, **{**SMALL.get(name, {}), "clients": 1}
+        class_table(), name, seed=0, **{**SMALL.get(name, {}), "clients": 1}
     )
     assert len(federation) == 1
 
@@ -83,7 +83,7 @@ def test_one_client_is_a_federation(name):
 def test_dirichlet_is_a_partition_with_min_size_for_any_alpha(
     exponent, clients, classes, min_size, seed
 ):
-    table = labelled(clients * min_size + seed, classes)
+    table = class_table(clients * min_size + seed, classes)
     owner = splits.dirichlet(
         table,
         generator(seed),
@@ -107,7 +107,7 @@ def test_dirichlet_is_a_partition_with_min_size_for_any_alpha(
     seed=st.integers(0, 99),
 )
 def test_a_split_respects_min_size_or_refuses(name, clients, samples, min_size, seed):
-    table = labelled(samples)
+    table = class_table(samples)
     try:
         owner = SPLITS[name](
             table, generator(seed), clients=clients, min_size=min_size
@@ -129,7 +129,7 @@ def test_a_split_respects_min_size_or_refuses(name, clients, samples, min_size, 
 )
 def test_parts_have_the_asked_shares_and_enough_samples(size, validation, test, seed):
     federation = divide(
-        labelled(3 * size),
+        class_table(3 * size),
         "iid",
         seed=seed,
         clients=3,
@@ -146,12 +146,12 @@ def test_parts_have_the_asked_shares_and_enough_samples(size, validation, test, 
 
 
 def test_iid_sizes_differ_by_at_most_one():
-    owner = splits.iid(labelled(301), generator(0), clients=7).owner
+    owner = splits.iid(class_table(301), generator(0), clients=7).owner
     assert int(sizes(owner, 7).max() - sizes(owner, 7).min()) <= 1
 
 
 def test_a_small_alpha_gives_each_class_to_one_client_and_a_large_one_to_all():
-    table = labelled(4000, 4)
+    table = class_table(4000, 4)
     for alpha, least, most in ((1e-3, 0.95, 1.0), (1e4, 0.0, 0.3)):
         owner = splits.dirichlet(
             table, generator(3), clients=5, alpha=alpha, min_size=4
@@ -173,12 +173,12 @@ def test_dirichlet_shares_have_the_moments_of_the_law():
 
 def test_repair_moves_only_what_is_missing():
     counts = torch.tensor([[90, 0, 5], [10, 2, 0]])
-    filled = splits._filled(counts, 5)
+    filled = splits._top_up(counts, 5)
     assert filled.tolist() == [[87, 3, 5], [10, 2, 0]]
 
 
 def test_shards_give_few_labels_to_each_client():
-    table = labelled(600, 10)
+    table = class_table(600, 10)
     owner = splits.shards(table, generator(0), clients=10, labels_per_client=2).owner
     for client in range(10):
         assert len(table.targets[owner == client].unique()) <= 3
@@ -194,7 +194,7 @@ def test_shards_give_few_labels_to_each_client():
     ],
 )
 def test_label_clusters_divide_the_classes_in_equal_groups(classes, clusters, groups):
-    table = labelled(600, classes)
+    table = class_table(600, classes)
     result = splits.label_clusters(table, generator(0), clients=6, clusters=clusters)
     assert result.clusters.tolist() == [i % clusters for i in range(6)]
     for client in range(6):
@@ -205,7 +205,7 @@ def test_label_clusters_divide_the_classes_in_equal_groups(classes, clusters, gr
 @settings(max_examples=20, deadline=None)
 @given(classes=st.integers(2, 8), seed=st.integers(0, 99))
 def test_label_swap_renames_every_class_of_odd_clients_in_one_way(classes, seed):
-    table = labelled(400, classes)
+    table = class_table(400, classes)
     owner, clusters, targets, *_ = splits.label_swap(table, generator(seed), clients=4)
     assert clusters.tolist() == [0, 1, 0, 1]
     even = owner % 2 == 0
@@ -217,7 +217,7 @@ def test_label_swap_renames_every_class_of_odd_clients_in_one_way(classes, seed)
 
 
 def test_fallah_gives_the_numbers_of_the_paper():
-    table = labelled(4000, 10)
+    table = class_table(4000, 10)
     owner, clusters, *_ = splits.fallah(table, generator(0), clients=50, a=8)
     counts = torch.stack(
         [torch.bincount(table.targets[owner == i], minlength=10) for i in range(50)]
@@ -233,13 +233,15 @@ def test_fallah_gives_the_numbers_of_the_paper():
 
 
 def test_fallah_without_lower_class_has_as_many_clusters_as_upper_classes():
-    result = splits.fallah(labelled(4000, 10), generator(0), clients=50, a=8, low=0.0)
+    result = splits.fallah(
+        class_table(4000, 10), generator(0), clients=50, a=8, low=0.0
+    )
     assert len(result.clusters.unique()) == 6
 
 
 def test_size_skew_follows_the_power_law_above_min_size():
     owner = splits.size_skew(
-        labelled(1040), generator(0), clients=4, exponent=1.0, min_size=10
+        class_table(1040), generator(0), clients=4, exponent=1.0, min_size=10
     ).owner
     law = torch.tensor([1, 1 / 2, 1 / 3, 1 / 4])
     expected = 10 + 1000 * law / law.sum()
@@ -260,7 +262,7 @@ def test_natural_clients_keep_their_samples_clusters_and_optima():
 
 def test_a_fixed_test_part_is_kept_by_natural_clients_only():
     fixed = torch.arange(300) % 12 < 6
-    table = labelled()._replace(is_test=fixed)
+    table = class_table()._replace(is_test=fixed)
     natural = divide(table, "natural", seed=0, validation=0.2)
     assert natural.test.index.sort().values.tolist() == fixed.nonzero()[:, 0].tolist()
     assert natural.validation.size.tolist() == [5] * 6
@@ -270,13 +272,13 @@ def test_a_fixed_test_part_is_kept_by_natural_clients_only():
 
 
 def test_max_samples_caps_every_client():
-    federation = divide(labelled(), "size_skew", seed=0, clients=4, max_samples=40)
+    federation = divide(class_table(), "size_skew", seed=0, clients=4, max_samples=40)
     total = sum(federation.part(part).size for part in PARTS)
     assert total.tolist() == [40, 40, 40, 40]
 
 
 def test_a_single_class_is_legal_unless_two_are_asked_for():
-    table = labelled(300, 2)
+    table = class_table(300, 2)
     divide(table, "label_clusters", seed=0, clients=4)
     with pytest.raises(InputError, match=r"`min_classes` is 2, .* client 0 .* have 1"):
         divide(table, "label_clusters", seed=0, clients=4, min_classes=2)
@@ -299,13 +301,13 @@ def test_splits_by_label_refuse_regression(name):
 
 def test_misspelt_options_and_names_are_answered_with_a_suggestion():
     with pytest.raises(InputError) as error:
-        divide(labelled(), "dirichlet", seed=0, alfa=0.1)
+        divide(class_table(), "dirichlet", seed=0, alfa=0.1)
     message = "[split] dirichlet has no option 'alfa'. Did you mean 'alpha'?"
     assert str(error.value) == message
     with pytest.raises(InputError, match="Did you mean 'dirichlet'"):
-        divide(labelled(), "dirichlett", seed=0)
+        divide(class_table(), "dirichlett", seed=0)
     with pytest.raises(InputError, match="has no option 'rng'"):
-        divide(labelled(), "iid", seed=0, **{"rng": 1, "table": 2})
+        divide(class_table(), "iid", seed=0, **{"rng": 1, "table": 2})
 
 
 @pytest.mark.parametrize(
@@ -328,16 +330,16 @@ def test_misspelt_options_and_names_are_answered_with_a_suggestion():
 )
 def test_impossible_wishes_are_refused_by_name_and_value(name, options, message):
     with pytest.raises(InputError, match=message):
-        divide(labelled(), name, seed=0, **options)
+        divide(class_table(), name, seed=0, **options)
 
 
 def test_natural_needs_groups():
     with pytest.raises(InputError, match="`labelled` has no natural clients"):
-        divide(labelled()._replace(group=None), "natural", seed=0)
+        divide(class_table()._replace(group=None), "natural", seed=0)
 
 
 def test_labels_and_features_that_make_no_sense_are_refused_naming_the_sample():
-    table = labelled()
+    table = class_table()
     labels = table.targets.clone()
     labels[7] = 5
     with pytest.raises(InputError, match="from 0 to 4, but sample 7 has 5"):
@@ -354,7 +356,7 @@ def test_labels_and_features_that_make_no_sense_are_refused_naming_the_sample():
 
 
 def test_a_client_whose_samples_are_all_for_testing_is_refused():
-    table = labelled()
+    table = class_table()
     with pytest.raises(InputError, match="client 2 has 0"):
         divide(table._replace(is_test=table.group == 2), "natural", seed=0)
     with pytest.raises(InputError, match="every client needs test data"):

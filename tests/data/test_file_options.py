@@ -28,14 +28,14 @@ ROWS = """age;seen;ward;outcome
 OPTIONS = {"client": "", "target": "outcome", "dates": {"seen": "%d.%m.%Y"}}
 
 
-def written(folder: Path, text: str = ROWS, name: str = "t.csv") -> Path:
+def write_csv(folder: Path, text: str = ROWS, name: str = "t.csv") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_dates_are_days_and_words_among_numbers_gaps(tmp_path):
-    got = table(written(tmp_path), **OPTIONS, missing=["<20"])
+    got = table(write_csv(tmp_path), **OPTIONS, missing=["<20"])
     columns = (
         Column("age", gaps=("<20",)),
         Column("seen", date="%d.%m.%Y"),
@@ -48,14 +48,14 @@ def test_dates_are_days_and_words_among_numbers_gaps(tmp_path):
 
 
 def test_words_that_differ_by_case_are_one_unless_that_is_said(tmp_path):
-    path, options = written(tmp_path), {**OPTIONS, "missing": ["<20"]}
+    path, options = write_csv(tmp_path), {**OPTIONS, "missing": ["<20"]}
     assert table(path, **options).classes == ("ill", "well")
     assert "'Well' is read as 'well'" in table(path, **options).note
     assert table(path, **options, merge_case=False).classes == ("Well", "ill", "well")
 
 
 def test_a_preparation_reads_new_rows_as_it_read_those_of_training(tmp_path):
-    got = table(written(tmp_path), **OPTIONS, missing=["<20"])
+    got = table(write_csv(tmp_path), **OPTIONS, missing=["<20"])
     numbers = {"fill": [0] * 3, "mean": [0] * 3, "scale": [1] * 3}
     kinds = [
         {"name": "age", "kind": "number", "categories": [], "gaps": ["<20"]},
@@ -66,11 +66,11 @@ def test_a_preparation_reads_new_rows_as_it_read_those_of_training(tmp_path):
     how = preparation_of(plain)
     assert how.columns == got.schema.columns
     assert preparation_of(how.plain()) == how
-    new = written(tmp_path, "seen,age,ward\n1.2.1970,<20,a\n,7,C\n", "new.csv")
+    new = write_csv(tmp_path, "seen,age,ward\n1.2.1970,<20,a\n,7,C\n", "new.csv")
     gap = float("nan")
     expected = torch.tensor([[gap, 31, 0], [7, gap, -1]]).double()
     torch.testing.assert_close(raw_columns(new, how), expected, equal_nan=True)
-    bad = written(tmp_path, "seen,age,ward\nsoon,1,A\n", "bad.csv")
+    bad = write_csv(tmp_path, "seen,age,ward\nsoon,1,A\n", "bad.csv")
     with pytest.raises(
         InputError, match=r"dates that are written %d\.%m\.%Y, but row 2"
     ):
@@ -84,7 +84,7 @@ TWO = "client,x,target\n" + "".join(
 
 
 def test_the_positive_class_is_class_1_and_moves_no_sample(tmp_path):
-    path = written(tmp_path, TWO)
+    path = write_csv(tmp_path, TWO)
     usual, turned = table(path), table(path, positive="ill")
     assert usual.classes == ("ill", "well") and turned.classes == ("well", "ill")
     assert turned.targets.tolist() == (1 - usual.targets).tolist()
@@ -95,7 +95,7 @@ def test_the_positive_class_is_class_1_and_moves_no_sample(tmp_path):
 
 
 def test_the_positive_class_of_numbers_may_be_0(tmp_path):
-    path = written(tmp_path, TWO.replace("ill", "0").replace("well", "1"))
+    path = write_csv(tmp_path, TWO.replace("ill", "0").replace("well", "1"))
     assert table(path, positive="1").classes == ()
     turned = table(path, positive="0")
     assert turned.classes == ("1", "0")
@@ -125,14 +125,17 @@ def test_options_that_do_not_fit_are_refused(
     unchecked, tmp_path, monkeypatch, options, message
 ):
     monkeypatch.chdir(tmp_path)
-    written(tmp_path, TWO), written(tmp_path, TWO.replace("ill", "mädchen"), "z.csv")
+    (
+        write_csv(tmp_path, TWO),
+        write_csv(tmp_path, TWO.replace("ill", "mädchen"), "z.csv"),
+    )
     with pytest.raises(InputError) as error:
         load("file", **{"path": "t.csv", **options})
     assert message in str(error.value)
 
 
 def test_rows_without_a_target_are_left_out_where_that_is_said(tmp_path):
-    path = written(tmp_path, TWO + "a,1.5,\nb,1.5,NA\n,2.5,ill\n")
+    path = write_csv(tmp_path, TWO + "a,1.5,\nb,1.5,NA\n,2.5,ill\n")
     with pytest.raises(InputError, match=r"row 42 holds nothing.*`data\.skip_empty`"):
         table(path)
     got = table(path, skip_empty=True)
@@ -142,7 +145,7 @@ def test_rows_without_a_target_are_left_out_where_that_is_said(tmp_path):
 
 def test_numbers_may_name_classes(tmp_path):
     text = TWO.replace("ill", "10").replace("well", "9")
-    got = table(written(tmp_path, text), categories=["target"])
+    got = table(write_csv(tmp_path, text), categories=["target"])
     assert got.classes == ("9", "10") and got.task == "binary"
 
 
@@ -173,7 +176,7 @@ def test_a_file_for_each_site_is_a_federation(tmp_path):
     ],
 )
 def test_files_that_do_not_fit_together_are_refused(tmp_path, name, text, message):
-    written(tmp_path, TWO), written(tmp_path, text, name)
+    write_csv(tmp_path, TWO), write_csv(tmp_path, text, name)
     if not message:
         assert len(table(tmp_path).targets) == 80
         return
@@ -182,9 +185,9 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path, name, text, messag
 
 
 def test_columns_that_some_files_lack_may_be_dropped(tmp_path):
-    written(tmp_path, TWO)
+    write_csv(tmp_path, TWO)
     lines = ["client,more,x,target", *(f"a,1,{k},{w}" for k, w in enumerate(PAIRS))]
-    written(tmp_path, "\n".join(lines), "u.csv")
+    write_csv(tmp_path, "\n".join(lines), "u.csv")
     with pytest.raises(InputError, match=r"t\.csv has no column 'more'.*`data\.drop`"):
         table(tmp_path)
     assert [c.name for c in table(tmp_path, drop=["more"]).schema.columns] == ["x"]
@@ -199,13 +202,13 @@ def test_columns_that_some_files_lack_may_be_dropped(tmp_path):
 )
 def test_targets_that_are_no_classes_are_refused(tmp_path, targets, message):
     lines = [f"a,1,{word}" for word in targets]
-    path = written(tmp_path, "\n".join(["client,x,target", *lines]))
+    path = write_csv(tmp_path, "\n".join(["client,x,target", *lines]))
     with pytest.raises(InputError, match=message):
         table(path)
 
 
 def test_one_class_in_all_is_refused(tmp_path):
-    path = written(tmp_path, TWO.replace("well", "ill"))
+    path = write_csv(tmp_path, TWO.replace("well", "ill"))
     with pytest.raises(InputError, match="'target' has one value"):
         federation_of(study_of({"data": {"path": str(path), "target": "target"}}), 0)
 
@@ -213,27 +216,27 @@ def test_one_class_in_all_is_refused(tmp_path):
 def test_rows_that_say_nothing_and_counts_of_rows_are_left_out(tmp_path):
     lines = [f"{k},{line}" for k, line in enumerate(TWO.splitlines())]
     lines[0] = lines[0][1:]
-    got = table(written(tmp_path, "\n".join([*lines, ",,,", "NA,NA,NA,NA"])))
+    got = table(write_csv(tmp_path, "\n".join([*lines, ",,,", "NA,NA,NA,NA"])))
     assert len(got.targets) == 40
     assert [column.name for column in got.schema.columns] == ["x"]
 
 
 def test_what_spreadsheets_add_is_left_out(tmp_path):
     lines = [line.replace(",", ";") + ";" for line in TWO.splitlines()]
-    got = table(written(tmp_path, "\n".join(["sep=;", *lines])))
+    got = table(write_csv(tmp_path, "\n".join(["sep=;", *lines])))
     assert [column.name for column in got.schema.columns] == ["x"]
     bad = "\n".join(["sep=;", *lines, "a;high;ill;"])
     with pytest.raises(InputError, match="row 43 holds 'high'"):  # as one sees it
-        table(written(tmp_path, bad))
+        table(write_csv(tmp_path, bad))
 
 
 def test_a_table_without_names_of_columns_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds numbers, not names: add a row"):
-        table(written(tmp_path, "1,2.5,0\n2,3.5,1\n"))
+        table(write_csv(tmp_path, "1,2.5,0\n2,3.5,1\n"))
 
 
 def test_a_number_may_stand_for_a_gap(tmp_path):
-    path = written(tmp_path, TWO.replace(",3.5", ",-999"))
+    path = write_csv(tmp_path, TWO.replace(",3.5", ",-999"))
     got = table(path, missing=["-999"])
     assert int(got.features.isnan().sum()) == 1
 
@@ -247,7 +250,7 @@ def test_an_excel_file_is_read_as_its_csv_would_be(tmp_path, monkeypatch):
     ]
     read = pd.DataFrame(cells, dtype=object)
     monkeypatch.setattr("pandas.read_excel", lambda *args, **options: read)
-    path = written(tmp_path, "", "t.xlsx")
+    path = write_csv(tmp_path, "", "t.xlsx")
     got = table(path, dates={"when": "ISO8601"})
     names = [(c.name, c.truth, c.date) for c in got.schema.columns]
     assert names == [("smokes", True, ""), ("when", False, "ISO8601"), ("x", False, "")]
@@ -262,4 +265,4 @@ def test_excel_needs_openpyxl(tmp_path, monkeypatch):
     with pytest.raises(
         InputError, match=r"needs openpyxl: pip install coterie\[excel\]"
     ):
-        table(written(tmp_path, "", "t.xlsx"))
+        table(write_csv(tmp_path, "", "t.xlsx"))

@@ -15,14 +15,14 @@ from coterie.data.looking.columns import profile_of
 from coterie.data.looking.dates import days, form_of, month_first
 from coterie.data.looking.findings import Findings, Inspection, findings_of, look_at
 from coterie.data.looking.formats import (
-    Writing,
-    decoded,
+    TextFormat,
+    decode_text,
     points_for_commas,
     separator_of,
 )
 from coterie.data.looking.roles import client_guess, positive_guess, target_guess
 from coterie.data.looking.sources import TableSource, read_source
-from coterie.data.looking.studies import completed, study_text
+from coterie.data.looking.studies import complete_study, study_text
 from coterie.data.looking.units import other_units
 
 
@@ -31,13 +31,13 @@ def column(words: list[str], name: str = "x") -> pd.Series:
     return pd.Series(words, index=index, name=name, dtype=object)
 
 
-def looked(**columns: list[str]) -> Inspection:
+def inspect_columns(**columns: list[str]) -> Inspection:
     frame = pd.DataFrame({name: column(words) for name, words in columns.items()})
     path = Path("t.csv")
-    return look_at(TableSource(path, (path,), (frame,), Writing(",", ".", "utf-8")))
+    return look_at(TableSource(path, (path,), (frame,), TextFormat(",", ".", "utf-8")))
 
 
-def found(look: Inspection, client: str = "site", target: str = "y") -> Findings:
+def findings(look: Inspection, client: str = "site", target: str = "y") -> Findings:
     return findings_of(look, client, target)
 
 
@@ -83,7 +83,7 @@ def test_a_decimal_sign_that_is_said_is_not_looked_for():
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_the_encoding_is_found(encoding):
-    text, name = decoded("Zürich, Genève\n".encode(encoding), "a.csv")
+    text, name = decode_text("Zürich, Genève\n".encode(encoding), "a.csv")
     assert (text, name) == ("Zürich, Genève\n", encoding)
 
 
@@ -100,7 +100,7 @@ def test_the_encoding_is_found(encoding):
 )
 def test_what_is_not_one_encoding_is_refused(raw, message):
     with pytest.raises(InputError, match=message):
-        decoded(raw, "a.csv")
+        decode_text(raw, "a.csv")
 
 
 @pytest.mark.parametrize(
@@ -162,20 +162,20 @@ ILL = [("ill", "well")[k * k % 7 > 2] for k in range(80)]
 
 
 def test_client_and_target_are_found_by_their_names():
-    look = looked(age=AGE, Klinik=SITE, outcome=ILL, sex=["f", "m"] * 40)
+    look = inspect_columns(age=AGE, Klinik=SITE, outcome=ILL, sex=["f", "m"] * 40)
     assert client_guess(look.profiles)[:2] == ("Klinik", True)
     assert target_guess(look.profiles, "Klinik")[:2] == ("outcome", True)
 
 
 def test_of_several_that_are_called_like_a_target_it_is_the_last_column():
-    look = looked(result=ILL, age=AGE, grade=["a", "b"] * 40)
+    look = inspect_columns(result=ILL, age=AGE, grade=["a", "b"] * 40)
     assert target_guess(look.profiles)[:2] == ("grade", True)
-    look = looked(result=ILL, grade=["a", "b"] * 40, age=AGE)
+    look = inspect_columns(result=ILL, grade=["a", "b"] * 40, age=AGE)
     assert target_guess(look.profiles) == ("", False, ("result", "grade", "age"))
 
 
 def test_a_name_that_is_different_in_every_row_names_no_client():
-    look = looked(site=[f"s{k}" for k in range(80)], age=AGE, outcome=ILL)
+    look = inspect_columns(site=[f"s{k}" for k in range(80)], age=AGE, outcome=ILL)
     assert client_guess(look.profiles, "outcome") == ("", False, ())
 
 
@@ -194,7 +194,7 @@ def test_a_name_that_is_different_in_every_row_names_no_client():
     ],
 )
 def test_the_task_follows_from_the_target(words, task, more):
-    told = found(looked(site=SITE, age=AGE, y=words)).data
+    told = findings(inspect_columns(site=SITE, age=AGE, y=words)).data
     assert told == {"client": "site", "target": "y", "task": task, **more}
 
 
@@ -208,30 +208,30 @@ def test_the_task_follows_from_the_target(words, task, more):
     ],
 )
 def test_what_cannot_be_predicted_is_a_problem(words, message):
-    (problem, *_) = found(looked(site=SITE, age=AGE, y=words)).problems
+    (problem, *_) = findings(inspect_columns(site=SITE, age=AGE, y=words)).problems
     assert message in problem and problem.endswith("choose another by --target")
 
 
 def test_ten_thousand_words_are_no_classes():
     words = [f"w{k // 2}" for k in range(20_000)]
-    look = looked(site=[f"p{k % 5}" for k in range(20_000)], y=words)
-    assert "holds 10,000 different words, too many" in found(look).problems[0]
+    look = inspect_columns(site=[f"p{k % 5}" for k in range(20_000)], y=words)
+    assert "holds 10,000 different words, too many" in findings(look).problems[0]
 
 
 def test_a_column_that_is_the_target_in_disguise_is_left_out_by_name():
     codes = [{"ill": "K1", "well": "K0"}[word] for word in ILL]
-    told = found(looked(site=SITE, age=AGE, code=codes, y=ILL))
+    told = findings(inspect_columns(site=SITE, age=AGE, code=codes, y=ILL))
     assert told.data["drop"] == ["code"]
     assert any("'code' tells the target of every row" in note for note in told.notes)
     grams = [f"{1000 * float(age) + 5:.0f}" for age in AGE]
-    told = found(looked(site=SITE, dose=ILL, grams=grams, y=AGE))
+    told = findings(inspect_columns(site=SITE, dose=ILL, grams=grams, y=AGE))
     assert told.data["drop"] == ["grams"]
 
 
 def test_small_clients_and_clients_of_one_class_are_named():
     site = ["A"] * 40 + ["B"] * 37 + ["C"] * 3
     sick = ["ill", "well"] * 20 + ["well"] * 37 + ["ill"] * 3
-    told = found(looked(site=site, age=AGE, y=sick))
+    told = findings(inspect_columns(site=site, age=AGE, y=sick))
     assert told.data["skip_clients"] == ["C"]
     assert told.split == {"min_classes": 1}
     assert "C will be left out, with fewer than 4 rows" in told.notes
@@ -239,13 +239,15 @@ def test_small_clients_and_clients_of_one_class_are_named():
 
 
 def test_one_client_is_a_problem():
-    (problem,) = found(looked(site=["A"] * 78 + ["B"] * 2, age=AGE, y=ILL)).problems
+    (problem,) = findings(
+        inspect_columns(site=["A"] * 78 + ["B"] * 2, age=AGE, y=ILL)
+    ).problems
     assert "names 1 client with at least 4 rows" in problem
 
 
 def test_clients_that_differ_only_by_case_are_one_and_that_is_said():
     site = ["Bern", "BERN", "Chur", "Bern "] * 20
-    told = found(looked(site=site, age=AGE, y=ILL))
+    told = findings(inspect_columns(site=site, age=AGE, y=ILL))
     assert told.columns[0].kind == "2 words: Bern, Chur"
     assert any("'BERN' is read as 'Bern'" in note for note in told.notes)
 
@@ -253,7 +255,7 @@ def test_clients_that_differ_only_by_case_are_one_and_that_is_said():
 def test_another_unit_of_a_laboratory_is_said_with_client_column_and_factor():
     # Glucose of 4 to 8 mmol/l, and in one place the same in mg/dl.
     sugar = [f"{(18.02 if k % 4 == 1 else 1) * (4 + k // 4 / 5)}" for k in range(80)]
-    (note,) = found(looked(site=SITE, glucose=sugar, age=AGE, y=ILL)).notes
+    (note,) = findings(inspect_columns(site=SITE, glucose=sugar, age=AGE, y=ILL)).notes
     assert note == (
         "column 'glucose' of place 1 is about 18 times that of the others: check its "
         "unit"
@@ -262,7 +264,7 @@ def test_another_unit_of_a_laboratory_is_said_with_client_column_and_factor():
 
 def test_another_unit_of_one_client_is_said():
     weight = [str((1000 if k % 4 == 2 else 1) * (60 + k % 9)) for k in range(80)]
-    (note,) = found(looked(site=SITE, weight=weight, age=AGE, y=ILL)).notes
+    (note,) = findings(inspect_columns(site=SITE, weight=weight, age=AGE, y=ILL)).notes
     assert note == (
         "column 'weight' of place 2 is about 1,000 times that of the others: check "
         "its unit"
@@ -319,7 +321,7 @@ def test_the_positive_class_is_the_one_that_people_look_for(counts, expected):
 
 
 def test_the_study_that_is_written_says_what_was_found():
-    look = looked(
+    look = inspect_columns(
         **{
             "site": SITE,
             "a\tb \"q'": AGE,
@@ -327,7 +329,7 @@ def test_the_study_that_is_written_says_what_was_found():
             "id no": [f"A{k}" for k in range(80)],
         }
     )
-    told = found(look)
+    told = findings(look)
     text = study_text(told, look, ["../t.csv"], "s.toml")
     tables = tomllib.loads(text)
     assert tables["data"] == {"path": "../t.csv", **told.data}
@@ -338,17 +340,17 @@ def test_the_study_that_is_written_says_what_was_found():
     assert max(map(len, text.splitlines())) < 100
 
 
-def written(folder: Path, **columns: list[str]) -> str:
+def write_csv(folder: Path, **columns: list[str]) -> str:
     path = folder / "t.csv"
     pd.DataFrame(columns).to_csv(path, index=False)
     return str(path)
 
 
 def test_what_a_study_does_not_say_is_found(tmp_path):
-    path = written(
+    path = write_csv(
         tmp_path, site=SITE, id=[f"A{k}" for k in range(80)], age=AGE, outcome=ILL
     )
-    data, _ = completed({"name": "file", "path": path}, {})
+    data, _ = complete_study({"name": "file", "path": path}, {})
     assert data == {
         "name": "file",
         "path": path,
@@ -362,36 +364,36 @@ def test_what_a_study_does_not_say_is_found(tmp_path):
 
 def test_what_a_study_says_is_never_changed(tmp_path):
     when = [f"{k % 28 + 1}.01.2024" for k in range(80)]
-    path = written(
+    path = write_csv(
         tmp_path, site=SITE, id=[f"A{k}" for k in range(80)], when=when, outcome=ILL
     )
     given = {"name": "file", "path": path, "client": "site", "target": "outcome"}
     more = {"drop": ["id"], "dates": {"when": "%d.%m.%Y"}}
-    assert completed(given, {}) == ({**given, **more}, {})
+    assert complete_study(given, {}) == ({**given, **more}, {})
     said = {**given, "drop": [], "dates": {}}
-    assert completed(said, {"name": "natural"}) == (said, {"name": "natural"})
+    assert complete_study(said, {"name": "natural"}) == (said, {"name": "natural"})
     said = {**given, "drop": ["id", "when"]}
-    assert completed(said, {}) == (said, {})
+    assert complete_study(said, {}) == (said, {})
 
 
 def test_columns_that_a_study_drops_are_not_looked_at(tmp_path):
     when = [f"{k % 28 + 1}.01.2024" for k in range(80)]
-    path = written(tmp_path, site=SITE, age=AGE, when=when, outcome=ILL)
-    data, _ = completed({"name": "file", "path": path, "drop": ["when"]}, {})
+    path = write_csv(tmp_path, site=SITE, age=AGE, when=when, outcome=ILL)
+    data, _ = complete_study({"name": "file", "path": path, "drop": ["when"]}, {})
     assert data["drop"] == ["when"] and "dates" not in data
 
 
 def test_a_split_that_pools_all_rows_needs_no_client(tmp_path):
-    path = written(tmp_path, age=AGE, dose=AGE[::-1], outcome=ILL)
-    data, split = completed({"name": "file", "path": path}, {"name": "iid"})
+    path = write_csv(tmp_path, age=AGE, dose=AGE[::-1], outcome=ILL)
+    data, split = complete_study({"name": "file", "path": path}, {"name": "iid"})
     assert (data["client"], data["target"]) == ("", "outcome")
     assert split == {"name": "iid"}
 
 
 def test_a_study_that_leaves_a_doubt_is_refused_with_the_candidates(tmp_path):
-    path = written(tmp_path, site=SITE, age=AGE, dose=AGE[::-1])
+    path = write_csv(tmp_path, site=SITE, age=AGE, dose=AGE[::-1])
     with pytest.raises(InputError) as error:
-        completed({"name": "file", "path": path}, {})
+        complete_study({"name": "file", "path": path}, {})
     assert str(error.value) == (
         "t.csv does not say which column is to be predicted; it may be 'dose', 'age': "
         "name it by `target` in [data]."
@@ -402,9 +404,9 @@ def test_columns_of_several_files_are_spelt_as_in_the_first(tmp_path):
     (tmp_path / "a.csv").write_text("age,Dose\n1,2\n")
     (tmp_path / "b.csv").write_text("Age ,dose,more\n1,2,3\n")
     source = read_source(tmp_path)
-    assert source.shared() == ["age", "Dose"]
+    assert source.shared_columns() == ["age", "Dose"]
     assert source.differences() == "a.csv has no column 'more'"
-    assert source.joined()["file name"].tolist() == ["a", "b"]
+    assert source.join()["file name"].tolist() == ["a", "b"]
 
 
 def test_problems_of_all_files_are_named_at_once(tmp_path):
@@ -416,43 +418,45 @@ def test_problems_of_all_files_are_named_at_once(tmp_path):
 
 def test_a_client_whose_name_is_a_word_among_numbers_is_one():
     site = ["1", "2", "north", "2"] * 20
-    told = found(looked(site=site, age=AGE, y=ILL))
+    told = findings(inspect_columns(site=site, age=AGE, y=ILL))
     assert told.columns[0].kind == "3 words: 2, 1, north"
     assert "missing" not in told.data and "skip_empty" not in told.data
 
 
 def test_a_number_of_the_client_is_left_out():
     number = [word[-1] for word in SITE]
-    look = looked(site_no=number, site=SITE, age=AGE, outcome=ILL)
+    look = inspect_columns(site_no=number, site=SITE, age=AGE, outcome=ILL)
     assert client_guess(look.profiles)[:2] == ("site", True)
-    assert found(look, target="outcome").data["drop"] == ["site_no"]
+    assert findings(look, target="outcome").data["drop"] == ["site_no"]
 
 
 def test_numbers_that_may_stand_for_a_gap_are_said():
     bmi = ["-999" if k % 20 == 3 else str(20 + k % 9) for k in range(80)]
-    (note,) = found(looked(site=SITE, bmi=bmi, y=ILL)).notes
+    (note,) = findings(inspect_columns(site=SITE, bmi=bmi, y=ILL)).notes
     assert "'bmi' holds -999 in 4 rows; add it to `missing`" in note
 
 
 def test_numbers_with_a_unit_are_said():
     load = [f"{k * 7 % 211}.5 %" for k in range(160)]
-    look = looked(site=SITE * 2, age=AGE * 2, load=load, y=ILL * 2)
+    look = inspect_columns(site=SITE * 2, age=AGE * 2, load=load, y=ILL * 2)
     assert any(
-        "'load' seems to hold numbers with a unit" in n for n in found(look).notes
+        "'load' seems to hold numbers with a unit" in n for n in findings(look).notes
     )
 
 
 def test_a_column_is_test_must_say_which_rows_are_for_testing():
-    assert not found(
-        looked(site=SITE, age=AGE, is_test=["0", "1"] * 40, y=ILL)
+    assert not findings(
+        inspect_columns(site=SITE, age=AGE, is_test=["0", "1"] * 40, y=ILL)
     ).problems
-    (problem,) = found(looked(site=SITE, age=AGE, is_test=AGE, y=ILL)).problems
+    (problem,) = findings(
+        inspect_columns(site=SITE, age=AGE, is_test=AGE, y=ILL)
+    ).problems
     assert "must hold 0 or 1" in problem
 
 
 def test_words_that_look_alike_are_said_and_not_merged():
     site = ["Geneve", "Genève", "Bern", "Chur"] * 20
-    told = found(looked(site=site, age=AGE, y=ILL))
+    told = findings(inspect_columns(site=site, age=AGE, y=ILL))
     assert told.columns[0].kind.startswith("4 words")
     assert told.notes[-1] == (
         "column 'site': 'Geneve' and 'Genève' look alike; correct the file if they are "
@@ -468,7 +472,7 @@ def test_a_parquet_file_is_looked_at(tmp_path):
     pd.DataFrame({"site": SITE, "when": when, **numbers, "outcome": ILL}).to_parquet(
         path
     )
-    told = found(look_at(read_source(path)), target="outcome")
+    told = findings(look_at(read_source(path)), target="outcome")
     assert told.data["dates"] == {"when": "ISO8601"}
     assert [column.kind for column in told.columns[2:4]] == [
         "numbers, 0.5 to 6.5",

@@ -40,7 +40,7 @@ def patients() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def federated(frame: pd.DataFrame, folder, split: str = "natural", **options):
+def divide_frame(frame: pd.DataFrame, folder, split: str = "natural", **options):
     path = folder / "patients.csv"
     frame.to_csv(path, index=False)
     read = table(path, client="hospital", target="outcome")
@@ -76,26 +76,26 @@ OPTIONS = [{}, {"max_samples": 20}, {"validation": 0.3, "test": 0.1}]
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_site_alone_draws_the_parts_that_the_federation_gives_it(tmp_path, options):
     frame = patients()
-    together = parts(federated(frame, tmp_path, **options))
+    together = parts(divide_frame(frame, tmp_path, **options))
     alone = {}
     for name in REMARKS:
-        alone |= parts(federated(frame[frame.hospital == name], tmp_path, **options))
+        alone |= parts(divide_frame(frame[frame.hospital == name], tmp_path, **options))
     assert alone == together
 
 
 def test_a_site_alone_draws_the_same_validation_part_beside_a_fixed_test_part(tmp_path):
     frame = patients()
     frame["is_test"] = np.arange(len(frame)) % 3 == 0
-    together = parts(federated(frame, tmp_path))
-    alone = parts(federated(frame[frame.hospital == "Chur"], tmp_path))
+    together = parts(divide_frame(frame, tmp_path))
+    alone = parts(divide_frame(frame[frame.hospital == "Chur"], tmp_path))
     assert alone == {key: together[key] for key in alone}
     assert len(alone) == 3
 
 
 def test_a_site_alone_draws_the_same_folds(tmp_path):
     frame = patients()
-    together = folded(federated(frame, tmp_path), 3, seed=1)
-    alone = folded(federated(frame[frame.hospital == "Chur"], tmp_path), 3, seed=1)
+    together = folded(divide_frame(frame, tmp_path), 3, seed=1)
+    alone = folded(divide_frame(frame[frame.hospital == "Chur"], tmp_path), 3, seed=1)
     for ours, all_of_them in zip(alone, together, strict=True):
         assert parts(ours).items() <= parts(all_of_them).items()
 
@@ -106,8 +106,8 @@ def test_the_order_of_rows_clients_and_columns_changes_nothing(tmp_path, split):
     frame = patients()
     shuffled = frame.sample(frac=1, random_state=1)
     shuffled = shuffled[shuffled.columns[[3, 6, 0, 5, 1, 4, 2]]]
-    one = federated(frame, tmp_path, split, **options)
-    two = federated(shuffled, tmp_path, split, **options)
+    one = divide_frame(frame, tmp_path, split, **options)
+    two = divide_frame(shuffled, tmp_path, split, **options)
     assert parts(one) == parts(two)
     assert one.columns == two.columns
     for part in PARTS:
@@ -147,7 +147,7 @@ def test_the_order_of_rows_of_arrays_changes_nothing(kind):
 
 def test_the_content_of_a_sample_is_its_words_mixed_and_added():
     # SplitMix64 in whole numbers of Python, as Steele, Lea and Flood print it.
-    def mixed(z: int) -> int:
+    def mix(z: int) -> int:
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
         return z ^ (z >> 31)
@@ -155,18 +155,18 @@ def test_the_content_of_a_sample_is_its_words_mixed_and_added():
     golden = 0x9E3779B97F4A7C15
 
     def factor(place: int, *names: str) -> int:
-        start = mixed((golden + seeds.key("content", *names)) % 2**64)
-        return mixed((start + (place + 1) * golden) % 2**64) | 1
+        start = mix((golden + seeds.key("content", *names)) % 2**64)
+        return mix((start + (place + 1) * golden) % 2**64) | 1
 
     features = torch.tensor([[1.5, -2.0, 0.25], [-0.0, 3.0, 1e-30]])
     labels = torch.tensor([1, 0])
     found = contents(Table("", features, labels, "classification", 2)).tolist()
     for row, label, got in zip(features.tolist(), labels.tolist(), found, strict=True):
         packed = struct.pack("<3f", *(value + 0.0 for value in row)) + bytes(4)
-        total = mixed(label) * factor(0, "targets")
+        total = mix(label) * factor(0, "targets")
         for place, word in enumerate(struct.unpack("<2Q", packed)):
-            total += mixed(word) * factor(place, "features")
-        assert got % 2**64 == mixed(total % 2**64)
+            total += mix(word) * factor(place, "features")
+        assert got % 2**64 == mix(total % 2**64)
 
 
 def test_samples_differ_in_content_unless_they_are_equal():
@@ -206,7 +206,7 @@ def test_clients_with_the_same_samples_draw_parts_of_their_own():
 
 
 def test_another_sample_in_place_of_one_moves_at_most_one_other_at_each_border():
-    def made(first: float) -> dict[float, str]:
+    def parts_of(first: float) -> dict[float, str]:
         values = torch.arange(50.0)
         values[0] = first
         whole = Table("", values[:, None], values, "regression", 1, values.long() * 0)
@@ -214,9 +214,9 @@ def test_another_sample_in_place_of_one_moves_at_most_one_other_at_each_border()
         pieces = {part: found.targets[found.part(part).index] for part in PARTS}
         return {v: part for part, piece in pieces.items() for v in piece.tolist()}
 
-    usual = made(0.0)
+    usual = parts_of(0.0)
     moved = [
-        sum(usual[value] != now for value, now in made(first).items() if value < 50)
+        sum(usual[value] != now for value, now in parts_of(first).items() if value < 50)
         for first in torch.arange(100.0, 140.0).tolist()
     ]
     assert max(moved) <= 2

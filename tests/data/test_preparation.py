@@ -12,7 +12,7 @@ from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation, Table, federate
 from coterie.data.files import raw_columns, table
-from coterie.data.fitting import agree, prepared_here, with_preparation
+from coterie.data.fitting import agree, prepare_here, with_preparation
 from coterie.data.preparation import (
     Column,
     Preparation,
@@ -60,7 +60,7 @@ def close(found: torch.Tensor, expected: list[list[float]]) -> None:
 
 
 def test_agreed_features_have_the_pooled_mean_and_deviation_of_training_data():
-    made = prepared_here(federation())
+    made = prepare_here(federation())
     # Training ages: 10, 20, 60, 30, 50, mean 34, squares about it 1720.
     mean, scale = 34.0, (1720 / 5) ** 0.5
 
@@ -87,7 +87,7 @@ def test_agreed_features_have_the_pooled_mean_and_deviation_of_training_data():
 
 
 def test_a_clients_own_numbers_scale_its_features():
-    made = prepared_here(federation(scale="client"))
+    made = prepare_here(federation(scale="client"))
     own = [np.array([10.0, 20, 60]), np.array([30.0, 50])]
     expected = [(10 - own[0].mean()) / own[0].std(), (30 - own[1].mean()) / 10]
     close(made.features[[0, 5], :1], [[e] for e in expected])
@@ -95,12 +95,12 @@ def test_a_clients_own_numbers_scale_its_features():
 
 
 def test_features_without_scaling_are_as_they_were_and_filled():
-    made = prepared_here(federation(scale="none"))
+    made = prepare_here(federation(scale="none"))
     close(made.features[:, 0], [10, 20, 60, 20, 99, 30, 40, 50, 1, 40])
 
 
 def test_indicators_say_what_was_missing():
-    made = prepared_here(federation(indicators=True))
+    made = prepare_here(federation(indicators=True))
     assert made.columns == (
         "age",
         "age is missing",
@@ -117,15 +117,15 @@ def test_validation_and_test_data_change_no_preparation(scale):
     other = [
         row if row[3] == 0 else (1e6, 2 if row[1] != 2 else 1, *row[2:]) for row in RAW
     ]
-    one = prepared_here(federation(scale=scale, indicators=True))
-    two = prepared_here(federation(scale=scale, indicators=True, raw=other))
+    one = prepare_here(federation(scale=scale, indicators=True))
+    two = prepare_here(federation(scale=scale, indicators=True, raw=other))
     assert one.preparations.plain() == two.preparations.plain()
     assert not torch.equal(one.features, two.features)
 
 
 @pytest.mark.parametrize("scale", ["agreed", "client", "none"])
 def test_the_module_of_a_preparation_gives_the_training_features(scale):
-    made = prepared_here(federation(scale=scale, indicators=True))
+    made = prepare_here(federation(scale=scale, indicators=True))
     assert made.raw is not None and made.preparations is not None
     for client in (0, 1):
         how = made.preparations.of(client)
@@ -139,7 +139,7 @@ def test_the_module_of_a_preparation_gives_the_training_features(scale):
 
 
 def test_a_preparation_survives_json():
-    how = prepared_here(federation(indicators=True)).preparations
+    how = prepare_here(federation(indicators=True)).preparations
     assert how is not None
     again = preparations_of(json.loads(json.dumps(how.plain())))
     assert again.plain() == how.plain()
@@ -191,11 +191,11 @@ def test_newcomers_are_prepared_by_what_the_others_agreed_on():
 
 def test_constants_and_columns_without_values_are_zero():
     raw = [(7.0, 0, k % 2, k // 2 % 3) for k in range(12)]
-    made = prepared_here(federation(raw=raw))
+    made = prepare_here(federation(raw=raw))
     close(made.features, [[0, 1]] * 12)
     raw = [(GAP, 0, k % 2, k // 2 % 3) for k in range(12)]
     for scale in ("agreed", "client", "none"):
-        made = prepared_here(federation(raw=raw, scale=scale))
+        made = prepare_here(federation(raw=raw, scale=scale))
         close(made.features, [[0, 1]] * 12)
 
 
@@ -206,14 +206,14 @@ Chur,well,60,,b,250
 """
 
 
-def read(folder: Path, text: str = PEOPLE, **options: object) -> Table:
+def read_csv(folder: Path, text: str = PEOPLE, **options: object) -> Table:
     path = folder / "people.csv"
     path.write_text(text)
     return table(path, **options)
 
 
 def test_columns_of_words_numbers_truth_and_gaps_are_read(tmp_path):
-    got = read(tmp_path, categories=["icd"])
+    got = read_csv(tmp_path, categories=["icd"])
     assert got.schema.columns == (
         Column("age"),
         Column("icd", ("250", "V27")),
@@ -228,17 +228,17 @@ def test_columns_of_words_numbers_truth_and_gaps_are_read(tmp_path):
 
 
 def test_columns_may_be_left_out(tmp_path):
-    got = read(tmp_path, drop=["icd", "ward"])
+    got = read_csv(tmp_path, drop=["icd", "ward"])
     assert [column.name for column in got.schema.columns] == ["age", "smokes"]
 
 
 def test_clients_keep_their_names_as_they_are_written(tmp_path):
     text = "client,target,x\n01234,0,1\n1234,1,2\n999,1,2\n"
-    got = read(tmp_path, text)
+    got = read_csv(tmp_path, text)
     assert got.names == ("999", "01234", "1234")
     assert got.group.tolist() == [1, 2, 0]
     backwards = "\n".join([text.split("\n")[0], *reversed(text.split()[1:])])
-    assert read(tmp_path, backwards).group.tolist() == [0, 2, 1]
+    assert read_csv(tmp_path, backwards).group.tolist() == [0, 2, 1]
 
 
 def test_a_file_of_raw_columns_gives_the_training_features(tmp_path):
@@ -262,7 +262,7 @@ def test_a_file_of_raw_columns_gives_the_training_features(tmp_path):
 @pytest.mark.parametrize(("scale", "found"), [("agreed", 10.0), ("none", 1e6)])
 def test_a_number_counts_as_ten_deviations_from_the_mean_at_most(scale, found):
     far = [row if row[3] != 2 else (1e6, *row[1:]) for row in RAW]
-    made = prepared_here(federation(scale=scale, raw=far))
+    made = prepare_here(federation(scale=scale, raw=far))
     assert float(made.features[:, 0].max()) == found
     how = made.preparations.of(0)
     least = float(how.module()(torch.tensor([[-1e6, 0.0]]))[0, 0])

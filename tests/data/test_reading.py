@@ -24,7 +24,7 @@ PATIENTS = """age,hospital,is_test,outcome
 """
 
 
-def saved(folder: Path, **arrays: np.ndarray) -> Path:
+def save_npz(folder: Path, **arrays: np.ndarray) -> Path:
     path = folder / "scans.npz"
     usual = {"features": np.zeros((4, 2)), "targets": np.arange(4) % 2}
     np.savez(path, **{**usual, **arrays})
@@ -60,7 +60,7 @@ def refusal(path: Path, **options: object) -> str:
     ],
 )
 def test_arrays_of_other_shapes_and_values_are_refused(tmp_path, arrays, message):
-    assert re.search(message, refusal(saved(tmp_path, **arrays)))
+    assert re.search(message, refusal(save_npz(tmp_path, **arrays)))
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_arrays_of_other_shapes_and_values_are_refused(tmp_path, arrays, message
     ],
 )
 def test_shapes_of_data_are_not_the_models_fault(tmp_path, task, arrays, message):
-    found = refusal(saved(tmp_path, **arrays), task=task)
+    found = refusal(save_npz(tmp_path, **arrays), task=task)
     assert re.search(message, found)
     assert "model" not in found
 
@@ -98,7 +98,7 @@ def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path):
 
 
 def test_an_encrypted_file_is_refused(tmp_path):
-    path = saved(tmp_path)
+    path = save_npz(tmp_path)
     raw = bytearray(path.read_bytes())
     # The first bit of the flags of every member, at its data and in the directory.
     for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -111,7 +111,7 @@ def test_an_encrypted_file_is_refused(tmp_path):
 
 
 def test_damaged_files_are_read_or_refused_in_one_sentence(tmp_path):
-    scans = saved(tmp_path)
+    scans = save_npz(tmp_path)
     patients = tmp_path / "patients.csv"
     patients.write_text(PATIENTS + PATIENTS.partition("\n")[2] * 3)
     named = {"client": "hospital", "target": "outcome"}
@@ -131,12 +131,12 @@ def test_damaged_files_are_read_or_refused_in_one_sentence(tmp_path):
 
 
 def test_arrays_are_scaled_only_where_that_is_asked_for(tmp_path):
-    path = saved(tmp_path, features=np.eye(4, 2))
+    path = save_npz(tmp_path, features=np.eye(4, 2))
     plain, scaled = table(path), table(path, scale="client")
     assert plain.schema is None
     assert plain.columns == ("feature 0", "feature 1")
     assert scaled.schema.scale == "client"
-    path = saved(tmp_path, features=np.zeros((4, 1, 2, 2)))
+    path = save_npz(tmp_path, features=np.zeros((4, 1, 2, 2)))
     assert "must be 'none' for features of shape (1, 2, 2)" in refusal(
         path, scale="agreed"
     )

@@ -30,7 +30,7 @@ from coterie.planning.pilot import (
 from coterie.planning.plans import plan_study
 from coterie.planning.prospects import PilotFindings, prospects_of, structure_of
 from coterie.planning.waiting import waiting_of
-from coterie.similarity.samples import dealt
+from coterie.similarity.samples import deal_samples
 from coterie_theory.asynchrony import speed_up
 from coterie_theory.collaboration import count_near
 
@@ -319,7 +319,7 @@ def test_values_are_drawn_together_where_looks_of_a_client_differ_as_much():
 
 def test_parts_have_every_sample_once():
     federation = regression(clients=3, dimension=2, samples=15)
-    parts = dealt(federation, 4)
+    parts = deal_samples(federation, 4)
     assert sorted(torch.cat([part.train.index for part in parts]).tolist()) == sorted(
         federation.train.index.tolist()
     )

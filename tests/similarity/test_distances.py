@@ -29,7 +29,7 @@ def normal(*shape: int, name: str = "x", number: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=rng, dtype=REAL)
 
 
-def gathered(samples: list[torch.Tensor]) -> Samples:
+def pad_samples(samples: list[torch.Tensor]) -> Samples:
     """The samples of clients, each given as rows (size, d), in one table."""
     size = torch.tensor([len(rows) for rows in samples])
     return Samples(torch.nn.utils.rnn.pad_sequence(samples, batch_first=True), size)
@@ -38,10 +38,10 @@ def gathered(samples: list[torch.Tensor]) -> Samples:
 def uneven(d: int = 3, least: int = 0) -> Samples:
     """Six clients with different numbers of samples, around different means."""
     rows = [normal(least + size, d, number=i) + i % 2 for i, size in enumerate(SIZES)]
-    return gathered(rows)
+    return pad_samples(rows)
 
 
-def shifted(shift: float, size: int, d: int, number: int) -> Samples:
+def shifted_normals(shift: float, size: int, d: int, number: int) -> Samples:
     """Six standard normal clients, the second one shifted along the first axis."""
     values = normal(6, size, d, name="shifted", number=number)
     values[1, :, 0] += shift
@@ -57,12 +57,12 @@ def mmd_of_shift(shift: float, d: int, h: float) -> float:
 def u_statistic(first, second, kernel) -> float:
     """The unbiased estimate as a loop over pairs of samples."""
 
-    def within(rows) -> float:
+    def mean_product(rows) -> float:
         pairs = list(permutations(range(len(rows)), 2))
         return sum(kernel(rows[s], rows[t]) for s, t in pairs) / len(pairs)
 
     cross = [kernel(z, other) for z in first for other in second]
-    return within(first) + within(second) - 2 * sum(cross) / len(cross)
+    return mean_product(first) + mean_product(second) - 2 * sum(cross) / len(cross)
 
 
 def gauss(h: float):
@@ -142,7 +142,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_estimates_are_right_on_average_and_errors_cover(name, shift):
     estimate, exact = CASES[name]
-    found = [estimate(shifted(shift, 20, 3, number)) for number in range(120)]
+    found = [estimate(shifted_normals(shift, 20, 3, number)) for number in range(120)]
     squared = torch.stack([f.squared[1, 0] for f in found])
     error = torch.stack([f.error[1, 0] for f in found])
     true = exact(shift)
@@ -155,7 +155,7 @@ def test_estimates_are_right_on_average_and_errors_cover(name, shift):
 
 
 def test_plain_distances_of_means_are_mostly_noise():
-    found = [shifted(0.0, 20, 3, number) for number in range(100)]
+    found = [shifted_normals(0.0, 20, 3, number) for number in range(100)]
     plain = [s.values[0].mean(0) - s.values[2].mean(0) for s in found]
     mean = float(torch.stack(plain).square().sum(1).mean())
     assert mean == pytest.approx(2 * 3 / 20, rel=0.25)  # tr C_i / S + tr C_j / S
@@ -164,14 +164,14 @@ def test_plain_distances_of_means_are_mostly_noise():
 def test_frequencies_estimate_the_exact_discrepancy_within_their_error():
     found, exact = [], mmd_of_shift(2.0, 3, 1.5)
     for number in range(120):
-        samples = shifted(2.0, 20, 3, number)
+        samples = shifted_normals(2.0, 20, 3, number)
         some = fourier_distances(samples, bandwidth=1.5, frequencies=50, seed=number)
         found.append(torch.stack([some.squared[1, 0], some.error[1, 0]]))
     squared, error = torch.stack(found).T
     assert float((squared.mean() - exact).abs()) < 4 * float(squared.std()) / 120**0.5
     assert 0.9 < float(error.square().mean().sqrt() / squared.std()) < 1.2
     # Without the part of the frequencies the error would be too small.
-    alone = mmd_distances(shifted(2.0, 20, 3, 0), bandwidth=1.5).error[1, 0]
+    alone = mmd_distances(shifted_normals(2.0, 20, 3, 0), bandwidth=1.5).error[1, 0]
     assert float(alone) < 0.9 * float(squared.std())
 
 
@@ -219,7 +219,7 @@ def test_slices_of_equal_clients_are_zero_within_their_error(sizes):
         rows = [
             normal(size, 2, name=f"{j}", number=number) for j, size in enumerate(sizes)
         ]
-        found.append(sliced_distances(gathered(rows), projections=10).squared[0, 1])
+        found.append(sliced_distances(pad_samples(rows), projections=10).squared[0, 1])
     squared = torch.stack(found)
     bias = float(squared.mean()) / float(squared.std())
     # With equal sizes nothing is left; with others folds of 8 and 24 differ a little.
@@ -277,7 +277,7 @@ def test_single_precision_is_good_enough():
 
 @pytest.mark.parametrize("name", ["means", "moments", "mmd", "fourier"])
 def test_too_few_samples_are_refused(name):
-    few = gathered([normal(5, 2), normal(3, 2)])
+    few = pad_samples([normal(5, 2), normal(3, 2)])
     with pytest.raises(InputError, match=r"4 of every client .* client 1 has 3"):
         ALL[name](few)
 

@@ -16,8 +16,8 @@ from coterie.report import similarity_map
 from coterie.similarity.distances import Distances, moment_distances
 from coterie.similarity.partners import (
     ESTIMATES,
+    classify_pairs,
     gap_threshold,
-    supported,
     weights_from,
 )
 from coterie.similarity.samples import Samples, samples_of, split_for_partners
@@ -49,13 +49,13 @@ def federation_of(*, features: float = 0.0, labels: float = 0.0) -> Federation:
     return divided(table, SIZES, CLUSTERS)
 
 
-def known(squared: list[list[float]], error: float) -> Distances:
+def distances_of(squared: list[list[float]], error: float) -> Distances:
     matrix = torch.tensor(squared, dtype=REAL)
     apart = ~torch.eye(len(matrix), dtype=torch.bool)
     return Distances(matrix, error * apart)
 
 
-LINE = known([[0, 1, 9], [1, 0, 4], [9, 4, 0]], 1.0)
+LINE = distances_of([[0, 1, 9], [1, 0, 4], [9, 4, 0]], 1.0)
 
 
 def test_the_two_parts_have_nothing_in_common_and_everything_together():
@@ -108,10 +108,10 @@ def test_response_and_features_are_balanced_unless_told(classification):
 
 def test_a_verdict_needs_its_margin():
     # 1.645 standard errors at 95 percent: 1 is near 3, 4 is open, 9 is far.
-    assert supported(LINE, 3.0).tolist() == [[1, 1, -1], [1, 1, 0], [-1, 0, 1]]
-    assert supported(LINE, 3.0, confidence=0.5)[1, 2] == -1
-    assert supported(LINE, 6.0).tolist() == [[1, 1, -1], [1, 1, 1], [-1, 1, 1]]
-    assert supported(LINE, 3.0, confidence=0.999).tolist()[0] == [1, 0, -1]
+    assert classify_pairs(LINE, 3.0).tolist() == [[1, 1, -1], [1, 1, 0], [-1, 0, 1]]
+    assert classify_pairs(LINE, 3.0, confidence=0.5)[1, 2] == -1
+    assert classify_pairs(LINE, 6.0).tolist() == [[1, 1, -1], [1, 1, 1], [-1, 1, 1]]
+    assert classify_pairs(LINE, 3.0, confidence=0.999).tolist()[0] == [1, 0, -1]
 
 
 def test_pairs_that_nobody_compared_are_undecided():
@@ -119,7 +119,7 @@ def test_pairs_that_nobody_compared_are_undecided():
         torch.zeros(2, 2), torch.tensor([[0, torch.inf], [torch.inf, 0]])
     )
     for confidence in (0.5, 0.95):
-        verdict = supported(unknown, 1.0, confidence=confidence)
+        verdict = classify_pairs(unknown, 1.0, confidence=confidence)
         assert verdict.tolist() == [[1, 0], [0, 1]]
     torch.testing.assert_close(filled_weights(unknown, 1.0), torch.eye(2))
 
@@ -134,7 +134,7 @@ def test_open_pairs_count_as_far_unless_told():
 
 
 def test_water_filling_of_estimates_never_drops_oneself():
-    noisy = known([[0, -3, 9], [-3, 0, 4], [9, 4, 0]], 1.0)
+    noisy = distances_of([[0, -3, 9], [-3, 0, 4], [9, 4, 0]], 1.0)
     found = filled_weights(noisy, 0.1)
     torch.testing.assert_close(found.sum(1), torch.ones(3, dtype=REAL))
     assert (found.diagonal() == found.max(1).values).all()
@@ -376,9 +376,9 @@ def test_the_map_marks_what_the_data_support():
 
 def test_bad_verdicts_are_refused():
     with pytest.raises(InputError, match=r"`confidence` must be at least 0\.5"):
-        supported(LINE, 1.0, confidence=0.1)
+        classify_pairs(LINE, 1.0, confidence=0.1)
     with pytest.raises(InputError, match="`threshold` must be at least 0"):
-        supported(LINE, -1.0)
+        classify_pairs(LINE, -1.0)
     with pytest.raises(InputError, match="`separation` must be greater than 0"):
         samples_needed(clustered_means(4, 0), 0.0)
     with pytest.raises(InputError, match="`batch_size` must be at least 1"):

@@ -27,7 +27,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=rng, dtype=REAL)
 
 
-def between(reference, first, second, cost=transport.euclidean) -> float:
+def distance(reference, first, second, cost=transport.euclidean) -> float:
     phi = [transport.embedding(reference, data, cost) for data in (first, second)]
     return float(transport.embedding_distances(torch.stack(phi))[0, 1])
 
@@ -38,7 +38,7 @@ def test_on_a_line_it_is_the_wasserstein_distance_times_the_root_of_the_referenc
     reference, first = normal(size, 1, seed=seed), 3 * normal(size, 1, seed=seed + 50)
     second = normal(size, 1, seed=seed + 90) - seed
     exact = wasserstein_distance(first[:, 0].numpy(), second[:, 0].numpy())
-    assert between(reference, first, second) == pytest.approx(math.sqrt(size) * exact)
+    assert distance(reference, first, second) == pytest.approx(math.sqrt(size) * exact)
 
 
 def test_on_a_line_samples_that_share_a_place_in_the_reference_are_averaged():
@@ -53,14 +53,14 @@ def test_averaging_makes_it_smaller_than_the_wasserstein_distance_and_not_larger
     for seed in range(6):
         first, second = normal(40, 1, seed=seed), 2 * normal(25, 1, seed=seed + 50)
         exact = wasserstein_distance(first[:, 0].numpy(), second[:, 0].numpy())
-        found = between(normal(10, 1, seed=9), first, second) / math.sqrt(10)
+        found = distance(normal(10, 1, seed=9), first, second) / math.sqrt(10)
         assert 0 < found <= exact + 1e-12
 
 
 def test_it_grows_linearly_with_a_shift():
     reference, data = normal(12, 1), normal(20, 1, seed=1)
     for shift in (0.1, 1.0, 50.0):
-        found = between(reference, data, data + shift)
+        found = distance(reference, data, data + shift)
         assert found == pytest.approx(math.sqrt(12) * shift)
 
 
@@ -89,7 +89,7 @@ def test_equal_data_are_not_different_in_whatever_order_and_multiplicity(cost, s
         [normal(9, 2, seed=3), response[[0, 1, 2, 3, 4, 5, 6, 0, 1]]], 1
     )
     for same in (data, data.flip(0), data.repeat(3, 1)):
-        assert between(reference, data, same, cost) == pytest.approx(0, abs=1e-9)
+        assert distance(reference, data, same, cost) == pytest.approx(0, abs=1e-9)
 
 
 def test_ties_are_broken_by_order_on_a_line_where_every_plan_costs_the_same():
@@ -163,7 +163,7 @@ def test_large_clients_may_use_some_of_their_samples(regression):
     )
 
 
-def clustered(task: str):
+def two_clusters(task: str):
     """Six clients in two clusters, whose responses depend on the cluster."""
     rng = seeds.generator("tests", "transport")
     sizes = (40,) * 6
@@ -183,7 +183,7 @@ def clustered(task: str):
     [("regression", False), ("classification", False), ("classification", True)],
 )
 def test_clients_whose_responses_differ_are_further_apart(task, cosine):
-    distance = transport.dissimilarities(clustered(task), size=40, cosine=cosine)
+    distance = transport.dissimilarities(two_clusters(task), size=40, cosine=cosine)
     cluster = torch.arange(6) % 2
     same = cluster[:, None] == cluster
     apart = distance[~same]

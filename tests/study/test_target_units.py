@@ -42,7 +42,7 @@ def study(path, *, run=None, **tables):
 
 def of_part(federation, name):
     index, _ = samples_of(federation.part(name))
-    return federation.preparations.unit.restored(federation.targets[index]).numpy()
+    return federation.preparations.unit.restore(federation.targets[index]).numpy()
 
 
 @pytest.mark.parametrize("newcomers", [0, 1])
@@ -77,7 +77,7 @@ def test_scores_losses_and_predictions_are_in_the_unit_of_the_file(tmp_path):
     place = federation.names.index("west")
     test = federation.test
     index = test.index[test.start[place] : test.start[place] + test.size[place]]
-    truth = federation.preparations.unit.restored(federation.targets[index]).numpy()
+    truth = federation.preparations.unit.restore(federation.targets[index]).numpy()
     of_test = np.array([errors[np.abs(mine["kg"] - y).argmin()] for y in truth])
     row = last.loc[place]
     assert row["test_rmse"] == pytest.approx(np.sqrt((of_test**2).mean()), rel=1e-4)
@@ -144,8 +144,10 @@ def test_a_unit_of_a_unit_is_one():
     first, second = Unit((10.0, 0.0), (2.0, 3.0)), Unit((0.5, 1.0), (4.0, 0.1))
     values = torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)
     both = second.after(first)
-    torch.testing.assert_close(both.scaled(values), second.scaled(first.scaled(values)))
-    torch.testing.assert_close(both.restored(both.scaled(values)), values)
+    torch.testing.assert_close(
+        both.standardise(values), second.standardise(first.standardise(values))
+    )
+    torch.testing.assert_close(both.restore(both.standardise(values)), values)
 
 
 def test_an_older_preparation_has_no_unit():

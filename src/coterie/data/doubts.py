@@ -103,7 +103,7 @@ def _constant(columns: tuple[Column, ...], values: Float[Tensor, "m c"]) -> str:
             names.append(column.name)
     if not names:
         return ""
-    return f"{_called(names)} the same in all training data and can be left out."
+    return f"{_columns_are(names)} the same in all training data and can be left out."
 
 
 def _telling(
@@ -122,8 +122,8 @@ def _telling(
     if not names:
         return ""
     return (
-        f"{_called(names)} enough to know the label of every training sample: where a "
-        "column is known only after the label, leave it out by data.drop."
+        f"{_columns_are(names)} enough to know the label of every training sample: if "
+        "a column is known only after the label, leave it out by data.drop."
     )
 
 
@@ -186,7 +186,7 @@ def _unlearnt_at_home(federation: Federation) -> str:
     )
 
 
-def of_one_class(federation: Federation) -> list[str]:
+def one_class_clients(federation: Federation) -> list[str]:
     """Clients who train on one class, from which nothing can be learnt, by name."""
     if not OBJECTIVES[federation.task].labelled:
         return []
@@ -197,7 +197,7 @@ def of_one_class(federation: Federation) -> list[str]:
     return [federation.name_of(place) for place in few.nonzero()[:, 0].tolist()]
 
 
-def _called(names: list[str]) -> str:
+def _columns_are(names: list[str]) -> str:
     if len(names) == 1:
         return f"column {names[0]!r} is"
     return f"columns {_few(map(repr, names))} are each"

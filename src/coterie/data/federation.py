@@ -182,7 +182,7 @@ class Federation:
 
     def name_of(self, position: int) -> str:
         """What a client is called in a sentence: "Chur", or "client 3"."""
-        return called(self.names, int(self.clients[position]))
+        return client_name(self.names, int(self.clients[position]))
 
     def part(self, name: PartName) -> Part:
         """The part of that name."""
@@ -198,7 +198,7 @@ class Federation:
 
         data = {"features": real(self.features), "targets": real(self.targets)}
         # What features were prepared from is not needed where work is done.
-        return self._changed(
+        return self._replace_parts(
             lambda part: Part(*map(real, part)), real, raw=None, **data
         )
 
@@ -213,13 +213,13 @@ class Federation:
         def of(values: Tensor) -> Tensor:
             return values[positions.to(values.device)]
 
-        def moved(part: Part) -> Part:
+        def select_part(part: Part) -> Part:
             return Part(part.index, of(part.start), of(part.size))
 
         everybody = len(self) if self.everybody is None else self.everybody
-        return self._changed(moved, of, everybody=everybody)
+        return self._replace_parts(select_part, of, everybody=everybody)
 
-    def kept(self) -> Federation:
+    def compact(self) -> Federation:
         """The same with the samples of these clients and of nobody else."""
         who = torch.arange(len(self), device=self.train.size.device)
         mine = [index[mask] for index, mask in (self.part(n).rows(who) for n in PARTS)]
@@ -232,7 +232,7 @@ class Federation:
             size = part.size
             return Part(place[index[mask]], size.cumsum(0) - size, size)
 
-        alone = self._changed(own, lambda rows: rows)
+        alone = self._replace_parts(own, lambda rows: rows)
         return replace(
             alone,
             features=self.features[samples],
@@ -240,7 +240,7 @@ class Federation:
             raw=None if self.raw is None else self.raw[samples],
         )
 
-    def _changed(
+    def _replace_parts(
         self,
         part: Callable[[Part], Part],
         rows: Callable[[Tensor], Tensor],
@@ -260,10 +260,10 @@ class Federation:
 
     def only(self, client: int) -> Federation:
         """One client with its own samples and nothing else."""
-        return self.select(torch.tensor([client])).kept()
+        return self.select(torch.tensor([client])).compact()
 
 
-def called(names: Sequence[str], client: int) -> str:
+def client_name(names: Sequence[str], client: int) -> str:
     """What the client of this identity is called in a sentence.
 
     >>> called(["Bern", "Chur"], 1), called(["007"], 0), called([], 1)
@@ -287,7 +287,7 @@ def places_of(federation: Federation) -> dict[str, int]:
     """The clients' places by name, and also by what they are called in sentences."""
     clients, names = federation.clients.tolist(), federation.names
     found: dict[str, int] = {}
-    for name in (short_name, called):  # a name comes before what others are called
+    for name in (short_name, client_name):  # a name comes before what others are called
         for place, client in enumerate(clients):
             found.setdefault(name(names, client), place)
     return found
@@ -331,8 +331,8 @@ def federate(
         if len(empty) and (name != "validation" or len(empty) < clients):
             raise InputError(
                 f"every client needs {name} data, but "
-                f"{called(names, int(empty[0]))} of `{table.name}` has none: use fewer "
-                "clients or a larger share."
+                f"{client_name(names, int(empty[0]))} of `{table.name}` has none: use "
+                "fewer clients or a larger share."
             )
     return Federation(
         table.name,

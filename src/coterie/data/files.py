@@ -22,7 +22,7 @@ from ..checks import InputError, brief, expanded, one_of, several, suggestion
 from ..models import OBJECTIVES, outputs_for
 from .federation import Table
 from .looking.dates import days, form_of
-from .looking.formats import Writing, refuse_writing
+from .looking.formats import TextFormat, refuse_format
 from .looking.sources import TableSource, is_npz, read_source
 from .looking.spellings import one_spelling, plain_form, spelling_note
 from .preparation import SCALES, Column, Preparation, Schema
@@ -90,12 +90,12 @@ def table(
         npz = checked_path(path, (".npz",))
         named = (target, client) != ("target", "client")
         if named or indicators or categories or drop or dates or missing or positive:
-            raise _of_columns(npz)
+            raise _npz_option_error(npz)
         made = _from_npz(npz, task, scale or "none", scale_target)
         refuse_unit(unit, made.task, npz.name)
         return made
-    asked = Writing(separator, decimal, encoding)
-    refuse_writing(asked)
+    asked = TextFormat(separator, decimal, encoding)
+    refuse_format(asked)
     return table_of_source(
         lambda: read_source(path, asked),
         target=target,
@@ -116,7 +116,7 @@ def table(
     )
 
 
-def _of_columns(npz: Path) -> InputError:
+def _npz_option_error(npz: Path) -> InputError:
     """The sentence about options that an npz file cannot have."""
     return InputError(
         "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, `drop` "
@@ -152,22 +152,22 @@ def table_of_source(
             f'{{day = "%d.%m.%Y"}}, got {brief(dates)}.'
         )
     source = read()
-    meant = Meaning(target, client, tuple(categories), dict(forms), tuple(missing))
-    path, frame, notes = source.label, _used(source, meant, drop), []
+    roles = ColumnRoles(target, client, tuple(categories), dict(forms), tuple(missing))
+    path, frame, notes = source.label, _used_columns(source, roles, drop), []
     everybody = _clients(frame, path, client)
     if drop:
         notes.append(f"columns that are not used: {', '.join(drop)}")
     if skip_empty:
-        frame = _with_both_ends(frame, path, meant, notes)
-    frame, merged = _merged(frame, client) if merge_case else (frame, [])
+        frame = _complete_rows(frame, path, roles, notes)
+    frame, merged = _merge_spellings(frame, client) if merge_case else (frame, [])
     notes += merged
     if skip_clients and client:
         frame = _without_clients(frame, path, client, skip_clients, everybody)
-        notes.append(f"clients left out: {_listed(list(skip_clients))}")
-    made = _made(
+        notes.append(f"clients left out: {_join_names(list(skip_clients))}")
+    made = _table_of_rows(
         source,
         (frame, notes),
-        meant,
+        roles,
         task,
         positive,
         Schema((), scale or "agreed", indicators, scale_target),
@@ -200,7 +200,7 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-class Meaning(NamedTuple):
+class ColumnRoles(NamedTuple):
     """What a study says that the columns of a table are."""
 
     target: str
@@ -210,12 +210,14 @@ class Meaning(NamedTuple):
     missing: tuple[str, ...]
 
 
-def _used(source: TableSource, meant: Meaning, drop: Sequence[str]) -> pd.DataFrame:
+def _used_columns(
+    source: TableSource, roles: ColumnRoles, drop: Sequence[str]
+) -> pd.DataFrame:
     """The columns of all files, without those that are dropped."""
     path, every = source.label, source.columns()
-    frame = source.joined()
-    special = _special(frame, path, meant.target, meant.client)
-    _there("drop", drop, every, path, special)
+    frame = source.join()
+    special = _special(frame, path, roles.target, roles.client)
+    _refuse_unknown_columns("drop", drop, every, path, special)
     different = source.differences(drop)
     if different:
         raise InputError(
@@ -224,18 +226,18 @@ def _used(source: TableSource, meant: Meaning, drop: Sequence[str]) -> pd.DataFr
         )
     extra = [name for name in frame if name not in (*every, *special)]
     frame = frame.drop(columns=[*(name for name in drop if name in frame), *extra])
-    features = [name for name in meant.categories if name != meant.target]
-    _there("categories", features, frame.columns, path, special)
-    _there("dates", list(meant.dates), frame.columns, path, special)
+    features = [name for name in roles.categories if name != roles.target]
+    _refuse_unknown_columns("categories", features, frame.columns, path, special)
+    _refuse_unknown_columns("dates", list(roles.dates), frame.columns, path, special)
     return frame
 
 
-def _with_both_ends(
-    frame: pd.DataFrame, path: Path, meant: Meaning, notes: list[str]
+def _complete_rows(
+    frame: pd.DataFrame, path: Path, roles: ColumnRoles, notes: list[str]
 ) -> pd.DataFrame:
     """The rows that have a target and a client; notes how many others there were."""
-    ends = [name for name in (meant.target, meant.client) if name]
-    gaps = {meant.target: meant.missing}
+    ends = [name for name in (roles.target, roles.client) if name]
+    gaps = {roles.target: roles.missing}
     cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
     empty = np.any([some.missing for some in cells], axis=0)
     if empty.all():
@@ -246,10 +248,12 @@ def _with_both_ends(
     if empty.any():
         rows = several(int(empty.sum()), "row")
         notes.append(f"{rows} without {' or '.join(ends)} left out")
-        everybody = _clients(frame, path, meant.client)
-        left = _clients(frame[~empty], path, meant.client)
+        everybody = _clients(frame, path, roles.client)
+        left = _clients(frame[~empty], path, roles.client)
         gone = _in_order(everybody - left)
-        notes += [f"clients without a target left out: {_listed(gone)}"] * bool(gone)
+        notes += [f"clients without a target left out: {_join_names(gone)}"] * bool(
+            gone
+        )
     return frame[~empty]
 
 
@@ -287,7 +291,9 @@ def _without_clients(
     return frame[~np.isin(who, list(names))]
 
 
-def _merged(frame: pd.DataFrame, client: str) -> tuple[pd.DataFrame, list[str]]:
+def _merge_spellings(
+    frame: pd.DataFrame, client: str
+) -> tuple[pd.DataFrame, list[str]]:
     """The cells with one spelling of each word, and which others there were."""
     notes, changed = [], {}
     for name in frame:
@@ -308,29 +314,31 @@ _TRUTH = ("true", "false", *(word.lower() for word in MISSING))
 """Words that are read in any case."""
 
 
-def _made(
+def _table_of_rows(
     source: TableSource,
     kept: tuple[pd.DataFrame, list[str]],
-    meant: Meaning,
+    roles: ColumnRoles,
     task: str | None,
     positive: str,
     schema: Schema,
 ) -> Table:
     """The table of these rows."""
     (frame, notes), path = kept, source.label
-    features, columns = _features(frame, path, meant)
-    rows = _from_frame(frame, path, meant, task)
+    features, columns = _features(frame, path, roles)
+    rows = _from_frame(frame, path, roles, task)
     task = task or _guess(path, rows.targets)
-    rows = rows._replace(targets=_told_apart(rows.targets, task, positive, path, meant))
+    rows = rows._replace(
+        targets=_name_classes(rows.targets, task, positive, path, roles)
+    )
     found = _assemble(path, features, rows, task, schema._replace(columns=columns))
     if positive:
-        found = _turned(found, positive, path)
+        found = _put_positive_last(found, positive, path)
     note = "; ".join([found.note.rstrip("."), *notes]) + "."
     return found._replace(files=source.files, note=note)
 
 
-def _told_apart(
-    targets: np.ndarray, task: str, positive: str, path: Path, meant: Meaning
+def _name_classes(
+    targets: np.ndarray, task: str, positive: str, path: Path, roles: ColumnRoles
 ) -> np.ndarray:
     """Targets 0 and 1 by their names, where the class 0 is the positive one."""
     if not positive:
@@ -340,7 +348,7 @@ def _told_apart(
     if not OBJECTIVES[task].labelled or len(names) > 2:
         raise InputError(
             f"`data.positive` is for targets of two classes, but column "
-            f"{meant.target!r} of {path.name} has {len(names):,} values."
+            f"{roles.target!r} of {path.name} has {len(names):,} values."
         )
     if positive not in names:
         raise InputError(
@@ -352,7 +360,7 @@ def _told_apart(
     return np.array([f"{t:g}" for t in targets], dtype=object)
 
 
-def _turned(found: Table, positive: str, path: Path) -> Table:
+def _put_positive_last(found: Table, positive: str, path: Path) -> Table:
     """The table, with this class as the second one."""
     if not found.classes or found.classes[-1] == positive:
         return found
@@ -457,16 +465,16 @@ class Rows(NamedTuple):
 
 
 def _from_frame(
-    frame: pd.DataFrame, path: Path, meant: Meaning, task: str | None
+    frame: pd.DataFrame, path: Path, roles: ColumnRoles, task: str | None
 ) -> Rows:
     """Targets, clients and test samples of a table of cells."""
-    target, client = meant.target, meant.client
+    target, client = roles.target, roles.client
     cells = cells_of(frame[target], path)
     if cells.missing.any():
         who = cells_of(frame[client], path) if client else None
         raise InputError(_without_target(cells, who, path))
     labelled = task is not None and OBJECTIVES[task].labelled
-    no_numbers = cells.numbers is None or target in meant.categories
+    no_numbers = cells.numbers is None or target in roles.categories
     some = cells.numbers is not None and bool(np.isnan(cells.numbers).any())
     # Words are classes; among numbers they may be a slip, unless the task is said.
     words = (no_numbers and (labelled or task is None)) or (some and labelled)
@@ -512,10 +520,10 @@ def _without_target(cells: Cells, who: Cells | None, path: Path) -> str:
     if not lack:
         return f"{start}: fill it in, {skip}."
     each = "have" if lack[1:] else "has"
-    start = f"{start}, and {_listed(lack)} {each} no target at all"
+    start = f"{start}, and {_join_names(lack)} {each} no target at all"
     if len(have) < 2:
         return f"{start}: fill it in for two clients, or choose another `target`."
-    return f"{start}: fill it in, {skip}, and with them {_listed(lack)}."
+    return f"{start}: fill it in, {skip}, and with them {_join_names(lack)}."
 
 
 def _refuse_names(cells: Cells, path: Path) -> None:
@@ -545,14 +553,14 @@ def _special(frame: pd.DataFrame, path: Path, target: str, client: str) -> set[s
         if column not in frame:
             raise InputError(
                 f"{path.name} has no column {column!r} for `{option}`; its columns are "
-                f"{_listed(list(frame.columns))}.{suggestion(column, frame.columns)}"
+                f"{_join_names([*frame.columns])}.{suggestion(column, frame.columns)}"
             )
     if target == client:
         raise InputError(f"`target` and `client` must differ, both are {target!r}.")
     return {target, client, _IS_TEST}
 
 
-def _there(
+def _refuse_unknown_columns(
     option: str,
     names: Sequence[str],
     known: Iterable[str],
@@ -570,23 +578,23 @@ def _there(
 
 
 def _features(
-    frame: pd.DataFrame, path: Path, meant: Meaning
+    frame: pd.DataFrame, path: Path, roles: ColumnRoles
 ) -> tuple[np.ndarray, tuple[Column, ...]]:
     """The raw values of all columns of features, sorted by name, and what they are."""
-    special = {meant.target, meant.client, _IS_TEST}
+    special = {roles.target, roles.client, _IS_TEST}
     names = sorted(name for name in frame.columns if name not in special)
     if not names:
         raise InputError(f"{path.name} has no feature columns.")
     values, columns, many = [], [], []
     for name in names:
-        cells = cells_of(frame[name], path, meant.missing)
+        cells = cells_of(frame[name], path, roles.missing)
         words = _in_order({str(word) for word in cells.text[~cells.missing]})
-        if name in meant.dates:
-            column = Column(name, date=meant.dates[name])
+        if name in roles.dates:
+            column = Column(name, date=roles.dates[name])
             values.append(_days(cells, column.date, path))
-        elif cells.numbers is not None and name not in meant.categories:
+        elif cells.numbers is not None and name not in roles.categories:
             _refuse_mixture(cells, path)
-            column = Column(name, truth=cells.truth, gaps=_gaps(cells, meant.missing))
+            column = Column(name, truth=cells.truth, gaps=_gaps(cells, roles.missing))
             values.append(finite_numbers(cells, path, gaps=True, advice=_ADVICE))
         elif len(words) > MOST_CATEGORIES:
             many.append(f"column {name!r} of {path.name} holds {len(words):,}")
@@ -667,7 +675,7 @@ def _assemble(
     if labelled:
         targets, classes = _labels(path, targets, number)
         if classes:
-            note.append(f"classes in order: {_listed(classes)}")
+            note.append(f"classes in order: {_join_names(classes)}")
         outputs = outputs_for(task, int(targets.max()) + 1)
     unit = schema is not None and schema.targets and task == "regression"
     schema = schema if schema is None else schema._replace(targets=unit)
@@ -772,7 +780,7 @@ def _in_order(words: set[str]) -> list[str]:
     return sorted(words, key=lambda w: (len(w.lstrip("0")), w.lstrip("0"), w))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """The names, at most twenty of them."""
     more = f", ... ({len(names)} in all)" if len(names) > 20 else ""
     return ", ".join(str(name)[:40] for name in names[:20]) + more

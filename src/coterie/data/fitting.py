@@ -20,13 +20,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .federation import PARTS, Federation, Part
-from .preparation import LIMIT, Column, Preparations, Schema, Unit, prepared
+from .preparation import LIMIT, Column, Preparations, Schema, Unit, prepare
 
 Average = Callable[[Tensor, Tensor], Tensor]
 """`average(shares, rows)` of an oracle: the weighted mean of all clients' rows."""
 
 
-class Agreed(NamedTuple):
+class Agreement(NamedTuple):
     """What all clients prepare their features by."""
 
     codes: tuple[
@@ -63,7 +63,7 @@ def everyone_here(shares: Tensor, rows: Tensor) -> Tensor:
     return ((shares / shares.sum()) @ rows).expand_as(rows)
 
 
-def prepared_here(federation: Federation) -> Federation:
+def prepare_here(federation: Federation) -> Federation:
     """The federation with features, where it has raw columns, prepared by all."""
     if federation.schema is None:
         return federation
@@ -95,13 +95,13 @@ def with_preparation(
     for name in PARTS:
         index, place = samples_of(everybody.part(name))
         owner[index] = everybody.clients[place]
-    kept = _recoded(raw, schema, agreed.codes)
-    features, targets = prepared(kept, owner, how), everybody.targets
+    kept = _recode(raw, schema, agreed.codes)
+    features, targets = prepare(kept, owner, how), everybody.targets
     if like is not None:  # targets are scaled already
         how = how._replace(unit=like.unit)
     elif schema.targets:
         unit = target_unit(trains, average, clients)
-        targets, before = unit.scaled(targets).float(), everybody.preparations
+        targets, before = unit.standardise(targets).float(), everybody.preparations
         if before is not None and before.unit is not None:  # by others who trained
             unit = unit.after(before.unit)
         how = how._replace(unit=unit)
@@ -148,7 +148,7 @@ def agree(
     clients: int,
     *,
     like: Preparations | None = None,
-) -> Agreed:
+) -> Agreement:
     """What the clients of a federation and all others that train agree on.
 
     Args:
@@ -181,25 +181,25 @@ def agree(
         scale = (total(squares) / count.clamp(min=1)).sqrt()
     scale = _numbers_only(schema, _sound(scale, mean), 1.0)
     if like is not None:
-        return Agreed(_codes_like(schema, like), like.indicators, mean, scale)
+        return Agreement(_codes_like(schema, like), like.indicators, mean, scale)
     codes = tuple(
         tuple(tallies[j].nonzero()[:, 0].tolist()) if j in tallies else None
         for j in range(len(schema.columns))
     )
     shown = (False,) * len(codes) if missing is None else tuple((missing > 0).tolist())
-    return Agreed(codes, shown, mean, scale)
+    return Agreement(codes, shown, mean, scale)
 
 
-def fit(federation: Federation, agreed: Agreed) -> Preparations:
+def fit(federation: Federation, agreed: Agreement) -> Preparations:
     """The preparation of every client, from its own training part and what is agreed.
 
     A column of which a client has no training value is filled with the agreed mean.
     """
     schema = _schema(federation)
     train = _training(federation)
-    raw = _recoded(train.raw, schema, agreed.codes)
+    raw = _recode(train.raw, schema, agreed.codes)
     train = train._replace(raw=raw)
-    fill = _filled(train, agreed)
+    fill = _gap_values(train, agreed)
     mean, scale = agreed.mean.expand_as(fill), agreed.scale.expand_as(fill)
     if schema.scale == "client":
         count = train.sums((~raw.isnan()).double()).clamp(min=1)
@@ -228,7 +228,7 @@ def fit(federation: Federation, agreed: Agreed) -> Preparations:
     )
 
 
-def _filled(train: TrainingValues, agreed: Agreed) -> Float[Tensor, "n c"]:
+def _gap_values(train: TrainingValues, agreed: Agreement) -> Float[Tensor, "n c"]:
     """Each client's median or most frequent category of its training values."""
     fill = agreed.mean.repeat(train.clients, 1)
     order = train.owner.argsort(stable=True)
@@ -302,7 +302,7 @@ def _codes_like(
     )
 
 
-def _recoded(
+def _recode(
     raw: Float[Tensor, "m c"],
     schema: Schema,
     codes: tuple[tuple[int, ...] | None, ...],

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import integer, number
 from ..seeds import generator
 from .federation import Table
-from .synthetic import check_size, clustered
+from .synthetic import check_size, regression_table
 
 
 def hard_instance(
@@ -53,7 +53,9 @@ def hard_instance(
         samples=samples,
         variance=variance,
     )
-    return clustered("hard_instance", hard.features, hard.targets, cluster, hard.optima)
+    return regression_table(
+        "hard_instance", hard.features, hard.targets, cluster, hard.optima
+    )
 
 
 class HardInstance(NamedTuple):

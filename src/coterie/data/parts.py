@@ -23,7 +23,7 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError, finite, integer, one_of, several
 from ..models import OBJECTIVES, target_values
-from .federation import Table, called, short_name
+from .federation import Table, client_name, short_name
 
 # Two samples to train on, one to choose with and one to test on.
 FEWEST = 4
@@ -99,9 +99,10 @@ def large_enough(
     size = torch.bincount(owner[owner >= 0], minlength=clients)
     smallest = int(size.argmin())
     if int(size[smallest]) < min_size:
+        name = client_name(names, smallest)
         raise InputError(
-            f"every client must have at least {min_size} samples, but "
-            f"{called(names, smallest)} of `{table.name}` has {int(size[smallest])}."
+            f"every client must have at least {min_size} samples, but {name} of "
+            f"`{table.name}` has {int(size[smallest])}."
         )
     return owner
 
@@ -114,17 +115,15 @@ def too_small(
 ) -> dict[int, str]:
     """Which clients have too few samples for all parts, and how many they have."""
     size = torch.bincount(owner[owner >= 0], minlength=clients)
-    found = {int(k): _counted(int(size[k])) for k in (size < min_size).nonzero()}
+    few = (size < min_size).nonzero()
+    found = {int(k): several(int(size[k]), "sample") for k in few}
     if is_test is None:
         return found
     tests = torch.bincount(owner[(owner >= 0) & is_test], minlength=clients)
-    few = (size - tests < FEWEST - 1).nonzero()
-    found |= {int(k): f"{_counted(int((size - tests)[k]))} to train on" for k in few}
+    trains = size - tests
+    for k in (trains < FEWEST - 1).nonzero()[:, 0].tolist():
+        found[k] = f"{several(int(trains[k]), 'sample')} to train on"
     return found | {int(k): "nothing to test on" for k in (tests == 0).nonzero()}
-
-
-def _counted(samples: int) -> str:
-    return f"{several(samples, 'sample')}"
 
 
 def contents(table: Table) -> Int[Tensor, " m"]:
@@ -134,18 +133,20 @@ def contents(table: Table) -> Int[Tensor, " m"]:
     codes and places differ between files. Arrays have no names: their entries count by
     their places.
     """
-    targets = _named(table.targets, table.classes) if table.classes else table.targets
-    total = _hashed(targets, "targets")
+    targets = (
+        _as_words(table.targets, table.classes) if table.classes else table.targets
+    )
+    total = _hash_rows(targets, "targets")
     if table.schema is None:
-        total += _hashed(table.features, "features")
+        total += _hash_rows(table.features, "features")
     else:
         for column, values in zip(table.schema.columns, table.features.T, strict=True):
-            words = _named(values, column.categories)
-            total += _hashed(words, "column", column.name)
+            words = _as_words(values, column.categories)
+            total += _hash_rows(words, "column", column.name)
     return seeds.mix(total)
 
 
-def _named(values: Tensor, categories: tuple[str, ...] | None) -> Tensor:
+def _as_words(values: Tensor, categories: tuple[str, ...] | None) -> Tensor:
     """Values as words of 64 bits: of the numbers, or of the categories of codes."""
     gap = values.isnan()
     if categories is None:
@@ -155,7 +156,7 @@ def _named(values: Tensor, categories: tuple[str, ...] | None) -> Tensor:
     return torch.tensor([*keys, _GAP])[torch.where(gap, len(keys), values).long()]
 
 
-def _hashed(values: Tensor, *names: str) -> Tensor:
+def _hash_rows(values: Tensor, *names: str) -> Tensor:
     """The sum, modulo 2^64, of each row's words, mixed and times factors of their own.
 
     A row's words are its bytes, eight at a time.
@@ -243,7 +244,7 @@ def fixed_roles(
     clients = int(owner.max()) + 1
     sizes = torch.bincount(rest[rest >= 0], minlength=clients)
     if int(sizes.min()) < FEWEST - 1:
-        worst = called(names, int(sizes.argmin()))
+        worst = client_name(names, int(sizes.argmin()))
         raise InputError(
             f"every client of `{table.name}` needs {FEWEST - 1} samples outside the "
             f"test part, but {worst} has {int(sizes.min())}."
@@ -277,6 +278,6 @@ def check_classes(
         worst = int(present.argmin())
         raise InputError(
             f"`min_classes` is {min_classes}, but the training data of "
-            f"{called(names, worst)} of `{table.name}` have {int(present[worst])}: "
-            "choose another split, or set split.min_classes lower if that is meant."
+            f"{client_name(names, worst)} of `{table.name}` have only "
+            f"{int(present[worst])}: choose another split, or lower split.min_classes."
         )

@@ -58,7 +58,7 @@ class Unit(NamedTuple):
     mean: tuple[float, ...]
     scale: tuple[float, ...]
 
-    def restored(self, values: Tensor) -> Float64[Tensor, "*shape"]:
+    def restore(self, values: Tensor) -> Float64[Tensor, "*shape"]:
         """Predictions or targets (B,) or (B, k) in the unit of the data."""
         mean, scale = torch.tensor(self, dtype=torch.float64, device=values.device)
         return values.double() * scale + mean
@@ -70,7 +70,7 @@ class Unit(NamedTuple):
         moved, stretched = mean + scale * mine, scale * factor
         return Unit(tuple(moved.tolist()), tuple(stretched.tolist()))
 
-    def scaled(self, values: Tensor) -> Float64[Tensor, "*shape"]:
+    def standardise(self, values: Tensor) -> Float64[Tensor, "*shape"]:
         """The opposite."""
         mean, scale = torch.tensor(self, dtype=torch.float64, device=values.device)
         return (values.double() - mean) / scale
@@ -296,7 +296,7 @@ def features_of(
     return torch.where(wiring.indicator, absent, found)
 
 
-def prepared(
+def prepare(
     raw: Float[Tensor, "m c"], owner: Int[Tensor, " m"], how: Preparations
 ) -> Float[Tensor, "m f"]:
     """The features of all samples, each by the preparation of its owner."""

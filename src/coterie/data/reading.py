@@ -23,7 +23,13 @@ import numpy as np
 import pandas as pd
 
 from ..checks import InputError, brief, several
-from .looking.formats import UNSAID, Writing, decoded, points_for_commas, separator_of
+from .looking.formats import (
+    UNKNOWN_FORMAT,
+    TextFormat,
+    decode_text,
+    points_for_commas,
+    separator_of,
+)
 
 LARGEST = float(np.finfo(np.float32).max)
 """The largest number that single precision holds."""
@@ -52,12 +58,12 @@ _FAULTS = (
 )
 
 
-def read_text(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
+def read_text(path: Path, asked: TextFormat) -> tuple[pd.DataFrame, TextFormat]:
     """The cells of a CSV or TSV file as text, and how it is written.
 
     Its index counts rows, the header is row 1.
     """
-    text, encoding = decoded(_bytes(path), path.name, asked.encoding)
+    text, encoding = decode_text(_bytes(path), path.name, asked.encoding)
     usual = "\t" if ".tsv" in path.suffixes else ","
     hint = re.match(r"sep=(.)\r?\n", text)  # which some spreadsheets write
     text = text[hint.end() :] if hint else text
@@ -79,14 +85,14 @@ def read_text(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
         reason = str(error).strip().rstrip(".")
         raise InputError(f"cannot read {path.name} as CSV: {reason[:200]}.") from error
     frame.index += first
-    frame = _filled(_named(frame.iloc[1:], names, path), path)
-    columns = {str(name): _stripped(frame[name]) for name in frame}
+    frame = _nonempty_rows(_name_columns(frame.iloc[1:], names, path), path)
+    columns = {str(name): _strip_cells(frame[name]) for name in frame}
     columns, decimal = points_for_commas(columns, separator, asked.decimal)
     found = pd.DataFrame(columns, index=frame.index, dtype=object)
-    return found, Writing(separator, decimal, encoding)
+    return found, TextFormat(separator, decimal, encoding)
 
 
-def _filled(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+def _nonempty_rows(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     """The rows that say something, if there are some."""
     frame = frame[~frame.isin(MISSING).all(axis=1)]
     if frame.empty:
@@ -104,7 +110,7 @@ def _bytes(path: Path) -> bytes:
         raise InputError(f"cannot read {path.name} as gzip: it is damaged.") from error
 
 
-def _stripped(column: pd.Series) -> np.ndarray:
+def _strip_cells(column: pd.Series) -> np.ndarray:
     return np.array([word.strip() for word in column.to_numpy(object)], dtype=object)
 
 
@@ -125,7 +131,7 @@ def _header(path: Path, text: str, separator: str, first: int) -> list[str]:
     return names
 
 
-def _named(frame: pd.DataFrame, names: list[str], path: Path) -> pd.DataFrame:
+def _name_columns(frame: pd.DataFrame, names: list[str], path: Path) -> pd.DataFrame:
     """The cells with the names of the columns.
 
     A first column without a name that counts rows, as pandas and R write it, is left
@@ -159,7 +165,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def read_parquet(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
+def read_parquet(path: Path, asked: TextFormat) -> tuple[pd.DataFrame, TextFormat]:
     """The columns of a Parquet file; its index counts rows from 1."""
     try:
         frame = pd.read_parquet(path, dtype_backend="numpy_nullable")
@@ -181,10 +187,10 @@ def read_parquet(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
     for name in names:
         if pd.api.types.is_datetime64_any_dtype(frame[name].dtype):
             frame[name] = frame[name].astype(object).map(_as_text)
-    return frame, Writing()
+    return frame, TextFormat()
 
 
-def read_excel(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
+def read_excel(path: Path, asked: TextFormat) -> tuple[pd.DataFrame, TextFormat]:
     """The cells of the first sheet of an Excel file as text; the header is row 1."""
     try:
         frame = pd.read_excel(path, header=None, dtype=object, engine="openpyxl")
@@ -203,10 +209,12 @@ def read_excel(path: Path, asked: Writing) -> tuple[pd.DataFrame, Writing]:
     frame.index = pd.RangeIndex(1, len(frame) + 1)
     frame = frame.loc[:, (frame != "").any()]
     names = frame.iloc[0].tolist()
-    frame = _filled(_named(frame.iloc[1:], names, path), path)
+    frame = _nonempty_rows(_name_columns(frame.iloc[1:], names, path), path)
     columns = {str(name): frame[name].to_numpy(object) for name in frame}
     columns, decimal = points_for_commas(columns, ";", asked.decimal)
-    return pd.DataFrame(columns, index=frame.index, dtype=object), Writing("", decimal)
+    return pd.DataFrame(columns, index=frame.index, dtype=object), TextFormat(
+        "", decimal
+    )
 
 
 def _as_text(value: Any) -> str:
@@ -223,7 +231,7 @@ def _as_text(value: Any) -> str:
     return str(value).strip()
 
 
-FRAMES: dict[str, Callable[[Path, Writing], tuple[pd.DataFrame, Writing]]] = {
+FRAMES: dict[str, Callable[[Path, TextFormat], tuple[pd.DataFrame, TextFormat]]] = {
     **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt"), read_text),
     ".parquet": read_parquet,
     ".xlsx": read_excel,
@@ -241,7 +249,9 @@ def ending_of(path: Path) -> str:
     return "".join(endings if endings[-1:] == [".gz"] else endings[-1:])
 
 
-def read_frame(path: Path, asked: Writing = UNSAID) -> tuple[pd.DataFrame, Writing]:
+def read_frame(
+    path: Path, asked: TextFormat = UNKNOWN_FORMAT
+) -> tuple[pd.DataFrame, TextFormat]:
     """The cells of a table, with an index that counts rows, and how it is written."""
     return FRAMES[ending_of(path)](path, asked)
 

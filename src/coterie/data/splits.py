@@ -19,8 +19,8 @@ from torch import Tensor
 from .. import checks
 from ..checks import InputError, integer, number, one_of, parameters_of
 from ..seeds import generator
-from .federation import Federation, Table, called, federate, short_name
-from .fitting import prepared_here
+from .federation import Federation, Table, client_name, federate, short_name
+from .fitting import prepare_here
 from .parts import (
     FEWEST,
     check_classes,
@@ -54,7 +54,7 @@ def iid(
 ) -> Assignment:
     """Equal random shares: the clients differ by chance only."""
     check_room(table, clients, min_size)
-    owner = _dealt(len(table.targets), torch.arange(clients), rng)
+    owner = _deal(len(table.targets), torch.arange(clients), rng)
     return Assignment(large_enough(table, owner, clients, min_size))
 
 
@@ -100,7 +100,7 @@ def dirichlet(
     number("alpha", alpha, at_least=1e-6)
     shares = _dirichlet(alpha, classes, clients, rng)
     counts = _counts(shares, torch.bincount(labels, minlength=classes))
-    owner = _dealt_by_class(labels, _filled(counts, min_size), rng)
+    owner = _deal_by_class(labels, _top_up(counts, min_size), rng)
     return Assignment(large_enough(table, owner, clients, min_size))
 
 
@@ -160,7 +160,7 @@ def label_clusters(
         samples = torch.isin(labels, group).nonzero()[:, 0]
         members = (cluster == c).nonzero()[:, 0]
         if len(members):
-            owner[samples] = _dealt(len(samples), members, rng)
+            owner[samples] = _deal(len(samples), members, rng)
     owner = large_enough(table, owner, clients, min_size)
     return Assignment(owner, clusters=cluster)
 
@@ -230,7 +230,7 @@ def fallah(
     clusters = torch.zeros(clients, dtype=torch.int64)
     kind = upper + (lower * classes if few else 0)
     clusters[1::2] = 1 + torch.unique(kind, return_inverse=True)[1]
-    owner = _dealt_by_class(labels, counts, rng)
+    owner = _deal_by_class(labels, counts, rng)
     owner = large_enough(table, owner, clients, min_size)
     return Assignment(owner, clusters=clusters)
 
@@ -264,13 +264,15 @@ def natural(
         is_test=table.is_test,
         names=table.names[:kept],
     )
-    found = _without(everybody, too_small(owner, kept, min_size, table.is_test))
+    found = _leave_out_clients(
+        everybody, too_small(owner, kept, min_size, table.is_test)
+    )
     count = len(found.names) or int(found.owner.max()) + 1
     large_enough(table, found.owner, count, min_size, found.names)
     return found
 
 
-def _without(given: Assignment, reasons: Mapping[int, str]) -> Assignment:
+def _leave_out_clients(given: Assignment, reasons: Mapping[int, str]) -> Assignment:
     """The clients without some, unless too few are left, and who they are and why."""
     clients = int(given.owner.max()) + 1
     kept = [client for client in range(clients) if client not in reasons]
@@ -278,7 +280,9 @@ def _without(given: Assignment, reasons: Mapping[int, str]) -> Assignment:
         return given
     place = torch.full((clients + 1,), -1)  # of nobody, last
     place[kept] = torch.arange(len(kept))
-    out = [f"{called(given.names, k)} ({why})" for k, why in sorted(reasons.items())]
+    out = [
+        f"{client_name(given.names, k)} ({why})" for k, why in sorted(reasons.items())
+    ]
     return given._replace(
         owner=place[given.owner],
         clusters=None if given.clusters is None else given.clusters[kept],
@@ -339,7 +343,7 @@ def divide(
     check_table(table)
     content = contents(table)
     order = content.argsort(stable=True)
-    assignment = _assigned(table, order, name, generator(seed, "split", name), options)
+    assignment = _assign(table, order, name, generator(seed, "split", name), options)
     owner, names = assignment.owner, assignment.names
     clients = range(int(owner.max()) + 1)
     if max_samples is not None:
@@ -358,10 +362,10 @@ def divide(
     check_classes(table, owner, role, min_classes, names)
     known = {key: getattr(assignment, key) for key in ("clusters", "optima", "names")}
     made = federate(table, owner, role, order=order, **known)
-    return prepared_here(_noted(made, assignment.left_out))
+    return prepare_here(_note_left_out(made, assignment.left_out))
 
 
-def _noted(made: Federation, left_out: tuple[str, ...]) -> Federation:
+def _note_left_out(made: Federation, left_out: tuple[str, ...]) -> Federation:
     """The federation, with a note about who was left out."""
     if not left_out:
         return made
@@ -370,7 +374,7 @@ def _noted(made: Federation, left_out: tuple[str, ...]) -> Federation:
     return replace(made, left_out=left_out, note=note)
 
 
-def _assigned(
+def _assign(
     table: Table,
     order: Int[Tensor, " m"],
     name: str,
@@ -379,18 +383,18 @@ def _assigned(
 ) -> Assignment:
     """What a split gives of the samples in this order, for them as they stand."""
 
-    def among(fields: tuple[str, ...], rows: Tensor, of: Any) -> dict[str, Any]:
+    def take_rows(fields: tuple[str, ...], rows: Tensor, of: Any) -> dict[str, Any]:
         found = {field: getattr(of, field) for field in fields}
         return {key: None if v is None else v[rows] for key, v in found.items()}
 
     # No split looks at features.
-    in_order = among(("targets", "group", "is_test"), order, table)
+    in_order = take_rows(("targets", "group", "is_test"), order, table)
     found = SPLITS[name](table._replace(**in_order), rng, **options)
     back = order.argsort()
-    return found._replace(**among(("owner", "targets", "is_test"), back, found))
+    return found._replace(**take_rows(("owner", "targets", "is_test"), back, found))
 
 
-def _dealt(
+def _deal(
     samples: int, members: Int[Tensor, " c"], rng: torch.Generator
 ) -> Int[Tensor, " m"]:
     """A random owner among `members` for each sample, in equal numbers."""
@@ -406,7 +410,7 @@ def _by_class(labels: Int[Tensor, " m"], rng: torch.Generator) -> Int[Tensor, " 
     return order[labels[order].argsort(stable=True)]
 
 
-def _dealt_by_class(
+def _deal_by_class(
     labels: Int[Tensor, " m"], counts: Int[Tensor, "k n"], rng: torch.Generator
 ) -> Int[Tensor, " m"]:
     """Random owners such that client i has counts[k, i] samples of class k."""
@@ -449,7 +453,7 @@ def _counts(
     return torch.diff(cuts, dim=1, prepend=torch.zeros_like(cuts[:, :1]))
 
 
-def _filled(counts: Int[Tensor, "k n"], min_size: int) -> Int[Tensor, "k n"]:
+def _top_up(counts: Int[Tensor, "k n"], min_size: int) -> Int[Tensor, "k n"]:
     """The counts after clients short of samples took some from the largest.
 
     The largest is above the mean, hence above `min_size`, while anyone is below: so

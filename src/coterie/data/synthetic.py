@@ -59,7 +59,7 @@ def _normal(
     return torch.randn(clients, samples, dimension, generator=rng, dtype=torch.float64)
 
 
-def clustered(
+def regression_table(
     name: str,
     features: Float[Tensor, "n s p"],
     targets: Float[Tensor, "n s *d"],
@@ -105,7 +105,7 @@ def linear(
     x = _normal(seed, "features", clients, samples, dimension)
     error = _normal(seed, "noise", clients, samples, 1)[:, :, 0]
     y = torch.einsum("nsd,nd->ns", x, theta) + noise * error
-    return clustered("linear", x, y, cluster, theta)
+    return regression_table("linear", x, y, cluster, theta)
 
 
 def linear_thirds(
@@ -218,7 +218,9 @@ def mean_estimation(
         clients, clusters, dimension, samples, spread, variation, seed
     )
     y = theta[:, None] + noise * _normal(seed, "noise", clients, samples, dimension)
-    return clustered("mean_estimation", torch.ones_like(y[..., :1]), y, cluster, theta)
+    return regression_table(
+        "mean_estimation", torch.ones_like(y[..., :1]), y, cluster, theta
+    )
 
 
 def volumes(

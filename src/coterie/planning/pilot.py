@@ -28,7 +28,7 @@ from ..collaboration.weights import same_cluster
 from ..data.federation import Federation, Part
 from ..engine.rounds import run_rounds
 from ..optim.steps import Descent, sgd, velocity
-from ..similarity.samples import dealt
+from ..similarity.samples import deal_samples
 from ..types import Algorithm, Clients, Federated, Info, Oracle
 from .prospects import PilotFindings, structure_of
 
@@ -107,7 +107,7 @@ def run_pilot(
         simulate: makes clients that can be asked.
         train: how the common model is trained.
     """
-    quarters = dealt(federation, 4, seed=train.seed)
+    quarters = deal_samples(federation, 4, seed=train.seed)
     looks = [
         _fold(simulate, learn, judge, train)
         for learn, judge in (

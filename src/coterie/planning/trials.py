@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from ..algorithms.all_for_one import all_for_one
 from ..data.federation import Federation
-from ..similarity.samples import dealt
+from ..similarity.samples import deal_samples
 from .pilot import PilotTraining, Simulate, grouped, together
 
 SHARE = 0.75
@@ -49,7 +49,7 @@ def run_trial(
         proposed: weights found without the first, and without the last two quarters.
         train: how models are trained.
     """
-    quarters = dealt(federation, 4, seed=train.seed)
+    quarters = deal_samples(federation, 4, seed=train.seed)
     nobody = torch.arange(len(federation))
     found: list[list[dict[str, torch.Tensor]]] = []
     for e, judge in enumerate(quarters):

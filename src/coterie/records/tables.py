@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..checks import InputError, suggestion
-from ..data.federation import called, full_name, short_name
+from ..data.federation import client_name, full_name, short_name
 from ..models import OBJECTIVES
 from ..types import ALONE, EVERYBODY
 from . import shapes
@@ -133,7 +133,7 @@ class Records:
 
     def name_of(self, client: int) -> str:
         """What a client is called in a sentence: "Chur", or "client 3"."""
-        return called(self.names, client)
+        return client_name(self.names, client)
 
     def short_name(self, client: int) -> str:
         """The same where it is said that it is a client: its name, or "3"."""

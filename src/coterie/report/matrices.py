@@ -19,7 +19,7 @@ from ..scores.axes import Axis, axis_of, in_seconds
 from ..scores.finals import CROWD, baseline_of, by_cluster, is_crowd, labels_of
 from ..scores.summaries import favourite_of, ranking
 from ..similarity.distances import Distances
-from ..similarity.partners import NEAR, UNDECIDED, gap_threshold, supported
+from ..similarity.partners import NEAR, UNDECIDED, classify_pairs, gap_threshold
 from ..types import ALONE
 from .figures import network
 from .html import render
@@ -340,7 +340,7 @@ def similarity_map(
     Args:
         distances: squared, with their errors.
         threshold: for squared distances; None takes `gap_threshold`.
-        confidence: see `supported`.
+        confidence: see `classify_pairs`.
         names: of the clients; None numbers them.
     """
     n = len(distances.squared)
@@ -349,7 +349,7 @@ def similarity_map(
         raise InputError(f"`names` must have {n} entries, got {len(names)}.")
     if threshold is None:
         threshold = gap_threshold(distances)
-    verdict = supported(distances, threshold, confidence=confidence).cpu().numpy()
+    verdict = classify_pairs(distances, threshold, confidence=confidence).cpu().numpy()
     squared = distances.squared.double().cpu().numpy()
     error = distances.error.double().cpu().numpy()
     shown = [escape(name) for name in names]

@@ -5,19 +5,16 @@ Distances between clients' data with standard errors (`distances`, `projected`,
 """
 
 from .distances import Distances, mmd_distances, moment_distances
-from .partners import (
-    gap_threshold,
-    supported,
-    weights_from,
-)
+from .partners import classify_pairs, gap_threshold, weights_from
 from .projected import fourier_distances, sliced_distances
-from .samples import Samples, dealt, samples_of, split_for_partners
+from .samples import Samples, deal_samples, samples_of, split_for_partners
 from .transport import dissimilarities
 
 __all__ = [
     "Distances",
     "Samples",
-    "dealt",
+    "classify_pairs",
+    "deal_samples",
     "dissimilarities",
     "fourier_distances",
     "gap_threshold",
@@ -26,6 +23,5 @@ __all__ = [
     "samples_of",
     "sliced_distances",
     "split_for_partners",
-    "supported",
     "weights_from",
 ]

@@ -92,7 +92,7 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
     check_samples(samples)
     checks.integer("order", order, at_least=1, at_most=2)
     if order == 1:
-        return by_features(centred(samples), lambda z: z)
+        return by_features(centre(samples), lambda z: z)
     n, size, d = samples.values.shape
     # As features where that is less work than products of all samples with all.
     if d + 1 <= 2 * size and n * d * (d + 1) / 2 <= 40 * _BLOCK:
@@ -112,7 +112,7 @@ def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distan
             such as which label belongs to which features, and needs more samples.
     """
     check_samples(samples)
-    samples = centred(samples)
+    samples = centre(samples)
     h = bandwidth_of(samples, bandwidth)
 
     def kernel(z: Tensor, other: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def check_samples(samples: Samples) -> None:
         )
 
 
-def centred(samples: Samples) -> Samples:
+def centre(samples: Samples) -> Samples:
     """Less the mean of all samples: the same distances with smaller rounding."""
     mask = samples.mask[..., None]
     mean = (samples.values * mask).sum((0, 1)) / samples.size.sum()
@@ -195,7 +195,7 @@ def by_features(
             phi = features(samples.values[who])
             yield who.to(phi.device), phi @ means.T, phi @ phi.mT
 
-    return _estimated(samples, blocks())
+    return _estimate(samples, blocks())
 
 
 def _by_products(
@@ -213,10 +213,10 @@ def _by_products(
             own = product[torch.arange(len(who)), :, who]
             yield who.to(own.device), product.mul_(share).sum(3), own
 
-    return _estimated(samples, blocks())
+    return _estimate(samples, blocks())
 
 
-def _estimated(samples: Samples, blocks: Iterator[Block]) -> Distances:
+def _estimate(samples: Samples, blocks: Iterator[Block]) -> Distances:
     """The formulas of the module, from the kernels of blocks of clients."""
     n, count = len(samples.size), samples.size.to(samples.values)
     product, linear = samples.values.new_zeros(2, n, n)

@@ -3,7 +3,7 @@
     1. `split_for_partners` of `samples` takes S training samples of every client;
     2. a function of `distances` or `projected` says how far apart clients are, and how
        sure that is;
-    3. `supported` says which pairs are near, which are far, and which are open;
+    3. `classify_pairs` says which pairs are near, which are far, and which are open;
     4. `weights_from` makes weights, an ingredient of many algorithms.
 
 References:
@@ -59,7 +59,7 @@ ESTIMATES: dict[str, Callable[[Samples], Distances]] = {
 """Distances from samples, by the names that studies use."""
 
 
-def supported(
+def classify_pairs(
     distances: Distances, threshold: float, *, confidence: float = 0.95
 ) -> Int[Tensor, "n n"]:
     """NEAR (1), FAR (-1) or UNDECIDED (0) for every pair; everybody is near to itself.
@@ -125,13 +125,13 @@ def weights_from(
     Args:
         distances: squared, with their errors.
         threshold: for squared distances; None takes `gap_threshold`.
-        confidence: see `supported`.
+        confidence: see `classify_pairs`.
         undecided_is_near: whether open pairs learn together; if not, too few samples
             make clients train alone.
     """
     if threshold is None:
         threshold = gap_threshold(distances)
-    verdict = supported(distances, threshold, confidence=confidence)
+    verdict = classify_pairs(distances, threshold, confidence=confidence)
     least = UNDECIDED if undecided_is_near else NEAR
     return within(-verdict.to(distances.squared), -float(least))
 

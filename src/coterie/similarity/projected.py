@@ -20,7 +20,7 @@ from .distances import (
     Distances,
     bandwidth_of,
     by_features,
-    centred,
+    centre,
     check_samples,
     mean_features,
 )
@@ -43,7 +43,7 @@ def fourier_distances(
     """
     check_samples(samples)
     checks.integer("frequencies", frequencies, at_least=2)
-    samples = centred(samples)
+    samples = centre(samples)
     d, rng = samples.values.shape[2], generator(seed, "frequencies")
     w = torch.randn(d, frequencies, generator=rng, dtype=torch.float64)
     w = w.to(samples.values) / bandwidth_of(samples, bandwidth)
@@ -89,7 +89,7 @@ def sliced_distances(
         )
     quantiles = _quantiles(samples, _directions(samples, projections, seed), folds)
     size = torch.full_like(samples.size, folds)
-    return by_features(centred(Samples(quantiles, size)), lambda z: z)
+    return by_features(centre(Samples(quantiles, size)), lambda z: z)
 
 
 def _directions(samples: Samples, projections: int, seed: int) -> Tensor:

@@ -41,7 +41,7 @@ def split_for_partners(
         samples: S, so many training samples of every client, drawn at random.
         seed: names the stream of the draws, in which every client has its own.
     """
-    index, mask = _shuffled(federation, seed)
+    index, mask = _shuffle(federation, seed)
     checks.integer("samples", samples, at_least=1)
     size = federation.train.size
     few = (size <= samples).nonzero()[:, 0]
@@ -59,7 +59,9 @@ def split_for_partners(
     return replace(federation, train=first), replace(federation, train=second)
 
 
-def dealt(federation: Federation, parts: int, *, seed: int = 0) -> list[Federation]:
+def deal_samples(
+    federation: Federation, parts: int, *, seed: int = 0
+) -> list[Federation]:
     """The federation several times, every client's training samples dealt out.
 
     Sizes of a client's parts differ by at most one.
@@ -76,7 +78,7 @@ def dealt(federation: Federation, parts: int, *, seed: int = 0) -> list[Federati
             f"every client must have at least {parts} training samples, but "
             f"{federation.name_of(int(few[0]))} has {int(size[few[0]])}."
         )
-    index, mask = _shuffled(federation, seed)
+    index, mask = _shuffle(federation, seed)
     found = []
     for k in range(parts):
         mine, kept = mask[:, k::parts], index[:, k::parts]
@@ -86,7 +88,7 @@ def dealt(federation: Federation, parts: int, *, seed: int = 0) -> list[Federati
     return found
 
 
-def _shuffled(federation: Federation, seed: int) -> tuple[Tensor, Tensor]:
+def _shuffle(federation: Federation, seed: int) -> tuple[Tensor, Tensor]:
     """(N, L) each client's training samples in random order, and a mask of them."""
     everybody = torch.arange(len(federation), device=federation.train.size.device)
     index, mask = federation.train.rows(everybody)
@@ -110,7 +112,7 @@ def samples_of(
         scale: the response is multiplied by it; None takes the one with which response
             and features have the same variance in total.
     """
-    index, mask = _shuffled(federation, seed=0)
+    index, mask = _shuffle(federation, seed=0)
     values = federation.features[index].flatten(2)
     if not values.is_floating_point():
         values = values.to(torch.float32)

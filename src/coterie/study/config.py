@@ -32,7 +32,7 @@ from ..checks import (
 from ..data.federation import Table
 from ..data.given import GIVEN, Given, given_table
 from ..data.looking.sources import is_npz
-from ..data.looking.studies import completed
+from ..data.looking.studies import complete_study
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
 from ..models import BESIDE, MODELS, refuse_settings, refuse_untrusted
@@ -253,7 +253,7 @@ def _checked(
     split = {"name": "natural", **_table(tables, "split")}
     one_of("split.name", text("split.name", split["name"]), SPLITS)
     own = _is_own_table(data)
-    data, split = completed(data, split) if own else (data, split)
+    data, split = complete_study(data, split) if own else (data, split)
     own = own or (given is not None and given.features.dim() == 2)
     model = {"name": "linear" if own else "mlp", **_table(tables, "model")}
     named = factory("model", text("model.name", model["name"]), MODELS)

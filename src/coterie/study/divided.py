@@ -39,7 +39,7 @@ class Division(NamedTuple):
         """The clients of a federation at hand, with their samples alone."""
         if self.group.size == 1:
             return federation
-        return federation.select(torch.arange(self.clients)[self.mine]).kept()
+        return federation.select(torch.arange(self.clients)[self.mine]).compact()
 
     @property
     def mine(self) -> slice:

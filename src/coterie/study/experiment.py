@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..clients.groups import Alone, Group
-from ..data.doubts import doubts, of_one_class
+from ..data.doubts import doubts, one_class_clients
 from ..data.federation import PARTS
 from ..models.measures import measure_words
 from ..privacy.mechanisms.partners import PARTNERS
@@ -411,7 +411,7 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
         doubt(_found_text(study))
     for line in doubts(setup.federation) if first_of_all else ():
         doubt(line)
-    alone = of_one_class(setup.federation) if first_of_all else []
+    alone = one_class_clients(setup.federation) if first_of_all else []
     if alone and "min_classes" not in study.split:
         doubt(
             f"all training data of {some_of(alone)} are of one class, from which "

@@ -18,7 +18,7 @@ from ..clients.kernels import Kernel
 from ..clients.samples import Batch
 from ..clients.simulation import Simulation
 from ..data.datasets import depends_on_seed, load
-from ..data.doubts import of_one_class
+from ..data.doubts import one_class_clients
 from ..data.federation import Federation, Table
 from ..data.fitting import with_preparation
 from ..data.splits import divide
@@ -198,7 +198,7 @@ def divided(study: Study, table: Table, seed: int) -> Federation:
         # There is nothing to learn from one class; who means it can say so.
         split = {"min_classes": 2, **split}
     federation = divide(table, name, **{**split, **_as_they_are(study)})
-    if _as_they_are(study) and len(of_one_class(federation)) == len(federation):
+    if _as_they_are(study) and len(one_class_clients(federation)) == len(federation):
         divide(table, name, **split)  # which refuses
     if len(federation) < 2:
         raise InputError(
@@ -238,7 +238,7 @@ def objective_of(study: Study, federation: Federation) -> Objective:
     objective = objective_named("model.objective", name)
     how = federation.preparations
     if how is not None and how.unit is not None:
-        objective = objective._replace(restored=how.unit.restored)
+        objective = objective._replace(restored=how.unit.restore)
         if name == "regression":  # in the unit of the data, and without one
             usual = ["rmse", "r2"]
             objective = adapted(objective, task, measures=usual, score="rmse")

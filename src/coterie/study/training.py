@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..checks import InputError, TrainingError, own_code
 from ..clients.simulation import Simulation
-from ..data.federation import PARTS, called
+from ..data.federation import PARTS, client_name
 from ..engine.rounds import Lapse, Round
 from ..engine.states import own, whole
 from ..models import Objective
@@ -547,7 +547,7 @@ def _nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> str:
     if not bad.any() or _hides(setup):  # a run that ended would tell of data
         return ""
     identity = cell.clients[setup.division.mine][int(bad.nonzero()[0])]
-    client = called(setup.federation.names, identity)
+    client = client_name(setup.federation.names, identity)
     return (
         f"{cell.label} (seed {cell.seed}): {client} has {what} that is "
         f"not finite after round {cell.t}"

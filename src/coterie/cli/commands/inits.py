@@ -153,7 +153,8 @@ def _show(found: Findings, look: Inspection) -> None:
     count = sum(len(frame) for frame in source.frames)
     files = f" in {len(source.files)} files" if len(source.files) > 1 else ""
     how = source.writing.words()
-    size = f"{several(count, 'row')}{files}, {several(len(source.shared()), 'column')}"
+    columns = several(len(source.shared_columns()), "column")
+    size = f"{several(count, 'row')}{files}, {columns}"
     out.print(f"{source.label.name}: {size}{'; ' * bool(how)}{how}", soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("column", "holds", "what happens to it"):

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ...checks import InputError
-from ...data.federation import called
+from ...data.federation import client_name
 from ...engine.clocks import trace
 from ...records.files import refuse_target
 from ...records.keys import keyed
@@ -151,7 +151,7 @@ def _show_plan(
     lines = found.summary()
     if times is not None:
         count = found.everybody
-        names = [called(found.names, client) for client in range(count)]
+        names = [client_name(found.names, client) for client in range(count)]
         lines += in_words(waiting_of(trace(times, clients=count), count), names)
     found.write(folder)
     page, weights = folder / "plan.html", folder / "weights.csv"

@@ -19,9 +19,9 @@ from ...checks import InputError, brief, one_of, options, parameters_of, several
 from ...models import OBJECTIVES, outputs_for
 from ..federation import Table
 from ..files import refuse_unit, table_of_source
-from ..looking.formats import UNSAID
+from ..looking.formats import UNKNOWN_FORMAT
 from ..looking.sources import TableSource
-from ..looking.studies import completed
+from ..looking.studies import complete_study
 from ..preparation import SCALES, Column, Schema
 
 GIVEN = "given from Python"
@@ -112,8 +112,8 @@ def _of_frame(
         if given.get(key) is not None:
             one_of(f"data.{key}", given[key], among)
     cells = cells_of_frame(frame)
-    source = TableSource(FRAME, (FRAME,), (cells,), UNSAID)
-    said, _ = completed(given, {}, source)
+    source = TableSource(FRAME, (FRAME,), (cells,), UNKNOWN_FORMAT)
+    said, _ = complete_study(given, {}, source)
     table = table_of_source(lambda: source, **said)
     kept = {"target": "target", "client": "client", **said}
     note = table.note.replace(f"own data from {FRAME}", f"data {GIVEN}")
@@ -158,7 +158,7 @@ def _as_written(column: pd.Series) -> pd.Series:
 def _pair(one: Any, whose: str) -> tuple[Tensor, Tensor]:
     """Features (M, ...) and targets (M,) or (M, ...) of one client."""
     if isinstance(one, Dataset):
-        one = _stacked(one, whose)
+        one = _stack_samples(one, whose)
     if not isinstance(one, tuple | list) or len(one) != 2:
         raise InputError(
             f"`data` of {whose} must be a frame, as of all others, a pair (features, "
@@ -178,7 +178,7 @@ def _pair(one: Any, whose: str) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _stacked(one: Dataset[Any], whose: str) -> tuple[Tensor, Tensor]:
+def _stack_samples(one: Dataset[Any], whose: str) -> tuple[Tensor, Tensor]:
     """All samples of a data set that can be counted."""
     try:
         count = len(one)  # type: ignore[arg-type]

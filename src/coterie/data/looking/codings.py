@@ -82,7 +82,7 @@ def other_values(codings: Sequence[Coding]) -> CodingPair | None:
     class, such pairs may come by chance.
     """
     pairs = sorted({c.values for c in codings})
-    if len(pairs) == 2 and _moved(*map(_numbers, pairs)):
+    if len(pairs) == 2 and _is_shift(*map(_numbers, pairs)):
         return _pair(*([c for c in codings if c.values == pair] for pair in pairs))
     sure = [c for c in codings if 2 <= len(c.values) <= min(_MOST, c.rows // 2)]
     groups: list[set[str]] = []
@@ -102,7 +102,7 @@ def _numbers(values: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(sorted(map(int, values))) if whole else ()
 
 
-def _moved(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def _is_shift(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Whether two numbers are two others moved, or the same with a sign.
 
     >>> _moved((0, 1), (1, 2)), _moved((0, 1), (-1, 1)), _moved((0, 1), (0, 2))

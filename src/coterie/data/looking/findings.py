@@ -77,7 +77,7 @@ class Inspection(NamedTuple):
 
 def look_at(source: TableSource) -> Inspection:
     """The table, with what each column holds."""
-    frame = source.joined()
+    frame = source.join()
     profiles = tuple(profile_of(frame[name], source.label) for name in frame)
     return Inspection(source, frame, profiles)
 
@@ -119,8 +119,8 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
     split: dict[str, Any] = {}
     if client:
         data |= _clients(look, client, rows, book)
-        split = _split(look, data, rows, book)
-    leaves = _disguised(look, data, rows, book)
+        split = _split_options(look, data, rows, book)
+    leaves = _find_disguises(look, data, rows, book)
     features = _features(look, data, leaves, book)
     if task.named:
         features["categories"] = sorted([*features.get("categories", []), target])
@@ -234,7 +234,7 @@ def _owners(look: Inspection, data: dict[str, Any], rows: np.ndarray) -> np.ndar
     return words.replace(dict(client.merged)).to_numpy(object)
 
 
-def _split(
+def _split_options(
     look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
 ) -> dict[str, Any]:
     """Options of the split, where a client may train on one class alone."""
@@ -255,7 +255,7 @@ def _split(
     return {"min_classes": 1}
 
 
-def _disguised(
+def _find_disguises(
     look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
 ) -> list[str]:
     """Columns that are the target in other words; what nearly is one is said."""
@@ -304,7 +304,7 @@ def _features(
     """Options about columns of features."""
     special = {data["client"], data["target"], BY_FILE, IS_TEST}
     mine = [p for p in look.profiles if p.name not in special]
-    shared = look.source.shared()
+    shared = look.source.shared_columns()
     apart = [name for name in look.source.columns() if name not in shared]
     doubles = _doubles(look, data, mine)
     drop = [p.name for p in mine if p.kind in USELESS] + leaves + apart + doubles
@@ -530,7 +530,7 @@ def _kind(profile: Profile) -> str:
     return more + empty
 
 
-def harmful(look: Inspection, names: Sequence[str]) -> list[str]:
+def harmful_columns(look: Inspection, names: Sequence[str]) -> list[str]:
     """Columns of which a model would learn names, but for those of these names."""
     return sorted(
         p.name for p in look.profiles if p.kind in HARMFUL and p.name not in names

@@ -37,7 +37,7 @@ _PLAIN = re.compile(r"[+-]?\d*\.?\d+([eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
-class Writing(NamedTuple):
+class TextFormat(NamedTuple):
     """How a file of text is written; what is empty is to be found."""
 
     separator: str = ""
@@ -50,8 +50,8 @@ class Writing(NamedTuple):
         >>> Writing(";", ",", "cp1252").words()
         'separator semicolon, decimal comma, encoding cp1252'
         """
-        usual = Writing(",", ".", "utf-8")
-        shown = Writing(
+        usual = TextFormat(",", ".", "utf-8")
+        shown = TextFormat(
             SEPARATORS.get(self.separator, repr(self.separator)),
             DECIMALS.get(self.decimal, ""),
             self.encoding,
@@ -63,11 +63,11 @@ class Writing(NamedTuple):
         )
 
 
-UNSAID = Writing()
+UNKNOWN_FORMAT = TextFormat()
 """All of it is to be found."""
 
 
-def refuse_writing(asked: Writing) -> None:
+def refuse_format(asked: TextFormat) -> None:
     """Refuses separators, decimal signs and encodings that there are not."""
     if len(asked.separator) > 1 or asked.separator in ('"', "\n", "\r"):
         raise InputError(
@@ -86,7 +86,7 @@ def refuse_writing(asked: Writing) -> None:
         ) from None
 
 
-def decoded(raw: bytes, name: str, encoding: str = "") -> tuple[str, str]:
+def decode_text(raw: bytes, name: str, encoding: str = "") -> tuple[str, str]:
     """The text of a file, and its encoding.
 
     Args:
@@ -193,10 +193,10 @@ def _with_points(
     if whole:
         return _each(cells, numbers, lambda word: word.replace(",", "")), "."
 
-    def pointed(word: str) -> str:
+    def with_point(word: str) -> str:
         return word.replace(".", "").replace(",", ".")
 
-    return _each(cells, numbers, pointed), ","
+    return _each(cells, numbers, with_point), ","
 
 
 def _each(

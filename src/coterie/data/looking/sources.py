@@ -13,7 +13,7 @@ import pandas as pd
 
 from ...checks import InputError, brief, expanded, suggestion
 from ..reading import FRAMES, ending_of, read_frame
-from .formats import UNSAID, Writing
+from .formats import UNKNOWN_FORMAT, TextFormat
 from .spellings import plain_form
 
 BY_FILE = "file name"
@@ -34,26 +34,28 @@ class TableSource(NamedTuple):
     label: Path  # what messages and tables call it
     files: tuple[Path, ...]
     frames: tuple[pd.DataFrame, ...]  # one for each file
-    writing: Writing  # of all of them; what differs is empty
+    writing: TextFormat  # of all of them; what differs is empty
 
     def columns(self) -> list[str]:
         """The columns that any file has, in order."""
         return list(dict.fromkeys(str(c) for frame in self.frames for c in frame))
 
-    def shared(self) -> list[str]:
+    def shared_columns(self) -> list[str]:
         """The columns that all files have."""
         return [name for name in self.columns() if all(name in f for f in self.frames)]
 
-    def joined(self) -> pd.DataFrame:
+    def join(self) -> pd.DataFrame:
         """The rows of all files, of columns that all of them have."""
         if len(self.frames) == 1:
             return self.frames[0]
-        shared, pieces = self.shared(), []
+        shared, pieces = self.shared_columns(), []
         for path, frame in zip(self.files, self.frames, strict=True):
             some = frame[shared].set_axis(
                 [f"{row} ({path.name})" for row in frame.index], axis=0
             )
-            pieces.append(some if BY_FILE in shared else _marked(some, path))
+            if BY_FILE not in shared:
+                some = some.assign(**{BY_FILE: site_of(path)})
+            pieces.append(some)
         return pd.concat(pieces)
 
     def differences(self, left_out: Sequence[str] = ()) -> str:
@@ -68,17 +70,15 @@ class TableSource(NamedTuple):
             if lack and name not in left_out:
                 more = f" and {len(lack) - 3} more" if len(lack) > 3 else ""
                 there = self.frames[[p.name for p in self.files].index(lack[0])].columns
-                near = suggestion(name, [c for c in there if c not in self.shared()])
+                near = suggestion(
+                    name, [c for c in there if c not in self.shared_columns()]
+                )
                 near = near.replace(" Did you mean", " (is it").replace("?", "?)")
                 verb = "have" if lack[1:] else "has"
                 wrong.append(
                     f"{', '.join(lack[:3])}{more} {verb} no column {brief(name)}{near}"
                 )
         return "; ".join(wrong[:9])
-
-
-def _marked(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    return frame.assign(**{BY_FILE: site_of(path)})
 
 
 def site_of(path: Path) -> str:
@@ -90,7 +90,7 @@ def site_of(path: Path) -> str:
     return path.name[: len(path.name) - len(ending_of(path))]
 
 
-def read_source(place: Place, asked: Writing = UNSAID) -> TableSource:
+def read_source(place: Place, asked: TextFormat = UNKNOWN_FORMAT) -> TableSource:
     """The table in a file, in several, or in all of a folder."""
     files, read, wrong = files_of(place), [], []
     for path in files:
@@ -107,7 +107,7 @@ def read_source(place: Place, asked: Writing = UNSAID) -> TableSource:
         label = Path(folder or "files")
     frames = [with_names(frame, map(str, read[0][0])) for frame, _ in read]
     ways = zip(*(way for _, way in read), strict=True)
-    same = Writing(*(some[0] if len(set(some)) == 1 else "" for some in ways))
+    same = TextFormat(*(some[0] if len(set(some)) == 1 else "" for some in ways))
     source = TableSource(label, files, tuple(frames), same)
     _refuse_nothing_shared(source)
     return source
@@ -115,7 +115,7 @@ def read_source(place: Place, asked: Writing = UNSAID) -> TableSource:
 
 def _refuse_nothing_shared(source: TableSource) -> None:
     """Refuses files that have no column in common."""
-    if source.shared():
+    if source.shared_columns():
         return
     first, names = source.files[0].name, set(source.frames[0])
     pairs = zip(source.files, source.frames, strict=True)
@@ -165,7 +165,7 @@ def files_of(place: Place) -> tuple[Path, ...]:
         if not isinstance(one, str | Path):
             raise InputError(f"`path` must be text, or a list of it, got {brief(one)}.")
         path = expanded("path", one)
-        found += _inside(path) if path.is_dir() else [_checked(path)]
+        found += _inside(path) if path.is_dir() else [_check_file(path)]
     return tuple(dict.fromkeys(found))
 
 
@@ -183,7 +183,7 @@ def _inside(folder: Path) -> list[Path]:
     return found
 
 
-def _checked(path: Path) -> Path:
+def _check_file(path: Path) -> Path:
     if not path.is_file():
         raise InputError(f"there is no data file {path}.")
     if ending_of(path) not in FRAMES:

@@ -15,11 +15,11 @@ from .findings import (
     Findings,
     Inspection,
     findings_of,
-    harmful,
+    harmful_columns,
     look_at,
     target_codings,
 )
-from .formats import Writing, refuse_writing
+from .formats import TextFormat, refuse_format
 from .roles import Guess, client_guess, target_guess, unfit_client
 from .sources import BY_FILE, TableSource, files_of, is_npz, read_source
 
@@ -42,7 +42,7 @@ _OPTIONS = {
 """Options of [data] in the order in which they are written, and what they mean."""
 
 
-def completed(
+def complete_study(
     data: Mapping[str, Any],
     split: Mapping[str, Any],
     source: TableSource | None = None,
@@ -55,7 +55,7 @@ def completed(
     identifiers and free text. Where it is not, all is as `coterie init` would write it.
     """
     given, parts = dict(data), dict(split)
-    asked = Writing(*(given.get(name, "") for name in Writing._fields))
+    asked = TextFormat(*(given.get(name, "") for name in TextFormat._fields))
     if {"client", "target", "drop", "dates"} <= given.keys():
         return given, parts
     if source is None and not _readable(given):
@@ -76,10 +76,10 @@ def completed(
             raise InputError(f"{'; '.join(found.problems)}.".replace("--", "data."))
         more, parts = found.data, {**found.split, **parts}
     else:
-        more = _needed(given, look, found)
+        more = _required_options(given, look, found)
     for option in ("dates", "categories"):  # of columns that are used
         if option in more:
-            more = {**more, option: _without(more[option], given.get("drop", []))}
+            more = {**more, option: _leave_out(more[option], given.get("drop", []))}
     if "client" not in given and client != "client":
         given["client"] = client
     return {**{key: value for key, value in more.items() if value}, **given}, parts
@@ -91,18 +91,18 @@ def _readable(given: Mapping[str, Any]) -> bool:
     sound = all(isinstance(some, list | tuple) for some in lists)
     if not sound or not isinstance(given.get("dates", {}), Mapping):
         return False
-    asked = Writing(*(given.get(name, "") for name in Writing._fields))
+    asked = TextFormat(*(given.get(name, "") for name in TextFormat._fields))
     if is_npz(given.get("path")) or not all(isinstance(v, str) for v in asked):
         return False
     try:
         files_of(given["path"])
-        refuse_writing(asked)
+        refuse_format(asked)
     except InputError:  # reading it will tell, in the same words
         return False
     return True
 
 
-def _needed(
+def _required_options(
     given: Mapping[str, Any], look: Inspection, found: Findings
 ) -> dict[str, Any]:
     """What a study that names its target cannot do without."""
@@ -111,9 +111,9 @@ def _needed(
     if found.data["task"] == "regression" and found.sure_of_task:
         more |= {"task": "regression"} if look.of(target).whole else {}
     named = [found.data["client"], target, *given.get("categories", [])]
-    more["drop"] = harmful(look, [*named, *given.get("dates", {})])
+    more["drop"] = harmful_columns(look, [*named, *given.get("dates", {})])
     more |= _of_mixtures(look, [*named, *more["drop"], *given.get("drop", [])])
-    more["dates"] = _without(found.data.get("dates", {}), named)
+    more["dates"] = _leave_out(found.data.get("dates", {}), named)
     return more
 
 
@@ -129,7 +129,7 @@ def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
     return {"missing": sorted(odd), "categories": [p.name for p in mixed]}
 
 
-def _without(some: Any, names: Sequence[str]) -> Any:
+def _leave_out(some: Any, names: Sequence[str]) -> Any:
     """Columns, in a list or a table, but for these."""
     if isinstance(some, Mapping):
         return {name: value for name, value in some.items() if name not in names}
@@ -214,15 +214,15 @@ def study_text(found: Findings, look: Inspection, paths: list[str], name: str) -
         name: of the file of the study.
     """
     count = sum(len(frame) for frame in look.source.frames)
-    usual = Writing(",", ".", "utf-8")
+    usual = TextFormat(",", ".", "utf-8")
     if all(".tsv" in path.suffixes for path in look.source.files):
         usual = usual._replace(separator="\t")
-    pairs = zip(Writing._fields, look.source.writing, usual, strict=True)
+    pairs = zip(TextFormat._fields, look.source.writing, usual, strict=True)
     writing = {k: v for k, v, u in pairs if v not in ("", u, "utf-8-sig")}
     data = writing | found.data
     lines = [
         f"# A study of {look.source.label.name}: {several(count, 'row')}, "
-        f"{several(len(look.source.shared()), 'column')}.",
+        f"{several(len(look.source.shared_columns()), 'column')}.",
         "# `coterie init` looked at it and wrote this. Change what is wrong, then:",
         "#",
         f"#     coterie run {name}",

@@ -51,7 +51,7 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     sizes = [_sizes(part) for part in parts if len(part) >= _FEWEST]
     if None in sizes or len(sizes) < 2:  # zeros and other signs have no factor
         return {}
-    return _apart(who[enough], np.array(sizes))
+    return _find_outliers(who[enough], np.array(sizes))
 
 
 def _sizes(values: np.ndarray) -> _Sizes | None:
@@ -64,7 +64,7 @@ def _sizes(values: np.ndarray) -> _Sizes | None:
     return _Sizes(*np.quantile(sizes, (0.05, 0.5, 0.95), method="lower"))
 
 
-def _apart(who: np.ndarray, sizes: np.ndarray) -> dict[int, float]:
+def _find_outliers(who: np.ndarray, sizes: np.ndarray) -> dict[int, float]:
     """Those whose sizes (N, 3) are far from all others, and by which factor."""
     low, middle, high = sizes.T
     # Of two, nobody knows which is odd: the larger one is named.

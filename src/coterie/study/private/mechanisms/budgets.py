@@ -12,7 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ....checks import InputError
-from ....data.federation import called, places_of
+from ....data.federation import client_name, places_of
 from ....privacy.accounting.accounts import epsilons
 from ....privacy.accounting.calibration import ENOUGH, Limits
 from ....privacy.accounting.subsampled import Step, counted_epsilons
@@ -72,7 +72,7 @@ def refuse_spent(
 
     def refuse(name: str, budget: float, place: int, spent: Tensor) -> None:
         epsilon = spent if privacy.unit == "sample" else epsilons(spent, privacy.delta)
-        who = called(federation.names, int(federation.clients[place]))
+        who = client_name(federation.names, int(federation.clients[place]))
         raise InputError(
             f"`{name}` {budget:g} would be spent in the first {what} of {entry.label}: "
             f"it costs {who} epsilon {float(epsilon[place]):.3g}, so that nothing "
