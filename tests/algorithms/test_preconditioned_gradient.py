@@ -16,7 +16,7 @@ from coterie.algorithms.preconditioned_gradient import preconditioned_gradient
 from coterie.algorithms.spag import spag
 from coterie.checks import InputError
 from coterie.data.federation import Table, federate
-from coterie.study.ingredients import RECIPES, Context, is_told
+from coterie.study.ingredients import RECIPES, Context, is_from_truth
 from coterie.types import traffic_of
 from coterie_theory.curvature.preconditioning import relative_condition
 from support.plain_clients import mine
@@ -289,4 +289,4 @@ def test_a_study_names_the_reference_by_its_client():
     for place, name in enumerate(named.names):
         found = recipe(name, context._replace(federation=named))
         assert found.nonzero().flatten().tolist() == [place]
-        assert not is_told("reference", name)
+        assert not is_from_truth("reference", name)

@@ -16,7 +16,7 @@ from coterie.data import Column, Schema, Table, divide
 from coterie.data.federation import PARTS, Federation, short_name
 from coterie.data.files import table
 from coterie.data.parts import contents
-from coterie.study.search import folded
+from coterie.study.search import folds_of
 
 REMARKS = {"Basel": ["none", "old"], "Bern": ["none"], "Chur": ["new", "old"]}
 
@@ -94,8 +94,8 @@ def test_a_site_alone_draws_the_same_validation_part_beside_a_fixed_test_part(tm
 
 def test_a_site_alone_draws_the_same_folds(tmp_path):
     frame = patients()
-    together = folded(divide_frame(frame, tmp_path), 3, seed=1)
-    alone = folded(divide_frame(frame[frame.hospital == "Chur"], tmp_path), 3, seed=1)
+    together = folds_of(divide_frame(frame, tmp_path), 3, seed=1)
+    alone = folds_of(divide_frame(frame[frame.hospital == "Chur"], tmp_path), 3, seed=1)
     for ours, all_of_them in zip(alone, together, strict=True):
         assert parts(ours).items() <= parts(all_of_them).items()
 

@@ -458,7 +458,7 @@ def test_a_plan_is_the_same_again_and_does_not_see_test_data(study_file, monkeyp
 
     from coterie.study import setup
 
-    honest = setup.divided
+    honest = setup.divide_table
 
     def garbled(study, table, seed):
         federation = honest(study, table, seed)
@@ -467,7 +467,7 @@ def test_a_plan_is_the_same_again_and_does_not_see_test_data(study_file, monkeyp
         targets[federation.validation.index] = -1e6
         return replace(federation, targets=targets)
 
-    monkeypatch.setattr(setup, "divided", garbled)
+    monkeypatch.setattr(setup, "divide_table", garbled)
     assert plan_study(study).table().equals(first.table())
 
 
@@ -524,7 +524,7 @@ def test_where_everybody_labels_in_a_way_of_its_own_nobody_joins(monkeypatch):
     """And what the weights would cost, the trial has seen: they are not suggested."""
     from coterie.study import setup
 
-    honest = setup.divided
+    honest = setup.divide_table
 
     def renamed(study, table, seed):
         federation = honest(study, table, seed)
@@ -536,7 +536,7 @@ def test_where_everybody_labels_in_a_way_of_its_own_nobody_joins(monkeypatch):
                 targets[mine] = order[federation.targets[mine]]
         return replace(federation, targets=targets)
 
-    monkeypatch.setattr(setup, "divided", renamed)
+    monkeypatch.setattr(setup, "divide_table", renamed)
     plan = plan_study(digits("iid", 8))
     assert plan.verdict == "do not join"
     assert not plan.table()["verdict"].eq("join").any()

@@ -31,13 +31,13 @@ def test_without_the_table_nothing_is_searched(tmp_path):
     del tables["algorithm"][1]["tune"]
     asked = study_of(tables)
     assert asked.tune is None
-    assert "tune" not in asked.resolved()
+    assert "tune" not in asked.tables()
     result = run_study(asked, runs=tmp_path)
     assert result.records.trials.empty
     assert not (result.folder / "tuning").exists()
     assert not (result.folder / "tuning.csv").exists()
     with pytest.raises(InputError, match="no choice"):
-        result.chosen()
+        result.chosen_options()
     with pytest.raises(InputError, match="no trials"):
         report.trials(result.records)
     page = report.write_report(result.records, tmp_path / "report.html")
@@ -82,7 +82,7 @@ def test_the_resolved_study_is_the_same_study_again(tmp_path):
     for tune in ({}, {"space": {}}, {"space": {"steps": [1, 2], "lr": RANGE}}):
         first = made(tune)
         path = tmp_path / "again.toml"
-        path.write_text(tomli_w.dumps(first.resolved()))
+        path.write_text(tomli_w.dumps(first.tables()))
         again = read_study(path)
         assert again == first
         assert identity_of(again, {}) == identity_of(first, {})

@@ -116,7 +116,7 @@ def test_a_client_with_one_class_gets_a_constant(tmp_path):
     lines = path.read_text("utf-8").splitlines()
     lines += [f"Jena,{k},{k % 3},high" for k in range(20)]
     path.write_text("\n".join(lines), encoding="utf-8")
-    tables = study(path).resolved()
+    tables = study(path).tables()
     tables["split"]["min_classes"] = 1
     setup = prepare(study_of(tables), 0)
     for label in (CONSTANT, LINEAR, TREES):
@@ -153,7 +153,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 
 def test_the_option_leaves_the_name_of_a_run_as_it_was(tmp_path):
-    assert "baselines" not in made().resolved()["run"]
+    assert "baselines" not in made().tables()["run"]
     assert identity_of(made(), {}) == identity_of(made(baselines=True), {})
     assert identity_of(made(), {}) != identity_of(made(baselines=False), {})
     folder = run_study(made(rounds=1, baselines=False), runs=tmp_path).folder
@@ -161,7 +161,7 @@ def test_the_option_leaves_the_name_of_a_run_as_it_was(tmp_path):
 
 
 def test_pooling_is_for_simulations_without_privacy():
-    tables = made().resolved() | {"privacy": {"clip": 1.0, "noise": 1.0}}
+    tables = made().tables() | {"privacy": {"clip": 1.0, "noise": 1.0}}
     labels = [cell.label for cell in baselines_of(prepare(study_of(tables), 0)).cells]
     assert labels == [CONSTANT, LINEAR]
 

@@ -15,7 +15,7 @@ from coterie.records.ledgers import LEDGER, SPENDING, LedgerEntry
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.loops import training_of
-from coterie.study.private.accounting.spending import PARTNERS, together
+from coterie.study.private.accounting.spending import PARTNERS, total_epsilon
 from coterie.study.setup import prepare
 from support.private_runs import entries
 from support.tiny_studies import LINEAR, made
@@ -95,10 +95,10 @@ def test_what_a_study_refuses_it_finds_without_asking_clients(monkeypatch, unit)
 def test_whole_clients_are_not_hidden_by_studies_that_hide_samples():
     of_clients = LedgerEntry("a", "fedavg", 0, "client", 3, 0.5)
     of_samples = LedgerEntry("b", "fedavg", 0, "sample", 3, [[2.0, 1.0, False, 2]], [])
-    alone, complete = together([of_clients, of_samples], "client", DELTA)
+    alone, complete = total_epsilon([of_clients, of_samples], "client", DELTA)
     assert alone == pytest.approx(epsilon_of(0.5**0.5, DELTA)) and complete
     # Both are Gaussian releases without sampling, so that squares add: 1/2 + 2 / 4.
-    both, _ = together([of_clients, of_samples], "sample", DELTA)
+    both, _ = total_epsilon([of_clients, of_samples], "sample", DELTA)
     assert epsilon_of(1.0, DELTA) <= both * (1 + 1e-6) <= 1.2 * epsilon_of(1.0, DELTA)
     unknown = of_samples._replace(reserved=None)
-    assert not together([unknown], "sample", DELTA)[1]
+    assert not total_epsilon([unknown], "sample", DELTA)[1]

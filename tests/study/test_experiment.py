@@ -153,7 +153,7 @@ def test_a_finished_study_is_not_run_again(finished, monkeypatch):
 def test_another_study_may_not_go_on_in_a_folder(finished):
     before = {path: path.read_bytes() for path in finished.folder.glob("*.*")}
     with pytest.raises(InputError, match=r"another study: `run\.rounds` is 9 here"):
-        tables = finished.study.resolved()
+        tables = finished.study.tables()
         tables["run"]["rounds"] = 9
         run_study(study_of(tables), resume=finished.folder)
     assert {path: path.read_bytes() for path in finished.folder.glob("*.*")} == before

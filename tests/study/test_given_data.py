@@ -73,7 +73,7 @@ def test_the_run_is_named_by_the_content_and_goes_on_where_it_is(
     )
     assert first.folder != second.folder
     refuse_training(monkeypatch)
-    again = co.study_of(first.study.resolved(), data=frame.copy())
+    again = co.study_of(first.study.tables(), data=frame.copy())
     assert co.run_study(again, runs=tmp_path).folder == first.folder
 
 

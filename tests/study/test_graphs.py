@@ -67,7 +67,7 @@ def test_the_graph_is_what_methods_mix_along_that_name_none(tmp_path, method):
 def test_without_a_graph_nothing_is_forbidden_and_nothing_is_recorded():
     plain = copy.deepcopy(TABLES)
     study = study_of(plain)
-    assert study.graph is None and "graph" not in study.resolved()
+    assert study.graph is None and "graph" not in study.tables()
     entries = [{"name": "all_for_one", "weights": "uniform"}]
     setup = prepare(study_of(plain | {"algorithm": entries}), 0)
     setup.algorithm(setup.study.algorithms[0])
@@ -75,8 +75,8 @@ def test_without_a_graph_nothing_is_forbidden_and_nothing_is_recorded():
 
 def test_the_graph_is_kept_with_the_study(tmp_path):
     study = on_graph([{"name": "local"}], "expander(2)", time=False)
-    assert study.resolved()["graph"] == {"edges": "expander(2)"}
-    assert study_of(study.resolved()) == study
+    assert study.tables()["graph"] == {"edges": "expander(2)"}
+    assert study_of(study.tables()) == study
     result = run_study(study, runs=tmp_path)
     again = read_study(result.folder / "study.toml")
     assert again.graph == study.graph
@@ -136,7 +136,7 @@ def test_weights_within_the_graph_are_taken(tmp_path):
 def test_methods_with_a_server_run_beside_it(tmp_path):
     entries = [{"name": "fedavg"}, {"name": "ditto"}]
     study = on_graph(entries, time=False)
-    without = study_of({k: v for k, v in study.resolved().items() if k != "graph"})
+    without = study_of({k: v for k, v in study.tables().items() if k != "graph"})
     first, second = (run_study(s, runs=tmp_path) for s in (study, without))
     assert first.folder != second.folder
     for label in ("fedavg", "ditto"):
@@ -261,7 +261,7 @@ def test_the_kind_of_weights_is_chosen_for_all_or_for_one_algorithm(kind, monkey
         ({"edges": "line", "mixing": "lazy"}, {"name": "agraf", "mixing": kind}),
         ({"edges": "line", "mixing": kind}, {"name": "agraf", "mixing": "line"}),
     ]:
-        made = study.resolved() | {"graph": graph, "algorithm": [entry]}
+        made = study.tables() | {"graph": graph, "algorithm": [entry]}
         setup = prepare(study_of(made), 0)
         seen.clear()
         setup.algorithm(setup.study.algorithms[0])
@@ -271,12 +271,12 @@ def test_the_kind_of_weights_is_chosen_for_all_or_for_one_algorithm(kind, monkey
 def test_the_usual_kind_leaves_the_name_of_a_run_as_it_was():
     plain = on_graph([{"name": "local"}], "ring", time=False)
     told = study_of(
-        plain.resolved() | {"graph": {"edges": "ring", "mixing": "metropolis"}}
+        plain.tables() | {"graph": {"edges": "ring", "mixing": "metropolis"}}
     )
-    assert told == plain and told.resolved()["graph"] == {"edges": "ring"}
-    lazy = study_of(plain.resolved() | {"graph": {"edges": "ring", "mixing": "lazy"}})
-    assert lazy.resolved()["graph"] == {"edges": "ring", "mixing": "lazy"}
-    assert study_of(lazy.resolved()) == lazy
+    assert told == plain and told.tables()["graph"] == {"edges": "ring"}
+    lazy = study_of(plain.tables() | {"graph": {"edges": "ring", "mixing": "lazy"}})
+    assert lazy.tables()["graph"] == {"edges": "ring", "mixing": "lazy"}
+    assert study_of(lazy.tables()) == lazy
 
 
 def test_a_kind_needs_a_graph():
@@ -372,7 +372,7 @@ def test_weights_on_the_graph_send_along_its_edges_alone(entry):
 def test_weights_on_the_graph_are_what_is_left_of_them(tmp_path):
     """True clusters are 0, 2 and 1, 3, whom a ring does not join: all are alone."""
     study = on_graph([{"name": "all_for_one", "weights": "clusters on graph"}])
-    _, info = links_of_a_round(on_graph(study.resolved()["algorithm"], time=False))
+    _, info = links_of_a_round(on_graph(study.tables()["algorithm"], time=False))
     assert torch.equal(info["weights"], torch.eye(4))
     matrix = np.array(
         [[0.2, 0.2, 0.4, 0.2], [0, 0, 0, 1], [0, 1, 0, 0], [0, 0.6, 0.3, 0.1]]
@@ -414,5 +414,5 @@ def test_gradients_that_would_leave_the_graph_are_refused(tmp_path):
 
 
 def test_weights_on_the_graph_from_true_clusters_are_those_of_an_oracle():
-    assert ingredients.is_told("weights", "clusters on graph")
-    assert not ingredients.is_told("weights", "uniform on graph")
+    assert ingredients.is_from_truth("weights", "clusters on graph")
+    assert not ingredients.is_from_truth("weights", "uniform on graph")

@@ -173,7 +173,7 @@ IN_HOME = {
 
 
 def of_home(file: str):
-    plain = made(rounds=1, algorithm=LOCAL).resolved()
+    plain = made(rounds=1, algorithm=LOCAL).tables()
     return study_of({**plain, **IN_HOME[file][0]})
 
 
@@ -200,7 +200,7 @@ def test_files_of_every_recipe_and_of_searches_are_read(home):
         {"name": "all_for_one", "weights": "~/v.npy", "tune": tune},
         {"name": "adaptive_all_for_one", "precision": str(home / "p.npy")},
     ]
-    tables = made(algorithm=LOCAL).resolved()
+    tables = made(algorithm=LOCAL).tables()
     study = study_of({**tables, "algorithm": entries, "tune": {"trials": 2}})
     assert set(settings_read(study)) == {
         "`weights` ~/v.npy",
@@ -212,7 +212,7 @@ def test_files_of_every_recipe_and_of_searches_are_read(home):
 def test_graphs_and_weights_are_found_in_ones_home(home):
     entry = {"name": "agraf", "mixing": "~/g.csv"}
     study = of_home("t.csv")
-    study = study_of({**study.resolved(), "algorithm": [entry]})
+    study = study_of({**study.tables(), "algorithm": [entry]})
     result = run_study(study, runs=home / "runs")
     assert result.models().shape[0] == CLIENTS
 
@@ -290,7 +290,7 @@ def test_data_and_ingredients_are_made_once(tmp_path, monkeypatch, folds):
         {"name": "all_for_one", "label": "twice"},
         {"name": "all_for_all", "weights": "uniform"},
     ]
-    tables = made(algorithm=entries, rounds=1, seeds=[4, 7]).resolved()
+    tables = made(algorithm=entries, rounds=1, seeds=[4, 7]).tables()
     tune = {"trials": 3, "folds": folds, "space": {"lr": [0.1, 0.2, 0.3]}}
     run_study(study_of({**tables, "tune": tune}), runs=tmp_path)
     assert loaded == [4]

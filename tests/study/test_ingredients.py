@@ -8,7 +8,7 @@ from coterie import models
 from coterie.checks import InputError
 from coterie.data.datasets import load
 from coterie.data.splits import divide
-from coterie.study.ingredients import RECIPES, Context, ingredients_of, is_told
+from coterie.study.ingredients import RECIPES, Context, ingredients_of, is_from_truth
 from support.recipes import precision, radius, sizes, weights
 
 HALF = [[0.5, 0, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0], *np.eye(6)[2:].tolist()]
@@ -256,4 +256,6 @@ def test_heads_and_matrices_are_named_by_modules(classification):
     assert made("layers", "body").tolist() == [[0, 3, 12]]
     with pytest.raises(InputError, match="no module of the model matches 'tail'"):
         made("head", "tail")
-    assert not is_told("head", "head, norm*") and not is_told("layers", "all")
+    assert not is_from_truth("head", "head, norm*") and not is_from_truth(
+        "layers", "all"
+    )

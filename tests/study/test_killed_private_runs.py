@@ -145,7 +145,7 @@ def test_a_run_that_stops_before_it_goes_on_forgets_no_lost_round(
         raise stops("before the state is there")
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "_placed", stopped_here)
+        patch.setattr(training, "_with_state", stopped_here)
         with pytest.raises(stops):
             run_study(study, runs=runs)
     assert kept.read_text() == before

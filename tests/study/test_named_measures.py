@@ -141,7 +141,7 @@ def test_choosing_by_f1_chooses_differently_than_by_accuracy(tmp_path):
     for score in ("accuracy", "f1"):
         tables = imbalanced(tmp_path / "mine.csv", measures=["f1"], score=score)
         result = run_study(study_of(tables), runs=tmp_path)
-        chosen[score] = result.chosen()["lr"].item()
+        chosen[score] = result.chosen_options()["lr"].item()
         scores[score] = result.records.trials.set_index("lr")["score"]
     assert chosen == {"accuracy": 0.01, "f1": 100.0}
     assert scores["accuracy"].loc[0.01] == pytest.approx(0.79, abs=0.04)
@@ -211,7 +211,7 @@ def test_choosing_goes_down_where_lower_is_better(own, tmp_path):
     result = run_study(study_of(tables), runs=tmp_path)
     records = load_records(result.folder)
     assert (records.score, records.higher_is_better) == ("smallest", False)
-    assert result.chosen()["lr"].item() == 0.2
+    assert result.chosen_options()["lr"].item() == 0.2
 
 
 def test_a_divided_study_measures_and_counts_the_same(tmp_path):

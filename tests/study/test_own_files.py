@@ -88,7 +88,7 @@ def test_a_model_is_asked_for_by_name_or_position(result):
 def test_clients_without_names_are_numbered(tmp_path):
     made = study(tmp_path)
     split = {"name": "iid", "clients": 3}
-    made = study_of(made.resolved() | {"split": split, "name": "numbers"})
+    made = study_of(made.tables() | {"split": split, "name": "numbers"})
     found = run(made, tmp_path)
     assert set(found.records.metrics["name"]) == {"client 0", "client 1", "client 2"}
     assert torch.equal(*(found.model(k).model.head.weight for k in (2, "client 2")))

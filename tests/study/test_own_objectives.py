@@ -98,7 +98,7 @@ def test_a_search_goes_the_way_the_objective_points(own, tmp_path):
     entry = [{"name": "local", "steps": 5}]
     study = linear("own_losses:quantile", run=run, tune=tune, algorithm=entry)
     result = run_study(study_of(study), runs=tmp_path)
-    assert result.chosen()["lr"].item() == 0.2
+    assert result.chosen_options()["lr"].item() == 0.2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from coterie.checks import InputError, TrainingError
 from coterie.records import Rung, Search, Step, rungs
 from coterie.seeds import generator
-from coterie.study.search import Tune, choose, folded, settings_of
+from coterie.study.search import Tune, choose, folds_of, settings_of
 from support.plain_clients import mine
 from support.tuning_studies import LOG
 
@@ -141,7 +141,7 @@ def test_folds_divide_training_and_validation_data_and_leave_test_data(
     classification, folds
 ):
     some = classification.select(torch.tensor([4, 0, 2]))
-    made = folded(some, folds, seed=0)
+    made = folds_of(some, folds, seed=0)
     assert len(made) == folds
     for client in range(3):
         everything = of(some, "train", client) + of(some, "validation", client)
@@ -159,7 +159,7 @@ def test_folds_divide_training_and_validation_data_and_leave_test_data(
 
 
 def test_folds_depend_on_the_seed_alone(classification):
-    first, again, other = (folded(classification, 2, seed) for seed in (0, 0, 1))
+    first, again, other = (folds_of(classification, 2, seed) for seed in (0, 0, 1))
     assert torch.equal(first[0].train.index, again[0].train.index)
     assert not torch.equal(first[0].train.index, other[0].train.index)
 
@@ -167,8 +167,8 @@ def test_folds_depend_on_the_seed_alone(classification):
 def test_too_few_samples_for_the_folds_are_refused(classification):
     message = r"`tune.folds` = 7 needs at least 7 samples .* client 1 .* has 6"
     with pytest.raises(InputError, match=message):
-        folded(classification, 7, seed=0)
-    assert len(folded(classification, 6, seed=0)) == 6
+        folds_of(classification, 7, seed=0)
+    assert len(folds_of(classification, 6, seed=0)) == 6
 
 
 # The choice, with scores from a table in place of training.

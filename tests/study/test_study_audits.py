@@ -23,7 +23,7 @@ from coterie.study.attacks import audit_study, insiders
 from coterie.study.attacks.canaries import canaries_of
 from coterie.study.attacks.inversions import inversion_of
 from coterie.study.config import study_of
-from coterie.study.private import guarded
+from coterie.study.private import make_guard
 from coterie.study.setup import prepare, simulation_of
 from support.plain_clients import mine
 
@@ -57,10 +57,10 @@ def setup_of(**privacy):
 def test_a_client_who_is_out_has_samples_that_teach_the_opposite():
     federation = setup_of().federation
     canaries = canaries_of(federation, "client", 0)
-    everybody = canaries.divided(torch.ones(6, dtype=torch.bool))
+    everybody = canaries.federation_with(torch.ones(6, dtype=torch.bool))
     assert torch.equal(everybody.train.index, federation.train.index)
     some = torch.tensor([True, False, True, True, True, True])
-    made = canaries.divided(some)
+    made = canaries.federation_with(some)
     assert torch.equal(made.train.size, federation.train.size)
     who = torch.arange(6)
     (before, mask), (after, _) = federation.train.rows(who), made.train.rows(who)
@@ -82,7 +82,7 @@ def test_samples_that_are_out_are_missing_and_a_quarter_at_most():
     each = torch.bincount(canaries.clients)
     assert torch.equal(each, federation.train.size // 4)
     members = torch.arange(count) % 2 == 0
-    made = canaries.divided(members)
+    made = canaries.federation_with(members)
     lost = torch.bincount(canaries.clients[~members], minlength=6)
     assert torch.equal(made.train.size, federation.train.size - lost)
     assert torch.equal(made.validation.index, federation.validation.index)
@@ -124,7 +124,9 @@ def test_what_others_know_of_a_canary_does_not_depend_on_the_own_model():
     x = torch.randn(6, 3, generator=seeds.generator("x"), dtype=torch.float64)
     other = x.clone()
     other[2] += 1.0
-    moved = canaries.known_to(kernel, other) != canaries.known_to(kernel, x)
+    moved = canaries.others_confidence(kernel, other) != canaries.others_confidence(
+        kernel, x
+    )
     assert moved.tolist() == [True, True, False, True, True, True]
 
 
@@ -437,9 +439,9 @@ def test_losses_with_a_canary_and_without_are_those_of_a_loop(unit, held_out):
 
     for j, client in enumerate(canaries.clients.tolist()):
         coin = torch.zeros(len(canaries.clients), dtype=torch.bool)
-        without = told(canaries.divided(coin), client)
+        without = told(canaries.federation_with(coin), client)
         coin[j] = True
-        within = told(canaries.divided(coin), client)
+        within = told(canaries.federation_with(coin), client)
         if unit == "client" or held_out:
             both = within.mean(), without.mean()
         else:  # other canaries of this client count half
@@ -494,7 +496,7 @@ def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
         heard.loss = noted
         return hears
 
-    guard = guarded(setup, made.algorithms[0], listens)
+    guard = make_guard(setup, made.algorithms[0], listens)
     *_, last = run_rounds(guard.method, setup.simulation, setup.x, rounds=2)
     events = events_of(last.state.ledger)
     asked = sum((e.sensitivity / e.noise) ** 2 for e in events if e.verb == LOSSES)

@@ -460,8 +460,8 @@ def test_a_file_of_a_study_is_read_with_time_and_overridden(tmp_path):
     path.write_text('[data]\nname = "digits"\n[time]\n[[algorithm]]\nname = "local"\n')
     found = read_study(path, ["time.law=constant(3)", "time.speeds=stragglers(1, 2)"])
     assert (found.time.law, found.time.period) == ("constant(3)", 6.0)  # of the slowest
-    assert found.resolved()["time"]["speeds"] == "stragglers(1, 2)"
-    assert study_of(found.resolved()) == found
+    assert found.tables()["time"]["speeds"] == "stragglers(1, 2)"
+    assert study_of(found.tables()) == found
 
 
 def test_the_two_faces_of_a_method_in_one_study_are_two_algorithms(tmp_path):

@@ -34,10 +34,10 @@ def test_records_say_what_was_tried_and_chosen(tuned):
         for _, row in mine.iterrows():
             setting = search.settings[row["trial"]]
             assert {key: row[key] for key in setting} == setting
-        options = tuned.chosen().loc[(label, seed)].dropna().to_dict()
+        options = tuned.chosen_options().loc[(label, seed)].dropna().to_dict()
         assert options == search.best
-    assert type(tuned.chosen()["steps"].dropna().iloc[0]) is int
-    assert list(tuned.chosen().columns) == ["lr", "steps"]
+    assert type(tuned.chosen_options()["steps"].dropna().iloc[0]) is int
+    assert list(tuned.chosen_options().columns) == ["lr", "steps"]
     again = load_records(tuned.folder).trials
     pd.testing.assert_frame_equal(again, table)
 
@@ -49,7 +49,7 @@ def test_the_report_says_what_was_chosen_and_from_what(tuned, tmp_path):
     assert "Test data did not choose anything" in section
     assert "5 settings with each seed, by random search" in section
     assert "train for 1 round, the best 3 go on to round 3, the best 2" in section
-    for (label, seed), options in tuned.chosen().iterrows():
+    for (label, seed), options in tuned.chosen_options().iterrows():
         for option, value in options.dropna().items():
             row = re.search(
                 rf'<th scope="row">{label}</th><td>{option}</td>(.*?)</tr>', section
@@ -103,7 +103,7 @@ def test_values_of_other_kinds_have_an_axis_of_names(tmp_path):
     figure = report.trials(result.records)
     texts = [b.args[1]["xaxis.ticktext"] for b in figure.layout.updatemenus[0].buttons]
     assert [set(text) for text in texts] == [{"0.01"}, {"clusters", "alone"}]
-    assert set(result.chosen()["weights"].dropna()) <= {"clusters", "alone"}
+    assert set(result.chosen_options()["weights"].dropna()) <= {"clusters", "alone"}
 
 
 def test_an_interrupted_search_is_reported(tmp_path):

@@ -23,7 +23,7 @@ from coterie.study import setup as setups
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.newcomers import hold_out
-from coterie.study.search import folded
+from coterie.study.search import folds_of
 from coterie.study.setup import prepare
 from support.plain_clients import mine
 from support.recipes import built
@@ -130,13 +130,13 @@ def garbled(federation: Federation, samples: torch.Tensor) -> Federation:
 def test_test_data_choose_nothing(tmp_path, monkeypatch, folds):
     asked = made({"folds": folds}, run=TABLES["run"] | {"seeds": [1], "rounds": 4})
     before = run_study(asked, runs=tmp_path / "before")
-    original = setups.divided
+    original = setups.divide_table
 
     def other(study, table, seed):
         federation = original(study, table, seed)
         return garbled(federation, federation.test.index)
 
-    monkeypatch.setattr(setups, "divided", other)
+    monkeypatch.setattr(setups, "divide_table", other)
     after = run_study(asked, runs=tmp_path / "after")
     assert searches(before) == searches(after)
     assert torch.equal(before.models("fedavg", 1), after.models("fedavg", 1))
@@ -148,7 +148,7 @@ def test_newcomers_take_no_part_in_the_search(tmp_path, monkeypatch):
     run = TABLES["run"] | {"newcomers": 1, "seeds": [0], "rounds": 4}
     asked = made(run=run)
     before = run_study(asked, runs=tmp_path / "before")
-    original = setups.divided
+    original = setups.divide_table
 
     def other(study, table, seed):
         federation = original(study, table, seed)
@@ -156,7 +156,7 @@ def test_newcomers_take_no_part_in_the_search(tmp_path, monkeypatch):
         parts = [mine(federation, held, part) for part in ("train", "validation")]
         return garbled(federation, torch.cat(parts))
 
-    monkeypatch.setattr(setups, "divided", other)
+    monkeypatch.setattr(setups, "divide_table", other)
     after = run_study(asked, runs=tmp_path / "after")
     assert searches(before) == searches(after)
     assert torch.equal(before.models("fedavg"), after.models("fedavg"))
@@ -174,7 +174,7 @@ def test_folds_are_trained_and_judged_one_by_one(tmp_path):
     for step in search.steps:
         options = entry.options | search.settings[step.trial]
         for fold, score in zip(
-            folded(setup.federation, 3, 1), step.scores, strict=True
+            folds_of(setup.federation, 3, 1), step.scores, strict=True
         ):
             clients = Simulation(fold, setup.module, batch_size=4, seed=1)
             # The ingredients are those of the fold.
@@ -292,7 +292,7 @@ def test_settings_that_diverge_are_recorded_as_failed_and_not_chosen(tmp_path):
     assert list(failed["lr"]) == [1e30, 1e30]
     assert failed["score"].isna().all()
     assert (failed["spent"] < 3).all()
-    assert set(result.chosen()["lr"]) <= {0.01, 1e-4}
+    assert set(result.chosen_options()["lr"]) <= {0.01, 1e-4}
     page = report.write_report(result.records, tmp_path / "report.html")
     assert "2 could not be trained" in page.read_text("utf-8")
 

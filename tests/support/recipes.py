@@ -29,4 +29,4 @@ weights = _for_federations(partners.weights)
 
 def built(entry: Entry, federation: Federation):
     """The algorithm of an entry for a federation."""
-    return build_algorithm(entry, ingredients.once(context(federation)))
+    return build_algorithm(entry, ingredients.cached_ingredients(context(federation)))

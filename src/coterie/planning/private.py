@@ -25,7 +25,7 @@ from ..privacy.mechanisms.settings import Privacy
 from ..scores.roles import role_names
 from ..study.config import Entry, Study
 from ..study.loops import training_of
-from ..study.private import guard_of, spent_of, told_for
+from ..study.private import guard_of, releases_before, spent_of
 from ..study.setup import Setup, prepare
 from ..study.training import mean_score
 
@@ -144,7 +144,7 @@ def _releases(setup: Setup, entry: Entry, state: Any) -> float:
     if isinstance(state, Counted):
         return float(max(kinds.total() for kinds in state.released))
     state = state.state if isinstance(state, Moment) else state
-    mechanism, before = guard_of(setup, entry).mechanism, told_for(setup, entry)
+    mechanism, before = guard_of(setup, entry).mechanism, releases_before(setup, entry)
     if not mechanism.noise:
         return float(len(before))
     spent, unit = state.spent, (mechanism.sensitivity / mechanism.noise) ** 2

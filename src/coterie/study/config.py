@@ -48,8 +48,8 @@ from .tables import (
     Time,
     diagnostics_of,
     graph_of,
-    guarded,
     logs_of,
+    privacy_table,
     refuse_no_patterns,
     refuse_other_options,
     text,
@@ -105,7 +105,7 @@ class Study:
         return f"<Study {self.name}: {kinds}; {labels}; {when}>"
 
     def _repr_html_(self) -> str:
-        tables = self.resolved()
+        tables = self.tables()
         entries = [("[algorithm]", entry) for entry in tables.pop("algorithm")]
         rows = "".join(
             f"<tr><th>{name}</th><td>{escape(repr(settings)[1:-1])}</td></tr>"
@@ -114,7 +114,7 @@ class Study:
         )
         return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
 
-    def resolved(self) -> dict[str, Any]:
+    def tables(self) -> dict[str, Any]:
         """The study as nested plain values, as it is kept with its results.
 
         Without `run.log`, as results do not depend on who is told of them, and without
@@ -176,11 +176,11 @@ def read_study(
     tables.setdefault("name", path.stem)
     for override in overrides:
         _override(tables, override)
-    _find_beside(path, tables)
+    _find_data(path, tables)
     return study_of(tables)
 
 
-def _find_beside(path: Path, tables: dict[str, Any]) -> None:
+def _find_data(path: Path, tables: dict[str, Any]) -> None:
     """Makes a relative `data.path` one from the current folder, not from the study's.
 
     A file that is not there beside the study is looked for in the current folder.
@@ -189,11 +189,13 @@ def _find_beside(path: Path, tables: dict[str, Any]) -> None:
     given = data.get("path") if isinstance(data, dict) else None
     if isinstance(data, dict) and isinstance(given, str | list):
         several = isinstance(given, list)
-        found = [_beside(path, each) for each in (given if several else [given])]
+        found = [
+            _from_current_folder(path, each) for each in (given if several else [given])
+        ]
         data["path"] = found if several else found[0]
 
 
-def _beside(path: Path, given: Any) -> Any:
+def _from_current_folder(path: Path, given: Any) -> Any:
     """The path from the current folder of what lies beside a study, if it does."""
     if not isinstance(given, str) or given.startswith("~") or Path(given).is_absolute():
         return given
@@ -219,7 +221,7 @@ def study_of(tables: dict[str, Any], data: Given | None = None) -> Study:
             )
     checks.within_64_bits("", tables)
     given, data_table = _data(_table(tables, "data"), data)
-    return _checked(tables, data_table, given)
+    return _check_tables(tables, data_table, given)
 
 
 def _data(
@@ -245,7 +247,7 @@ def _data(
     return None, table
 
 
-def _checked(
+def _check_tables(
     tables: dict[str, Any], data: dict[str, Any], given: Table | None
 ) -> Study:
     """The study of all tables, where [data] is known."""
@@ -272,13 +274,13 @@ def _checked(
     if not entries:
         raise InputError("a study needs at least one [[algorithm]] with a `name`.")
     tune = tune_of(_table(tables, "tune")) if "tune" in tables else None
-    run = _run(_table(tables, "run"))
+    run = _run_table(_table(tables, "run"))
     if run.newcomers and model.get("personal"):
         raise InputError(
             "`run.newcomers` must be 0 where `model.personal` keeps parameters home: a "
             f"newcomer would have none of its own, got {run.newcomers}."
         )
-    read = _labelled([_entry(entry, timed) for entry in entries])
+    read = _with_different_labels([_entry(entry, timed) for entry in entries])
     _refuse_choices(split, read, tune)
     time = _time(_table(tables, "time"), read) if timed else None
     if time is not None:
@@ -288,22 +290,26 @@ def _checked(
         data,
         split,
         model,
-        _searched(read, tune),
+        _with_spaces(read, tune),
         run,
         tune,
         time,
         graph_of(_table(tables, "graph")) if "graph" in tables else None,
-        guarded(_table(tables, "privacy"), tables) if "privacy" in tables else None,
+        privacy_table(_table(tables, "privacy"), tables)
+        if "privacy" in tables
+        else None,
         diagnostics_of(_table(tables, "diagnostics"))
         if "diagnostics" in tables
         else None,
         given,
     )
-    chosen = _chosen(study, _table(tables, "run"))
-    return replace(study, chooses=chosen, found=_found(data, _table(tables, "data")))
+    chosen = _choices_of(study, _table(tables, "run"))
+    return replace(
+        study, chooses=chosen, found=_found_options(data, _table(tables, "data"))
+    )
 
 
-def _found(data: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+def _found_options(data: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
     """The options of [data] that were not said, but for names that are usual."""
     return {
         key: value
@@ -312,7 +318,7 @@ def _found(data: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _chosen(study: Study, run: dict[str, Any]) -> tuple[str, ...]:
+def _choices_of(study: Study, run: dict[str, Any]) -> tuple[str, ...]:
     """What of [run] chooses itself: where it is not written, and may be found."""
     if study.privacy is not None or study.time is not None:
         return ()
@@ -411,9 +417,9 @@ def _entry(table: Any, timed: bool) -> Entry:
     return Entry(name, label, options, tune, waits)
 
 
-def _searched(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, ...]:
+def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, ...]:
     """The entries, each with all that is searched for it."""
-    known = [_used(entry) for entry in entries]
+    known = [_usable_options(entry) for entry in entries]
     for key in [] if tune is None else tune.space:
         if not any(key in options for options in known):
             options = {option: None for each in known for option in each}
@@ -432,7 +438,7 @@ def _searched(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, ...
     )
 
 
-def _used(entry: Entry) -> dict[str, Any]:
+def _usable_options(entry: Entry) -> dict[str, Any]:
     """The options that an entry uses."""
     waits = entry.waits is not False
     other = unused(algorithm_factory(entry.name), waits=waits)
@@ -440,7 +446,7 @@ def _used(entry: Entry) -> dict[str, Any]:
     return {name: option for name, option in known if name not in other}
 
 
-def _labelled(entries: list[Entry]) -> tuple[Entry, ...]:
+def _with_different_labels(entries: list[Entry]) -> tuple[Entry, ...]:
     labels = [entry.label for entry in entries]
     for label in labels:
         if labels.count(label) > 1:
@@ -468,7 +474,7 @@ def most_steps(entries: Sequence[Entry]) -> int:
     return max([steps for steps in counts if isinstance(steps, int)], default=1)
 
 
-def _run(table: dict[str, Any]) -> RunTable:
+def _run_table(table: dict[str, Any]) -> RunTable:
     refuse_other_options("run", table, RunTable)
     table = {**table, "log": logs_of(table.get("log", []))}
     checks.options("run", "run", parameters_of(RunTable, ingredients=0), table)

@@ -33,32 +33,32 @@ from ..records.sinks import Log, refuse_absent
 from ..scores.words import some_of
 from .baselines import keep_baselines
 from .config import Entry, Study, algorithm_factory
-from .divided import SharedFolder, first, only_first, refuse_others
+from .division import SharedFolder, from_first, only_first, refuse_different_studies
 from .identity import data_name, identity_of, own_modules, settings_read
-from .ingredients import RECIPES, edges_between, ingredients_of, is_told
+from .ingredients import RECIPES, edges_between, ingredients_of, is_from_truth
 from .loops import training_of
 from .newcomers import hold_out
 from .private import (
     charge_partners,
-    refuse_uncounted,
+    partner_releases,
+    refuse_uncounted_choices,
     refuse_unsummed,
     summary_line,
     summary_of,
-    telling_of,
     worst_epsilon,
 )
-from .settings.attempts import settings_of, trained, with_settings
+from .settings.attempts import find_or_load_settings, train_with_retries, with_settings
 from .settings.stopping import last_round
 from .setup import (
     Data,
     Setup,
     data_of,
-    folds_of,
+    folds_for,
     prepare,
     wants_compiling,
 )
 from .training import AnyFolder, Listeners, Say, Tell, run_cell
-from .trials import refuse_settings, search_for, tuned
+from .trials import refuse_settings, search_for, tune_entry
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +136,7 @@ class Result:
 
         return newcomer_summary(self.records)
 
-    def chosen(self) -> pd.DataFrame:
+    def chosen_options(self) -> pd.DataFrame:
         """The options that validation data chose, by algorithm and seed."""
         from ..report.tables import chosen
 
@@ -225,8 +225,8 @@ def run_study(
     _refuse_start(study, resume, group)
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     data = data_of(study, group)
-    setup = _prepared(study, study.run.seeds[0], data, group)
-    place = _Place(study, data, Path(runs), resume, group)
+    setup = _prepare(study, study.run.seeds[0], data, group)
+    place = _RunFiles(study, data, Path(runs), resume, group)
     setup = place.charge_partners(setup)  # whom even a refusal asks
     _refuse(setup, data, place)
     _say_beforehand(setup, say, notice or _warn)
@@ -234,14 +234,14 @@ def run_study(
     with contextlib.ExitStack() as stack:
         only_first(group, lambda: _lock(stack, own.path, say))
         only_first(group, lambda: _create(own, study, read))
-        log = Log(study.run.log * (group.rank == 0), own.path, study.resolved(), say)
-        desk = _Desk(place, data, log, progress, say)
+        log = Log(study.run.log * (group.rank == 0), own.path, study.tables(), say)
+        desk = _Trainer(place, data, log, progress, say)
         if "rounds" in study.chooses:
             ends = [_end_of(cell) for cell in desk.train(setup, until_flat=True)]
             cells = desk.train(setup, rounds=max(ends))
         else:
             cells = desk.train(setup)
-        kept = only_first(group, lambda: _ended(place, cells, say))
+        kept = only_first(group, lambda: _export_records(place, cells, say))
     return Result(own.path, study, kept)
 
 
@@ -251,12 +251,12 @@ def _end_of(cell: Cell) -> int:
     return cell.t if found is None else found
 
 
-class _Desk:
+class _Trainer:
     """Trains all algorithms of a study on all of its seeds, one after the other."""
 
     def __init__(
         self,
-        place: _Place,
+        place: _RunFiles,
         data: Data,
         log: Log,
         progress: Callable[[Progress], None] | None,
@@ -283,7 +283,7 @@ class _Desk:
         cells, first_seed = list[Cell](), study.run.seeds[0]
         for seed in study.run.seeds:
             if seed != first_seed:
-                setup = _prepared(study, seed, self._data, group)
+                setup = _prepare(study, seed, self._data, group)
                 setup = place.charge_partners(setup)
             own = place.folder
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
@@ -299,19 +299,21 @@ class _Desk:
         """The cells of one seed."""
         study, cells = self._study, list[Cell]()
         shows = functools.partial(_teller, self._progress, setup, self._total)
-        found = settings_of(setup, folder)
+        found = find_or_load_settings(setup, folder)
         for entry in setup.study.algorithms:
             search = self._searches[entry.label, setup.seed]
             if search is not None:
                 entry = with_settings(study, entry, found)
-                entry = tuned(setup, entry, search, folder, shows, self._finished)
+                entry = tune_entry(setup, entry, search, folder, shows, self._finished)
                 self._finished += 0 if again else search.planned
             done = self._finished - (study.run.rounds if again else 0)
             tell = shows(entry.label, done, study.run.rounds)
             with self._log.of(entry.label, setup.seed) as log_to:
                 who = Listeners(tell, self._say, log_to)
                 train = functools.partial(self._train, work, setup, folder, who)
-                cell, found = trained(train, setup, entry, found, folder, self._say)
+                cell, found = train_with_retries(
+                    train, setup, entry, found, folder, self._say
+                )
                 cells.append(cell)
             self._finished += 0 if again else study.run.rounds
         return cells
@@ -327,7 +329,7 @@ class _Desk:
         return work(setup, entry, folder, who, self._place.ledger)
 
 
-class _Place:
+class _RunFiles:
     """Where a run is kept; nothing is written before it is asked for."""
 
     def __init__(
@@ -344,14 +346,14 @@ class _Place:
         self._data, self._read = data.read, data.read | settings_read(study)
         self._kept: dict[str, str] | None = None
         self._ledger: DataLedger | None = None
-        refuse_others(group, identity_of(study, self._read))
+        refuse_different_studies(group, identity_of(study, self._read))
 
     # No cached properties, which all threads would make wait for each other.
     @property
     def read(self) -> dict[str, str]:
         """What is kept of what the study reads: digests with a key."""
         if self._kept is None:
-            self._kept = first(self._group, lambda: keyed(self._read, self.runs))
+            self._kept = from_first(self._group, lambda: keyed(self._read, self.runs))
         return self._kept
 
     @property
@@ -366,16 +368,18 @@ class _Place:
         """The ledger of the data, with [privacy]."""
         if self.study.privacy is not None and self._ledger is None:
             text = data_name(self.study, self._data)
-            data = first(self._group, lambda: digest_with(key_of(self.runs), text))
+            data = from_first(self._group, lambda: digest_with(key_of(self.runs), text))
             self._ledger = DataLedger(self.runs, data)
         return self._ledger
 
     def charge_partners(self, setup: Setup) -> Setup:
         """Charges what clients tell before training; the setup can then be told it."""
-        if not telling_of(setup) or self.ledger is None:
+        if not partner_releases(setup) or self.ledger is None:
             return setup
         charge_partners(setup, self.folder.path.name, self.ledger)
-        key = first(self._group, lambda: digest_with(key_of(self.runs), PARTNERS, 64))
+        key = from_first(
+            self._group, lambda: digest_with(key_of(self.runs), PARTNERS, 64)
+        )
         return replace(setup, secret=bytes.fromhex(key))
 
 
@@ -390,11 +394,11 @@ def _lock(stack: contextlib.ExitStack, folder: Path, say: Say) -> None:
 
 def _create(folder: Folder, study: Study, read: dict[str, str]) -> None:
     """Makes the folder, or takes up an old one."""
-    folder.create(study.resolved(), read)
+    folder.create(study.tables(), read)
     folder.begin_metrics()
 
 
-def _ended(place: _Place, cells: list[Cell], say: Say) -> Records:
+def _export_records(place: _RunFiles, cells: list[Cell], say: Say) -> Records:
     """The records of all cells, and what was spent together so far, which is kept."""
     if place.ledger is not None:
         found = summary_of(place.study, place.folder.path.name, place.ledger)
@@ -425,7 +429,7 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
     if study.privacy is not None or study.time is not None:
         from ..report.opening.notices import unset_steps_text
 
-        if unset := unset_steps_text(study.resolved()):
+        if unset := unset_steps_text(study.tables()):
             say(unset)
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")
@@ -452,7 +456,7 @@ def _describe(setup: Setup, own: Folder, folder: AnyFolder) -> None:
         only_first(group, lambda: own.describe_graph(seed, federation.clients, edges))
 
 
-def _prepared(study: Study, seed: int, data: Data, group: Group) -> Setup:
+def _prepare(study: Study, seed: int, data: Data, group: Group) -> Setup:
     setup = prepare(study, seed, data.federations[seed], group)
     return replace(setup, read=data.read)
 
@@ -463,8 +467,8 @@ def _warn(line: str) -> None:
 
 def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None:
     """Refuses what can be known before data are loaded."""
-    refuse_others(group, identity_of(study, {}))
-    refuse_uncounted(study)
+    refuse_different_studies(group, identity_of(study, {}))
+    refuse_uncounted_choices(study)
     only_first(group, lambda: refuse_absent(study.run.log))
     if group.size > 1 and study.time is not None:
         raise InputError(
@@ -476,7 +480,7 @@ def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None
         )
 
 
-def _refuse(setup: Setup, data: Data, place: _Place) -> None:
+def _refuse(setup: Setup, data: Data, place: _RunFiles) -> None:
     """Refuses what cannot be run, before anything is written but what was charged."""
     study = setup.study
     for entry in study.algorithms:
@@ -490,7 +494,7 @@ def _refuse(setup: Setup, data: Data, place: _Place) -> None:
         everybody = data.federations[seed]
         trains, _ = hold_out(everybody, study.run.newcomers, seed)
         federation = everybody.select(trains)
-        folds_of(study, federation, seed)
+        folds_for(study, federation, seed)
         if study.graph is not None and seed != setup.seed:  # weights may depend on it
             other = replace(setup, seed=seed, federation=federation)
             other = place.charge_partners(other)
@@ -506,7 +510,7 @@ def _oracles(study: Study) -> list[str]:
         for name in ingredients_of(algorithm_factory(entry.name)):
             tried = entry.tune.get(name, entry.options.get(name, RECIPES[name][1]))
             if any(
-                is_told(name, t)
+                is_from_truth(name, t)
                 for t in (tried if isinstance(tried, list) else [tried])
             ):
                 told.append(entry.label)
@@ -530,7 +534,7 @@ def _refuse_measures(setup: Setup) -> None:
             raise InputError(message)
     if not checked:
         return
-    scores = setup.division.joined(found["validation"][objective.score])
+    scores = setup.division.join(found["validation"][objective.score])
     if objective.score in objective.of_client and scores.isnan().all():
         raise InputError(
             f"`model.score` {objective.score!r} is undefined on the validation data of "

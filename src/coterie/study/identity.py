@@ -34,19 +34,19 @@ def identity_of(study: Study, read: Mapping[str, str]) -> str:
         study: whose run it is.
         read: digests of content, from `content_of` and `settings_read`.
     """
-    text = settled(study, read)
+    text = settings_text(study, read)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', study.name)[:60]}-{digest}"
 
 
-def settled(study: Study, read: Mapping[str, str]) -> str:
+def settings_text(study: Study, read: Mapping[str, str]) -> str:
     """All settings of a study and what it read: of two that differ, other text."""
-    return json.dumps([study.resolved(), read], sort_keys=True, default=str)
+    return json.dumps([study.tables(), read], sort_keys=True, default=str)
 
 
 def whole_name(study: Study, read: Mapping[str, str]) -> str:
     """The same with all other files that the settings name: what no other study has."""
-    return settled(study, {**read, **settings_read(study)})
+    return settings_text(study, {**read, **settings_read(study)})
 
 
 def data_name(study: Study, read: Mapping[str, str]) -> str:

@@ -27,10 +27,10 @@ from ..privacy.mechanisms.per_sample import PrivateSimulation
 from ..records import Cell
 from ..types import Algorithm, Flow, Oracle, State
 from .config import Entry, algorithm_factory
-from .divided import Division
+from .division import Division
 from .paces import pace_of
 from .private import Guard, exact_epsilon, guard_of, releases_of, without_data
-from .setup import Setup, drawn_anew
+from .setup import Setup, draws_each_seed
 
 
 class Training(NamedTuple):
@@ -62,22 +62,22 @@ def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
         guard = guard_of(setup, entry, held=held)
         training = _training(setup, guard.method, guard.clients)
         if setup.study.time is None:  # in time nobody is asked in the beginning
-            blank = functools.partial(_begun_blank, setup, guard)
+            blank = functools.partial(_blank_state, setup, guard)
             training = training._replace(blank=blank)
     known = parameters_of(algorithm_factory(entry.name)).get("lr")
     lr = entry.options.get("lr", math.nan if known is None else known.default)
     lr = math.nan if isinstance(lr, str) else float(lr)  # each client has its own
     training = training._replace(lr=lr)
-    return _told(training, entry.name) if ":" in entry.name else training
+    return _naming_own_code(training, entry.name) if ":" in entry.name else training
 
 
-def _begun_blank(setup: Setup, guard: Guard) -> State:
+def _blank_state(setup: Setup, guard: Guard) -> State:
     """The state at the beginning of clients without data."""
     clients = without_data(setup) if guard.blank is None else guard.blank
     return guard.method.init(setup.x.clone(), beginning(clients))
 
 
-def _told(training: Training, name: str) -> Training:
+def _naming_own_code(training: Training, name: str) -> Training:
     """The same, with one sentence where a method of one's own raises."""
 
     def rounds(**options: Any) -> Iterator[Round]:
@@ -148,7 +148,7 @@ def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
     )
 
 
-def diagnosed(cell: Cell, setup: Setup, x: Tensor) -> dict[str, Tensor]:
+def sharpness_of(cell: Cell, setup: Setup, x: Tensor) -> dict[str, Tensor]:
     """How sharp each client's training loss is at its model, if a study asks for it.
 
     It asks clients for nothing that the method's rounds use, and counts as no gradient.
@@ -160,10 +160,10 @@ def diagnosed(cell: Cell, setup: Setup, x: Tensor) -> dict[str, Tensor]:
     if len(cell.rounds) % table.every == 0:
         oracle = setup.simulation.at(cell.t, purpose="diagnostics")
         (found,) = oracle.each(sharpness, found, x, iterations=table.iterations)
-    return {"sharpness": setup.division.joined(found[:, 0]).cpu()}
+    return {"sharpness": setup.division.join(found[:, 0]).cpu()}
 
 
-def concluded(cell: Cell, setup: Setup, x: Tensor) -> Cell:
+def with_outcomes(cell: Cell, setup: Setup, x: Tensor) -> Cell:
     """The cell with what becomes of test samples at the end, and of labels in them."""
     simulation = setup.simulation
     cell = replace(
@@ -204,7 +204,7 @@ def outcomes_of(
     found = simulation.outcomes(x, "test", len(table["sample"]))
     for name, values in found.items():
         if division is not None:
-            values = division.joined_samples(values, federation.test.size)
+            values = division.join_samples(values, federation.test.size)
         table[name] = as_kept(name, values, simulation.objective)
     return table
 
@@ -216,7 +216,7 @@ def tested_samples(setup: Setup, federation: Federation) -> dict[str, Tensor]:
         torch.arange(len(federation), device=size.device)
     )
     sample = index[mask]
-    if drawn_anew(setup.study):  # places of one table are not those of another
+    if draws_each_seed(setup.study):  # places of one table are not those of another
         sample = sample + (setup.seed << 32)
     who = federation.clients.repeat_interleave(size)
     return {"client": who.cpu(), "sample": sample.cpu()}

@@ -90,7 +90,7 @@ def models_for(
     return x
 
 
-def described(federation: Federation) -> dict[str, Tensor]:
+def newcomer_table(federation: Federation) -> dict[str, Tensor]:
     """Identity, true cluster (-1 unknown) and training samples of each newcomer."""
     clients, clusters = federation.clients, federation.clusters
     return {

@@ -116,7 +116,7 @@ def space_of(
     for section, given in (("tune.space", shared), ("algorithm.tune", own)):
         for key, values in given.items():
             if key in known:
-                space[key] = _checked(section, key, values, known[key], name)
+                space[key] = _check_space(section, key, values, known[key], name)
             elif section == "algorithm.tune":
                 checks.options(section, name, known, {key: values})
     lr = written.get("lr", known["lr"].default) if "lr" in known else None
@@ -134,7 +134,7 @@ def space_of(
     return dict(sorted(space.items(), key=lambda item: (item[0] != "lr", item[0])))
 
 
-def _checked(
+def _check_space(
     section: str, key: str, values: Any, parameter: inspect.Parameter, name: str
 ) -> list[Any] | dict[str, Any]:
     """A list of values, or a range with its scale, for one option."""
@@ -185,7 +185,7 @@ def settings_of(
     if all(isinstance(values, list) for values in space.values()):
         return tuple(_combinations(space, first, tune.trials, seed))
     draws = {
-        key: [_drawn(values, u) for u in _uniform(_DRAWN * tune.trials, seed, key)]
+        key: [_draw(values, u) for u in _uniform(_DRAWN * tune.trials, seed, key)]
         for key, values in space.items()
     }
     found: list[Options] = []
@@ -203,7 +203,7 @@ def _uniform(count: int, seed: int, key: str) -> list[float]:
     return torch.rand(count, generator=rng, dtype=torch.float64).tolist()
 
 
-def _drawn(values: list[Any] | dict[str, Any], u: float) -> Any:
+def _draw(values: list[Any] | dict[str, Any], u: float) -> Any:
     """The value at the share u of a list or range.
 
     Real numbers have four digits, so that what is printed is what was used.
@@ -264,7 +264,7 @@ def choose(
                 step = train(search, trial, rung)
                 search = replace(search, steps=(*search.steps, step))
                 keep(search, going)
-        going = _ranked(search, going, rung, higher)[:count]
+        going = _rank(search, going, rung, higher)[:count]
         if not going:
             raise TrainingError(
                 f"{search.label} (seed {search.seed}): none of the "
@@ -276,7 +276,7 @@ def choose(
     return search
 
 
-def _ranked(search: Search, going: list[int], rung: Rung, higher: bool) -> list[int]:
+def _rank(search: Search, going: list[int], rung: Rung, higher: bool) -> list[int]:
     """The trials that did not fail, the best first."""
     scores = {}
     for trial in going:
@@ -286,7 +286,7 @@ def _ranked(search: Search, going: list[int], rung: Rung, higher: bool) -> list[
     return sorted(scores, key=lambda trial: (scores[trial], trial))
 
 
-def folded(federation: Federation, folds: int, seed: int) -> list[Federation]:
+def folds_of(federation: Federation, folds: int, seed: int) -> list[Federation]:
     """The federation once for each fold of its training and validation data.
 
     In federation j, every client's fold j is its validation part and its other folds

@@ -37,11 +37,17 @@ from ..models import (
 )
 from ..types import Algorithm
 from .config import Entry, Study, algorithm_factory, most_steps
-from .divided import Division, read_once
+from .division import Division, read_once
 from .identity import choosing_of, content_of
-from .ingredients import Context, Ingredients, edges_between, ingredients_of, once
+from .ingredients import (
+    Context,
+    Ingredients,
+    cached_ingredients,
+    edges_between,
+    ingredients_of,
+)
 from .newcomers import Newcomers, hold_out, on_the_device_of
-from .search import folded
+from .search import folds_of
 from .settings.rules import with_defaults
 
 if TYPE_CHECKING:
@@ -81,13 +87,13 @@ class Setup:
     @functools.cached_property
     def algorithm(self) -> Build:
         """Gives the algorithm of an entry, for those who train."""
-        return _building(self, self.federation)
+        return _algorithm_builder(self, self.federation)
 
     @functools.cached_property
     def welcoming(self) -> Build:
         """Gives the algorithm of an entry, for those who train and the newcomers."""
         assert self.newcomers is not None  # asked of studies that have some
-        return _building(self, self.newcomers.everybody)
+        return _algorithm_builder(self, self.newcomers.everybody)
 
     @property
     def folds(self) -> list[Setup]:
@@ -97,7 +103,7 @@ class Setup:
         if not self._folds:
             made = [
                 self if fold is self.federation else self._on(fold)
-                for fold in folds_of(self.study, self.federation, self.seed)
+                for fold in folds_for(self.study, self.federation, self.seed)
             ]
             self._folds.extend(made)
         return self._folds
@@ -116,7 +122,7 @@ class Setup:
         return replace(self, federation=federation, simulation=simulation)
 
 
-def _building(setup: Setup, federation: Federation) -> Build:
+def _algorithm_builder(setup: Setup, federation: Federation) -> Build:
     """Builds algorithms for a federation, and their ingredients, each of them once."""
     graph = setup.study.graph
     choosing = choosing_of(setup.study, setup.seed, setup.read, setup.secret)
@@ -124,7 +130,7 @@ def _building(setup: Setup, federation: Federation) -> Build:
     if graph is not None:
         edges = edges_between(graph.edges, federation)
         context = context._replace(edges=edges, kind=graph.mixing)
-    ingredients = once(context)
+    ingredients = cached_ingredients(context)
     built: dict[str, Algorithm] = {}
 
     def build(entry: Entry) -> Algorithm:
@@ -152,7 +158,7 @@ class Data(NamedTuple):
 
 def data_of(study: Study, group: Group | None = None) -> Data:
     """The data of a study, loaded once where they do not depend on the seed."""
-    name, drawn = study.data["name"], drawn_anew(study)
+    name, drawn = study.data["name"], draws_each_seed(study)
     federations: dict[int, Federation] = {}
     read: dict[str, str] = {}
     table = None
@@ -160,11 +166,11 @@ def data_of(study: Study, group: Group | None = None) -> Data:
         if table is None or drawn:
             table = read_once(group or Alone(), functools.partial(_table, study, seed))
             read |= content_of(table, name, seed if drawn else None)
-        federations[seed] = divided(study, table, seed)
+        federations[seed] = divide_table(study, table, seed)
     return Data(federations, read)
 
 
-def drawn_anew(study: Study) -> bool:
+def draws_each_seed(study: Study) -> bool:
     """Whether every seed has data of its own, not only a split of its own."""
     if study.given is not None:
         return False
@@ -173,7 +179,7 @@ def drawn_anew(study: Study) -> bool:
 
 def federation_of(study: Study, seed: int) -> Federation:
     """The data of a study as they lie with the clients, for one of its seeds."""
-    return divided(study, _table(study, seed), seed)
+    return divide_table(study, _table(study, seed), seed)
 
 
 def _table(study: Study, seed: int) -> Table:
@@ -183,7 +189,7 @@ def _table(study: Study, seed: int) -> Table:
     return load(data.pop("name"), **{"seed": seed, **data})
 
 
-def divided(study: Study, table: Table, seed: int) -> Federation:
+def divide_table(study: Study, table: Table, seed: int) -> Federation:
     """The table divided among clients as the study says, for one of its seeds."""
     split = {"seed": seed, **study.split}
     name = split.pop("name")
@@ -337,11 +343,11 @@ def home_of(study: Study, module: nn.Module) -> Tensor | None:
         raise InputError(f"`model.personal` {patterns!r}: {error}") from None
 
 
-def folds_of(study: Study, federation: Federation, seed: int) -> list[Federation]:
+def folds_for(study: Study, federation: Federation, seed: int) -> list[Federation]:
     """What a setting is trained and judged on: the federation or its folds."""
     if study.tune is None or study.tune.folds == 0:
         return [federation]
-    return folded(federation, study.tune.folds, seed)
+    return folds_of(federation, study.tune.folds, seed)
 
 
 def build_algorithm(

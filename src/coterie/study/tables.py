@@ -109,7 +109,7 @@ def refuse_no_patterns(personal: Any) -> None:
         )
 
 
-def guarded(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
+def privacy_table(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
     """The table [privacy] of a study, none of whose others would release more."""
     if "tune" in tables:
         raise InputError(

@@ -23,9 +23,9 @@ from ..records.ledgers import DataLedger
 from ..records.versions import versions
 from ..types import ALONE, State
 from .config import Entry, Study, algorithm_factory
-from .divided import Division, SharedFolder, first, refuse_any
-from .loops import Training, concluded, diagnosed, outcomes_of, training_of
-from .newcomers import described, models_for
+from .division import Division, SharedFolder, from_first, refuse_any
+from .loops import Training, outcomes_of, sharpness_of, training_of, with_outcomes
+from .newcomers import models_for, newcomer_table
 from .private import CellAccount, spent_of, stopped_text
 from .settings.stopping import last_round
 from .setup import Setup
@@ -89,7 +89,7 @@ def run_cell(
         rounds: after which it ends; None: as the study says.
         until_flat: only to the round after which it no longer improves; it may go on.
     """
-    cell = _begun(setup, entry, folder, listeners.say)
+    cell = _load_or_begin(setup, entry, folder, listeners.say)
     if cell.done or (until_flat and last_round(cell) is not None):
         if cell.done:
             _keep_models(cell, setup, entry, folder, listeners.say)
@@ -103,7 +103,7 @@ def run_cell(
     cell = replace(cell, done=not until_flat)
     folder.save(cell)
     if cell.done:
-        account.finished(cell)
+        account.on_finished(cell)
     return replace(cell, state=None)
 
 
@@ -121,13 +121,13 @@ def _run_to_end(
     training = training_of(setup, entry, held=bool(account.lost))
     begins = not cell.rounds
     # Nothing is saved before rounds that were lost are paid for.
-    cell = _placed(cell, setup, training, folder, account)
+    cell = _with_state(cell, setup, training, folder, account)
     try:
         if begins:
-            cell = _evaluated(cell, setup, training, {})
+            cell = _evaluate(cell, setup, training, {})
             folder.grow(cell)
             log(cell)
-        saved, book = (began := time.monotonic()), Book(setup)
+        saved, book = (began := time.monotonic()), RoundCounts(setup)
         rounds = training.rounds(rounds=end.rounds, start=(cell.t, cell.state))
         for r in account.rounds(rounds, cell):
             book.keep(r, cell)
@@ -135,11 +135,11 @@ def _run_to_end(
             if not evaluates and not book.is_full(r.t):
                 tell(r.t, None, r.state)
                 continue
-            sums = book.reckoned(due=time.monotonic() - saved >= run.checkpoint_seconds)
+            sums = book.sum_up(due=time.monotonic() - saved >= run.checkpoint_seconds)
             # Whenever an interruption comes, `cell` is as it was after some round.
-            after = _counted(cell, r, sums, time.monotonic() - began)
+            after = _after_round(cell, r, sums, time.monotonic() - began)
             if evaluates:
-                after = _evaluated(after, setup, training, r.info)
+                after = _evaluate(after, setup, training, r.info)
                 _say_infinite(cell, after, setup, say)
             cell = after
             if evaluates:
@@ -148,18 +148,18 @@ def _run_to_end(
             tell(r.t, _score(cell, simulation) if evaluates else None, cell.state)
             if sums.due:
                 folder.save(cell)
-                account.saved(cell)
+                account.on_saved(cell)
                 saved = time.monotonic()
             began = time.monotonic()
             if end.is_reached(cell):
                 break
-        return cell if end.flat else _concluded(cell, setup, entry, training, folder)
+        return cell if end.flat else _conclude(cell, setup, entry, training, folder)
     except (TrainingError, InputError, KeyboardInterrupt) as error:
         # Of several processes, all know that training fails, but not who was stopped.
         fails = isinstance(error, TrainingError)
         if cell.rounds and (simulation.group.size == 1 or fails):
             folder.save(cell)
-            account.interrupted(cell)
+            account.on_interrupted(cell)
         if not fails:
             raise
         raise TrainingError(
@@ -168,7 +168,7 @@ def _run_to_end(
         ) from None
 
 
-def _placed(
+def _with_state(
     cell: Cell,
     setup: Setup,
     training: Training,
@@ -180,18 +180,18 @@ def _placed(
     With [privacy], no client is asked for anything before that is charged.
     """
     if cell.rounds:
-        state = restored(cell, training.like(), folder, setup)
+        state = restore_state(cell, training.like(), folder, setup)
     else:
         account.reserve(0)
         state = training.init()
     return account.begin(replace(cell, state=state))
 
 
-def _begun(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> Cell:
+def _load_or_begin(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> Cell:
     """The cell as it was saved, or a new one, and the versions that make it."""
     maker = algorithm_factory(entry.name)
     group, device = setup.simulation.group, setup.x.device
-    now = first(group, lambda: versions(device, maker.__module__))
+    now = from_first(group, lambda: versions(device, maker.__module__))
     cell = folder.cell(entry.label, setup.seed)
     if cell is None:
         names = setup.federation.clients.tolist()
@@ -207,7 +207,7 @@ def _begun(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> Cell:
     return replace(cell, versions=[*cell.versions, (cell.t, now)])
 
 
-def _concluded(
+def _conclude(
     cell: Cell, setup: Setup, entry: Entry, training: Training, folder: AnyFolder
 ) -> Cell:
     """The cell after its last round, with all models kept, also those of newcomers."""
@@ -217,17 +217,17 @@ def _concluded(
         folder.save(cell)  # before what may take long
         group, clients = setup.division
         state = whole(training.inner(cell.state), group, clients)
-        everybody = setup.division.collected(x)
-        rows, table, samples = first(
-            group, lambda: _welcomed(cell, state, setup, entry, everybody)
+        everybody = setup.division.collect(x)
+        rows, table, samples = from_first(
+            group, lambda: _welcome(cell, state, setup, entry, everybody)
         )
         folder.save_models(cell.label, cell.seed, rows, of="newcomers")
         cell = replace(cell, newcomers=table, newcomer_outcomes=samples)
     folder.save_models(cell.label, cell.seed, x)
-    return concluded(cell, setup, x)
+    return with_outcomes(cell, setup, x)
 
 
-def _welcomed(
+def _welcome(
     cell: Cell, state: State, setup: Setup, entry: Entry, x: Tensor | None
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """The models that newcomers get, and what is recorded of them and their samples.
@@ -252,7 +252,7 @@ def _welcomed(
             f"{cell.label} (seed {cell.seed}): {client} has a newcomer's model "
             f"that is not finite after round {cell.t}"
         )
-    table = described(newcomers.federation)
+    table = newcomer_table(newcomers.federation)
     table |= measures_of(setup.study, newcomers.simulation, rows)
     samples = outcomes_of(setup, rows, newcomers.simulation)
     return rows.cpu(), {k: v.cpu() for k, v in table.items()}, samples
@@ -270,11 +270,11 @@ def _keep_models(
         f"{folder.path} and are made anew from its state."
     )
     training = training_of(setup, entry)
-    state = restored(cell, training.like(), folder, setup)
-    _concluded(replace(cell, state=state), setup, entry, training, folder)
+    state = restore_state(cell, training.like(), folder, setup)
+    _conclude(replace(cell, state=state), setup, entry, training, folder)
 
 
-def restored(cell: Cell, like: Any, folder: AnyFolder, setup: Setup) -> Any:
+def restore_state(cell: Cell, like: Any, folder: AnyFolder, setup: Setup) -> Any:
     """The state of a cell that was read from its file, of the clients at hand."""
     try:
         return unpack(own(cell.state, like, *setup.division), like)
@@ -289,7 +289,7 @@ _FULL = 10
 """Rounds of several processes between two reckonings, at most."""
 
 
-class Sums(NamedTuple):
+class RoundSums(NamedTuple):
     """What all processes together counted since they reckoned last."""
 
     gradients: float  # of single samples
@@ -298,7 +298,7 @@ class Sums(NamedTuple):
     due: bool  # whether process 0 wants a checkpoint
 
 
-class Book:
+class RoundCounts:
     """What this process counts of rounds until all of them reckon, in one message.
 
     A round of several processes has no message of its own. They reckon where they
@@ -326,7 +326,7 @@ class Book:
         """Whether processes reckon after round t, also where they do not evaluate."""
         return self._group.size == 1 or t % _FULL == 0
 
-    def reckoned(self, *, due: bool = False) -> Sums:
+    def sum_up(self, *, due: bool = False) -> RoundSums:
         """What all processes counted, who then begin anew.
 
         Args:
@@ -342,10 +342,10 @@ class Book:
             raise TrainingError(why)
         self._counts = (0.0, 0.0, 0.0)
         _, _, gradients, floats, peers, wishes = zip(*said, strict=True)
-        return Sums(sum(gradients), sum(floats), sum(peers), wishes[0])
+        return RoundSums(sum(gradients), sum(floats), sum(peers), wishes[0])
 
 
-def _counted(cell: Cell, r: Round, sums: Sums, seconds: float) -> Cell:
+def _after_round(cell: Cell, r: Round, sums: RoundSums, seconds: float) -> Cell:
     """The cell after a round, with what was counted since."""
     after = replace(
         cell,
@@ -356,10 +356,10 @@ def _counted(cell: Cell, r: Round, sums: Sums, seconds: float) -> Cell:
         peer_floats=cell.peer_floats + sums.peer_floats,
         seconds=cell.seconds + seconds,
     )
-    return after if r.lapse is None else _lapsed(after, r.lapse)
+    return after if r.lapse is None else _with_lapse(after, r.lapse)
 
 
-def _lapsed(cell: Cell, lapse: Lapse) -> Cell:
+def _with_lapse(cell: Cell, lapse: Lapse) -> Cell:
     """The cell with a record of what virtual time brought."""
     delays = Counter(cell.delays)
     delays.update(lapse.delays)
@@ -374,7 +374,7 @@ def _lapsed(cell: Cell, lapse: Lapse) -> Cell:
     )
 
 
-def _evaluated(
+def _evaluate(
     cell: Cell, setup: Setup, training: Training, info: dict[str, Tensor | float]
 ) -> Cell:
     """The cell with a record of the personal models on their own clients' parts."""
@@ -382,8 +382,8 @@ def _evaluated(
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, cell, setup)
     values = measures_of(study, simulation, x) | spent_of(cell.state, study)
-    values |= diagnosed(cell, setup, x)
-    info = setup.division.told(info)
+    values |= sharpness_of(cell, setup, x)
+    info = setup.division.join_info(info)
     row = {
         "round": cell.t,
         "gradients": cell.gradients,
@@ -402,7 +402,7 @@ def _evaluated(
 
 def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Tensor]:
     """What is known of each client's own model on its own parts, (N,) each."""
-    joined = Division(simulation.group, len(simulation)).joined
+    joined = Division(simulation.group, len(simulation)).join
     values: dict[str, Tensor] = {}
     for part in PARTS:
         there = part != "validation" or simulation.validates

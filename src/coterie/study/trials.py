@@ -17,11 +17,11 @@ from .search import choose, settings_of
 from .setup import Setup
 from .training import (
     AnyFolder,
-    Book,
+    RoundCounts,
     Tell,
     mean_score,
     refuse_nonfinite,
-    restored,
+    restore_state,
 )
 
 
@@ -52,7 +52,7 @@ def refuse_settings(setup: Setup) -> None:
                 ) from None
 
 
-def tuned(
+def tune_entry(
     setup: Setup,
     entry: Entry,
     search: Search,
@@ -71,7 +71,7 @@ def tuned(
             def tells(before: int) -> Tell:
                 return shows(label, finished + search.passed + before, rung.rounds)
 
-            return _trained(other, search, trial, rung, setup.folds, folder, tells)
+            return _train_trial(other, search, trial, rung, setup.folds, folder, tells)
 
         def keep(search: Search, going: list[int]) -> None:
             folder.save_search(search)
@@ -83,7 +83,7 @@ def tuned(
     return replace(entry, options=entry.options | search.best)
 
 
-def _trained(
+def _train_trial(
     entry: Entry,
     search: Search,
     trial: int,
@@ -110,19 +110,21 @@ def _trained(
         state, names = training.init(), setup.federation.clients.tolist()
         cell = Cell(search.label, search.seed, t=t, state=state, clients=names)
         if kept:
-            state = restored(replace(cell, state=kept[number]), state, folder, setup)
+            state = restore_state(
+                replace(cell, state=kept[number]), state, folder, setup
+            )
             cell = replace(cell, state=state)
         before = number * (rung.rounds - since) - since
-        tell, book = tells(before), Book(setup)
+        tell, book = tells(before), RoundCounts(setup)
         try:
             for r in training.rounds(rounds=rung.rounds, start=(t, state)):
                 cell = replace(cell, t=r.t, state=r.state)
                 book.keep(r, cell)
                 if book.is_full(r.t) or r.t == rung.rounds:
-                    book.reckoned()
+                    book.sum_up()
                 if r.t < rung.rounds:
                     tell(r.t, None)
-            scores.append(_validated(cell, training, setup))
+            scores.append(_validation_score(cell, training, setup))
         except TrainingError:
             return Step(trial, rung.rounds, before + (book.failed or cell.t), ())
         states.append(cell.state)
@@ -132,13 +134,13 @@ def _trained(
     return Step(trial, rung.rounds, search.cost(rung.rounds), tuple(scores))
 
 
-def _validated(cell: Cell, training: Training, setup: Setup) -> float:
+def _validation_score(cell: Cell, training: Training, setup: Setup) -> float:
     """The mean validation score of the personal models; nothing else is looked at."""
     simulation = setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, cell, setup)
     found = simulation.evaluate(x, "validation").items()
-    joined = {name: setup.division.joined(values) for name, values in found}
+    joined = {name: setup.division.join(values) for name, values in found}
     name, score = simulation.objective.score, mean_score(simulation.objective, joined)
     if not math.isfinite(score):
         raise TrainingError(f"the validation {name} of {cell.label} is not finite")

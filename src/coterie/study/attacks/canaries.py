@@ -52,7 +52,7 @@ class Canaries:
     owners: Int[Tensor, " r"]  # of them
     held_out: Int[Tensor, " v"]  # in place of validation samples; empty: these stay
 
-    def divided(self, members: Bool[Tensor, " c"]) -> Federation:
+    def federation_with(self, members: Bool[Tensor, " c"]) -> Federation:
         """The data with these canaries, and without the others."""
         index, owner = [self.rest], [self.owners]
         sides = ((self.inside, members), (self.outside, ~members))
@@ -84,7 +84,9 @@ class Canaries:
                 u[self.clients == one] = torch.linalg.solve(among, mine)
         return u
 
-    def known_to(self, kernel: Kernel, x: Float[Tensor, "n d"]) -> Float[Tensor, " c"]:
+    def others_confidence(
+        self, kernel: Kernel, x: Float[Tensor, "n d"]
+    ) -> Float[Tensor, " c"]:
         """How sure the mean model of all other clients is of each canary's samples."""
         others = (x.sum(0) - x) / (len(x) - 1)
         points = others[self.clients]
@@ -105,12 +107,16 @@ class Canaries:
         if self.outside.shape[1]:  # all samples of a client, or others for them
             everybody = torch.ones_like(self.clients, dtype=torch.bool)
             inside, outside = (
-                self._told(kernel, point, self.divided(members), held_out)
+                self._mean_losses(
+                    kernel, point, self.federation_with(members), held_out
+                )
                 for members in (everybody, ~everybody)
             )
             return inside[0], outside[0]
         none = torch.zeros_like(self.clients, dtype=torch.bool)
-        mean, size = self._told(kernel, point, self.divided(none), held_out)
+        mean, size = self._mean_losses(
+            kernel, point, self.federation_with(none), held_out
+        )
         if held_out:  # a canary is a training sample
             return mean[self.clients], mean[self.clients]
         points = point.expand(len(self.clients), -1)
@@ -122,7 +128,7 @@ class Canaries:
         total, count = total[self.clients] - own / 2, count[self.clients] - 0.5
         return (total + own) / (count + 1), total / count.clamp(min=0.5)
 
-    def _told(
+    def _mean_losses(
         self,
         kernel: Kernel,
         point: Float[Tensor, " d"],
@@ -153,13 +159,13 @@ def canaries_of(federation: Federation, unit: str, seed: int) -> Canaries:
     everybody = torch.arange(len(federation), device=federation.train.size.device)
     index, mask = federation.train.rows(everybody)
     if unit == "client":
-        made, outside = _with_others(federation, index, mask, _turned)
+        made, outside = _with_others(federation, index, mask, _opposite)
         nobody, validation = index.new_empty(0), federation.validation.index
         all_of_it = torch.ones_like(validation, dtype=torch.bool)
-        made, held_out = _with_others(made, validation, all_of_it, _turned)
+        made, held_out = _with_others(made, validation, all_of_it, _opposite)
         samples = index, outside, mask, nobody, nobody
         return Canaries(made, everybody, *samples, held_out)
-    chosen = _chosen(mask, seed)
+    chosen = _choose_samples(mask, seed)
     if int(chosen.sum()) < 2:
         raise InputError(
             f"an audit of the unit sample needs clients with at least {_SHARE} "
@@ -175,7 +181,7 @@ def canaries_of(federation: Federation, unit: str, seed: int) -> Canaries:
     return Canaries(made, clients[chosen], inside, none, one, *others)
 
 
-def _chosen(mask: Bool[Tensor, "n l"], seed: int) -> Bool[Tensor, "n l"]:
+def _choose_samples(mask: Bool[Tensor, "n l"], seed: int) -> Bool[Tensor, "n l"]:
     """So many samples of each client, at random."""
     rng = seeds.generator(seed, "audit", "canaries")
     draws = torch.rand(mask.shape, generator=rng).to(mask.device)
@@ -184,7 +190,9 @@ def _chosen(mask: Bool[Tensor, "n l"], seed: int) -> Bool[Tensor, "n l"]:
     return order < (mask.sum(1) // _SHARE).clamp(max=most)[:, None]
 
 
-def _turned(features: Tensor, targets: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def _opposite(
+    features: Tensor, targets: Tensor, other: Tensor
+) -> tuple[Tensor, Tensor]:
     """What teaches the opposite."""
     return -_LOUD * features, targets
 

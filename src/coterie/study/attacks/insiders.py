@@ -31,7 +31,7 @@ _MORE = 1e-6
 """By which a pair may learn more than is said, relatively: rounding."""
 
 
-def insiders(
+def insider_proofs(
     setup: Setup,
     entry: Entry,
     account: Account,
@@ -66,7 +66,7 @@ def insiders(
 def _proof(
     entry: Entry, attack: str, made: Decisions, account: Account, confidence: float
 ) -> Proof:
-    bounds = account.told(made, confidence)
+    bounds = account.proved_epsilons(made, confidence)
     counts = made.right, made.guesses
     return Proof(entry.label, attack, *counts, *bounds, account.epsilon())
 
@@ -90,7 +90,7 @@ def _of_pair(
     receiver = int((less.sum(0) + hears.double() / 2).argmax())
     view = view_of(events, n, receiver, mechanism)
     unit = mechanism.sensitivity / mechanism.noise
-    sender = _heard(view, said[:, receiver], less[:, receiver], unit)
+    sender = _most_revealing_sender(view, said[:, receiver], less[:, receiver], unit)
     if sender is None:
         return []
     made = pair_canaries(mechanism, view, sender)
@@ -102,7 +102,7 @@ def _of_pair(
     return [Proof(entry.label, attack, made.right, made.guesses, *bounds)]
 
 
-def _heard(
+def _most_revealing_sender(
     view: View, said: Float64[Tensor, " n"], less: Bool[Tensor, " n"], unit: float
 ) -> int | None:
     """The sender of whom a receiver learns most, where it is said to learn less.

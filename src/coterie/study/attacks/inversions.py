@@ -72,7 +72,7 @@ def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
     if not quick and not small:
         return None
     alone, privacy = _with_one_sample(setup), setup.study.privacy
-    quiet = _recorded(_with_noise(alone, 0.0), entry)
+    quiet = _record_releases(_with_noise(alone, 0.0), entry)
     victims = None if quiet is None else _victims(alone, quiet)
     if quiet is None or victims is None:
         return None
@@ -83,7 +83,7 @@ def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
     mechanism = guard_of(setup, entry).mechanism
     # Of single samples, noise is in clips already.
     noise = mechanism.noise / (mechanism.clip if privacy.unit == "client" else 1.0)
-    recorded = _recorded(_with_noise(alone, noise), entry)
+    recorded = _record_releases(_with_noise(alone, noise), entry)
     assert recorded is not None  # as without noise
     z = _of_victims(recorded, victims)
     if privacy.secure:  # a mean of all who take part, who have a sample each
@@ -125,7 +125,7 @@ def _active(setup: Setup) -> Bool[Tensor, " n"]:
     return participants(len(setup.federation), share, setup.seed, 1)
 
 
-def _recorded(setup: Setup, entry: Entry) -> Recorded | None:
+def _record_releases(setup: Setup, entry: Entry) -> Recorded | None:
     """What clients release first, in the first round; None: nothing."""
     study, method = setup.study, setup.algorithm(entry)
     asked: Federated = setup.simulation
@@ -180,12 +180,12 @@ def _error(setup: Setup, victims: _Victims, z: Float[Tensor, "k d"]) -> float:
     for client, sample, gradient in given:
         features, target = kernel.data(sample.reshape(1))
         like, point = features[0], setup.x[client]
-        made = _rebuilt(setup, kernel, point, gradient, like, target)
+        made = _rebuild(setup, kernel, point, gradient, like, target)
         found.append(float((made - like).norm() / like.norm().clamp(min=1e-12)))
     return median(found)
 
 
-def _rebuilt(
+def _rebuild(
     setup: Setup,
     kernel: Kernel,
     point: Tensor,

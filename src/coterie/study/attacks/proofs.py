@@ -56,7 +56,9 @@ class Account(NamedTuple):
         # The exact account takes a second for each client.
         return float(counted_epsilons([steps], delta=self.delta))
 
-    def told(self, made: Decisions, confidence: float) -> tuple[float, float]:
+    def proved_epsilons(
+        self, made: Decisions, confidence: float
+    ) -> tuple[float, float]:
         """Epsilon that calls of canaries prove, and would if all were right."""
         if not made.mu:  # a model that is the same with the canary and without
             return 0.0, 0.0
@@ -80,6 +82,6 @@ def account_of(state: Any, study: Study) -> Account | None:
     return Account(delta, float(state.spent.max()), events)
 
 
-def promised(account: Account | None) -> float:
+def promised_epsilon(account: Account | None) -> float:
     """The accountant's epsilon; infinite where nothing is promised."""
     return math.inf if account is None else account.epsilon()

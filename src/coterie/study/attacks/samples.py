@@ -117,7 +117,7 @@ def sample_canaries(
     x = setup.x[0] + 0.1 * torch.randn(columns, generator=rng).to(setup.x)
     pair = Batch(torch.arange(2, device=x.device)[:, None], torch.ones(2, 1).to(x))
     for loud in (_LOUD, -_LOUD, 1.0):  # of some models, one is so sure that g is 0
-        made = _chosen(canaries, pairs, loud)
+        made = _made_up_clients(canaries, pairs, loud)
         simulation = simulation_of(study, made, setup.module, setup.seed)
         g = simulation.kernel.grad(x.expand(2, -1), pair).double()
         if bool(g[1].any()):
@@ -145,7 +145,7 @@ def sample_canaries(
     return decisions(inside, outside, mu)
 
 
-def _chosen(canaries: Canaries, pairs: int, loud: float) -> Federation:
+def _made_up_clients(canaries: Canaries, pairs: int, loud: float) -> Federation:
     """So many clients with an ordinary sample and a canary, and so many without.
 
     Args:

@@ -37,12 +37,12 @@ from ...privacy.attacks import (
 from ...types import Federated
 from ..config import Entry, Study
 from ..loops import training_of
-from ..private import guard_of, guarded, refuse_measured
+from ..private import guard_of, make_guard, refuse_made_from_data
 from ..setup import Setup, prepare, simulation_of
 from .canaries import Canaries, canaries_of
-from .insiders import TESTS, insiders
+from .insiders import TESTS, insider_proofs
 from .inversions import Inversion, inversion_of
-from .proofs import Account, Proof, account_of, promised
+from .proofs import Account, Proof, account_of, promised_epsilon
 from .samples import residuals_of_samples
 
 _ABSTAINS = (0.0, 0.5, 0.9)
@@ -83,7 +83,7 @@ class _Attack(NamedTuple):
     start: Float[Tensor, "n d"]  # of what leaves
 
 
-class _Run(NamedTuple):
+class _AuditRun(NamedTuple):
     """What an attacker heard and saw of a run, and whom it had."""
 
     scores: Mapping[str, Float[Tensor, " c"]]
@@ -113,7 +113,7 @@ def audit_study(
     number("confidence", confidence, above=0, below=1)
     if study.tune is not None:
         raise InputError("an audit trains with known settings: leave [tune] out.")
-    refuse_measured(study)
+    refuse_made_from_data(study)
     unit = study.privacy.unit if study.privacy is not None else "client"
     setup = prepare(study, study.run.seeds[0])
     attack = _attack(setup, unit)
@@ -123,17 +123,17 @@ def audit_study(
     for number_, entry in enumerate(study.algorithms):
         trained = []
         for r, members in enumerate(coins):
-            here = _world(setup, attack, members, r)
-            trained.append(_trained(here, entry, attack, members))
+            here = _setup_with(setup, attack, members, r)
+            trained.append(_run_training(here, entry, attack, members))
             progress(number_ * runs + r + 1, len(study.algorithms) * runs)
-        check = _checked(setup, entry, trained, level)
+        check = _check_noise(setup, entry, trained, level)
         found.checks.update({entry.label: check} if check is not None else {})
-        single = _single(study, trained, confidence)
-        found.proofs.extend(_proved(study, entry, trained, single))
+        single = _confidence_of_one(study, trained, confidence)
+        found.proofs.extend(_proofs_of(study, entry, trained, single))
         worst = max(trained, key=lambda run: run.upper)
         if worst.account is not None and worst.sends and study.time is None:
             given = worst.account, attack.canaries, single
-            found.proofs.extend(insiders(setup, entry, *given))
+            found.proofs.extend(insider_proofs(setup, entry, *given))
         inverted = inversion_of(setup, entry) if trained[0].sends else None
         found.inversions.extend([inverted] if inverted is not None else [])
     return found
@@ -163,22 +163,24 @@ def _attack(setup: Setup, unit: str) -> _Attack:
     return _Attack(canaries, kernel, along, start)
 
 
-def _world(setup: Setup, attack: _Attack, members: Tensor, run: int) -> Setup:
+def _setup_with(setup: Setup, attack: _Attack, members: Tensor, run: int) -> Setup:
     """The setup with these canaries, and noise and minibatches of its own."""
     seed = seeds.key(setup.seed, "audit", run) & (2**62 - 1)
-    federation = attack.canaries.divided(members)
+    federation = attack.canaries.federation_with(members)
     simulation = simulation_of(setup.study, federation, setup.module, seed)
     simulation.kernel = attack.kernel  # which may be compiled
     return replace(setup, seed=seed, federation=federation, simulation=simulation)
 
 
-def _trained(setup: Setup, entry: Entry, attack: _Attack, members: Tensor) -> _Run:
+def _run_training(
+    setup: Setup, entry: Entry, attack: _Attack, members: Tensor
+) -> _AuditRun:
     """What an attacker hears and sees of a training, and what it promises."""
     study, simulation = setup.study, setup.simulation
     scores: dict[str, Tensor] = {}
     residuals = Residuals()
     if study.time is None:
-        state, x, heard, sends = _overheard(setup, entry, attack, residuals)
+        state, x, heard, sends = _listen_to_rounds(setup, entry, attack, residuals)
         if sends:  # or what is told is told to nobody
             scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
     else:  # where there are no rounds to listen to
@@ -188,12 +190,14 @@ def _trained(setup: Setup, entry: Entry, attack: _Attack, members: Tensor) -> _R
             state = r.state
         x = training.personal(state, simulation.at(rounds, purpose="use"))
         sends = True
-    scores["shadow models"] = attack.canaries.known_to(attack.kernel, x)
+    scores["shadow models"] = attack.canaries.others_confidence(attack.kernel, x)
     account = account_of(state, study)
-    return _Run(scores, members, account, promised(account), sends, residuals)
+    return _AuditRun(
+        scores, members, account, promised_epsilon(account), sends, residuals
+    )
 
 
-def _overheard(
+def _listen_to_rounds(
     setup: Setup, entry: Entry, attack: _Attack, residuals: Residuals
 ) -> tuple[Any, Tensor, Heard, bool]:
     """A training in rounds: state, models, what was heard, whether anything left."""
@@ -205,7 +209,7 @@ def _overheard(
     heard = Heard(*given, summed=secure, losses_at=losses_at, residuals=residuals)
     if study.privacy is not None:
         hearing = partial(telling_losses_to, heard)
-        guard = guarded(setup, entry, hearing, witness=residuals)
+        guard = make_guard(setup, entry, hearing, witness=residuals)
         method, clients = guard.method, guard.clients
         if clients is None:  # of single samples, see `residuals_of_samples`
             given_ = guard.mechanism.clip, guard.mechanism.noise
@@ -225,8 +229,8 @@ def _overheard(
     return state, x, heard, sends
 
 
-def _checked(
-    setup: Setup, entry: Entry, runs: list[_Run], level: float
+def _check_noise(
+    setup: Setup, entry: Entry, runs: list[_AuditRun], level: float
 ) -> NoiseCheck | None:
     """What an auditor who sees inside finds in all runs; None: there is no noise."""
     found, privacy = Residuals(), setup.study.privacy
@@ -246,18 +250,20 @@ def _checked(
     return residuals_of_samples(guard.clients, *given, *promise).check(level)
 
 
-def _attacks(runs: list[_Run]) -> list[str]:
+def _attacks(runs: list[_AuditRun]) -> list[str]:
     return sorted({attack for run in runs for attack in run.scores})
 
 
-def _single(study: Study, runs: list[_Run], confidence: float) -> float:
+def _confidence_of_one(study: Study, runs: list[_AuditRun], confidence: float) -> float:
     """The confidence of one bound, where all hold together."""
     inside = TESTS if study.privacy is not None and study.time is None else 0
     tries = len(_attacks(runs)) * len(_ABSTAINS) + inside
     return 1 - (1 - confidence) / (tries * len(study.algorithms))
 
 
-def _proved(study: Study, entry: Entry, runs: list[_Run], single: float) -> list[Proof]:
+def _proofs_of(
+    study: Study, entry: Entry, runs: list[_AuditRun], single: float
+) -> list[Proof]:
     """What each attack proves, each with this confidence."""
     known = _shadows(len(runs))
     delta = _DELTA if study.privacy is None else study.privacy.delta
@@ -292,7 +298,7 @@ def _proved(study: Study, entry: Entry, runs: list[_Run], single: float) -> list
 
 
 def _guesses(
-    values: list[Float[Tensor, " c"]], runs: list[_Run], known: int
+    values: list[Float[Tensor, " c"]], runs: list[_AuditRun], known: int
 ) -> Float[Tensor, " k"]:
     """Scores of all canaries of the runs that are guessed about."""
     finite = torch.stack(values).double().nan_to_num(0.0)

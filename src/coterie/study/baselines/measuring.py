@@ -25,7 +25,7 @@ from ...models import OBJECTIVES, Objective, outcomes, value_of
 from ...records import Baselines, Cell
 from ...records.cells import CONSTANT, LINEAR, POOLED, TREES
 from ..loops import as_kept, tested_samples
-from ..setup import Setup, drawn_anew
+from ..setup import Setup, draws_each_seed
 from ..training import AnyFolder, Say
 from .predictors import Predict, TrainingSet, constant_output, linear, trees
 
@@ -75,7 +75,7 @@ def baselines_of(setup: Setup) -> Baselines:
     for label, train in ((CONSTANT, None), *_learners(setup, left_out)):
         began, said = time.monotonic(), ""
         try:
-            found = _computed(setup, task, label, train)
+            found = _evaluate(setup, task, label, train)
         except InputError as error:  # a measure of one's own that wants other outputs
             said = str(error)
         said = next(filter(None, setup.simulation.group.gather(said)), "")
@@ -92,7 +92,7 @@ def _learners(setup: Setup, left_out: list[str]) -> Iterator[tuple[str, Train]]:
     federation, study = setup.federation, setup.study
     features, fits = federation.features, len(federation)
     table = features.dim() == 2 and features.is_floating_point()
-    known = federation.optima is not None or drawn_anew(study)
+    known = federation.optima is not None or draws_each_seed(study)
     suits = federation.task in ("binary", "classification", "regression")
     if not table or known or not suits or features.shape[1] > _COLUMNS:
         return
@@ -116,7 +116,7 @@ def _learners(setup: Setup, left_out: list[str]) -> Iterator[tuple[str, Train]]:
 Columns = dict[str, Tensor]
 
 
-def _computed(
+def _evaluate(
     setup: Setup, task: str, label: str, train: Train | None
 ) -> tuple[Columns, Columns]:
     """Measures of the clients at hand, and what becomes of their test samples."""
@@ -128,7 +128,7 @@ def _computed(
     values: Columns = {}
     for name in PARTS:
         if name != "train" or setup.study.run.evaluate_train:
-            found = measured(objective, outputs[name], parts[name])
+            found = measure(objective, outputs[name], parts[name])
             values |= {f"{name}_{key}": column for key, column in found.items()}
     rows = parts["test"]
     pairs = zip(outputs["test"], rows.targets.split(rows.sizes), strict=True)
@@ -141,9 +141,9 @@ def _cell(setup: Setup, label: str, values: Columns, samples: Columns) -> Cell:
     device, division = setup.x.device, setup.division
     table = tested_samples(setup, setup.federation)
     for name, column in samples.items():
-        column = division.joined_samples(column.to(device), setup.federation.test.size)
+        column = division.join_samples(column.to(device), setup.federation.test.size)
         table[name] = as_kept(name, column, setup.simulation.objective)
-    joined = {k: division.joined(v.to(device)).cpu() for k, v in values.items()}
+    joined = {k: division.join(v.to(device)).cpu() for k, v in values.items()}
     return Cell(
         label,
         setup.seed,
@@ -183,7 +183,7 @@ def _predictions(
             predict.append(_of_tensors(train(told)))
         else:
             one = constant_output(task, targets, outputs)
-            predict.append(functools.partial(_repeated, one))
+            predict.append(functools.partial(_repeat, one))
     predict *= len(learned.sizes) // len(predict)
     return {
         name: [
@@ -194,7 +194,7 @@ def _predictions(
     }
 
 
-def _repeated(one: Tensor, asked: Tensor) -> Tensor:
+def _repeat(one: Tensor, asked: Tensor) -> Tensor:
     """The same output for all samples."""
     return one.expand(len(asked), *one.shape)
 
@@ -206,15 +206,15 @@ def _array(tensor: Tensor) -> np.ndarray:
 def _of_tensors(predict: Predict) -> Callable[[Tensor], Tensor]:
     """The same from tensors to tensors, also of no samples."""
 
-    def predicted(asked: Tensor) -> Tensor:
+    def predict_some(asked: Tensor) -> Tensor:
         # Models of scikit-learn refuse to predict for nobody.
         some = asked if len(asked) else asked.new_zeros(1, *asked.shape[1:])
         return torch.from_numpy(predict(_array(some)))[: len(asked)]
 
-    return predicted
+    return predict_some
 
 
-def measured(
+def measure(
     objective: Objective, outputs: list[Tensor], rows: _Rows
 ) -> dict[str, Tensor]:
     """Loss and measures of each client, (n,) each; NaN of one without samples."""

@@ -62,7 +62,7 @@ def linear(training: TrainingSet) -> Predict:
     if training.task == "regression":
         model = RidgeCV(_ALPHAS).fit(training.features, training.targets)
         return lambda asked: model.predict(asked).reshape(len(asked), -1)
-    return _labelled(training, LogisticRegression(max_iter=2000))
+    return _fit_classifier(training, LogisticRegression(max_iter=2000))
 
 
 def trees(training: TrainingSet) -> Predict:
@@ -82,7 +82,7 @@ def trees(training: TrainingSet) -> Predict:
         "random_state": seed,
     }
     if task != "regression":
-        return _labelled(training, HistGradientBoostingClassifier(**options))
+        return _fit_classifier(training, HistGradientBoostingClassifier(**options))
     columns = [
         HistGradientBoostingRegressor(**options).fit(features, column)
         for column in targets.reshape(len(targets), -1).T
@@ -91,7 +91,7 @@ def trees(training: TrainingSet) -> Predict:
     return lambda asked: np.stack([model.predict(asked) for model in columns], axis=1)
 
 
-def _labelled(training: TrainingSet, model: Any) -> Predict:
+def _fit_classifier(training: TrainingSet, model: Any) -> Predict:
     """Logits, or logarithms of probabilities of the classes 0, 1, ..."""
     from sklearn.exceptions import ConvergenceWarning
 

@@ -10,11 +10,11 @@ from .recipes import (
     OF_MODELS,
     RECIPES,
     Ingredients,
+    cached_ingredients,
+    can_have_noise,
     ingredients_of,
-    is_measured,
-    is_told,
-    is_told_with_noise,
-    once,
+    is_from_data,
+    is_from_truth,
 )
 
 __all__ = [
@@ -22,11 +22,11 @@ __all__ = [
     "RECIPES",
     "Context",
     "Ingredients",
+    "cached_ingredients",
+    "can_have_noise",
     "edges_between",
     "file_of",
     "ingredients_of",
-    "is_measured",
-    "is_told",
-    "is_told_with_noise",
-    "once",
+    "is_from_data",
+    "is_from_truth",
 ]

@@ -30,7 +30,7 @@ class Context(NamedTuple):
     choosing: Choosing | None = None  # how clients tell of their data under [privacy]
 
 
-def in_files(federation: Federation) -> tuple[int, Tensor]:
+def places_in_files(federation: Federation) -> tuple[int, Tensor]:
     """How many clients a file is about, and where in it these clients stand.
 
     Where clients are held out of training, a file is about them too.
@@ -40,14 +40,14 @@ def in_files(federation: Federation) -> tuple[int, Tensor]:
     return federation.everybody, federation.clients
 
 
-def named(choice: str) -> str:
+def without_graph(choice: str) -> str:
     """What a choice names, without whether it is for a graph."""
     return choice.removesuffix(ON_GRAPH)
 
 
 def file_of(choice: str) -> Path | None:
     """The file that a choice names, if it names one."""
-    choice = named(choice)
+    choice = without_graph(choice)
     is_file = Path(choice).suffix in (".csv", ".npy")
     return expanded("the file of an ingredient", choice) if is_file else None
 

@@ -13,7 +13,7 @@ from ...data.federation import Federation
 from ...graphs.families import edges_of, refuse_apart
 from ...graphs.fastest import MIXINGS, mixing_of
 from ...models import columns, matrices
-from .contexts import Context, file_of, from_file, in_files
+from .contexts import Context, file_of, from_file, places_in_files
 
 
 def mixing(choice: str, context: Context) -> Tensor:
@@ -51,7 +51,7 @@ def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
     n, file = len(federation), file_of(choice)
     if file is None:
         return edges_of(choice, n)
-    total, mine = in_files(federation)
+    total, mine = places_in_files(federation)
     place = torch.full((total,), -1).index_put_((mine,), torch.arange(n))
     edges = place[edges_of(str(file), total, names=federation.names)]
     edges = edges[(edges >= 0).all(1)]

@@ -30,7 +30,14 @@ from ...graphs.matrices import neighbouring
 from ...privacy.mechanisms.partners import private_weights
 from ...similarity.partners import ESTIMATES, estimated_weights
 from ...similarity.transport import dissimilarities
-from .contexts import ON_GRAPH, Context, file_of, from_file, in_files, named
+from .contexts import (
+    ON_GRAPH,
+    Context,
+    file_of,
+    from_file,
+    places_in_files,
+    without_graph,
+)
 
 
 def sizes(choice: str, context: Context) -> Tensor:
@@ -58,9 +65,9 @@ def weights(choice: str, context: Context) -> Tensor:
         if context.edges is None:
             raise InputError(f"`weights` {choice!r} needs the table [graph].")
         near = neighbouring(MIXINGS["metropolis"](context.edges, n))
-        return among_neighbours(weights(named(choice), context), near)
+        return among_neighbours(weights(without_graph(choice), context), near)
     if file := file_of(choice):
-        total, mine = in_files(federation)
+        total, mine = places_in_files(federation)
         given = stochastic("weights", from_file("weights", file), total)
         if n < total:
             present = torch.zeros(total, dtype=torch.bool).index_fill(0, mine, True)
@@ -71,7 +78,7 @@ def weights(choice: str, context: Context) -> Tensor:
     estimates = (*ESTIMATES, *(f"unlabelled_{estimate}" for estimate in ESTIMATES))
     one_of("weights", name, ("clusters", "uniform", "alone", *numbers, *estimates))
     if name in estimates:
-        return _estimated(name, arguments, choice, context)
+        return _estimate(name, arguments, choice, context)
     if arguments and name not in numbers:
         raise InputError(f"`weights` {name} takes no numbers, got {choice!r}.")
     if name == "uniform":
@@ -103,7 +110,7 @@ def _by_number(
     return water_filling(_distances("weights", federation).square() / 2, c)
 
 
-def _estimated(
+def _estimate(
     name: str, arguments: tuple[float, ...], choice: str, context: Context
 ) -> Tensor:
     """Weights from S samples of every client."""
@@ -133,7 +140,7 @@ def biases(choice: str, context: Context) -> Tensor:
     """
     federation = context.federation
     if file := file_of(choice):
-        total, mine = in_files(federation)
+        total, mine = places_in_files(federation)
         given = square("biases", from_file("biases", file), total)
         return given[mine][:, mine]
     name, arguments = call("biases", choice)
@@ -157,7 +164,7 @@ def radius(choice: str, context: Context) -> Tensor:
     """
     federation = context.federation
     if file := file_of(choice):
-        total, mine = in_files(federation)
+        total, mine = places_in_files(federation)
         given = dissimilarity("radius", from_file("radius", file), total)
         return given[mine][:, mine]
     name, arguments = call("radius", choice)
@@ -209,7 +216,7 @@ def precision(choice: str, context: Context) -> Tensor | None:
     federation = context.federation
     if file := file_of(choice):
         values = from_file("precision", file).flatten()
-        total, mine = in_files(federation)
+        total, mine = places_in_files(federation)
         return positive("precision", values, total)[mine]
     one_of("precision", choice, ("samples", "equal", "estimated"))
     if choice == "estimated":

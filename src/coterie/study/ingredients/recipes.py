@@ -13,7 +13,7 @@ from ...checks import InputError, call
 from ...graphs.matrices import refuse_unjoined
 from ...privacy.mechanisms.partners import FEATURES
 from ...similarity.partners import ESTIMATES
-from .contexts import Context, file_of, named
+from .contexts import Context, file_of, without_graph
 from .links import graph, head, layers, mixing
 from .partners import biases, precision, radius, reference, sizes, weights
 
@@ -54,47 +54,47 @@ def ingredients_of(factory: Callable[..., Any]) -> list[str]:
     return names
 
 
-def is_told(name: str, choice: str) -> bool:
+def is_from_truth(name: str, choice: str) -> bool:
     """Whether an ingredient is made from what nobody knows: true clusters or optima.
 
-    >>> is_told("weights", "water_filling(2)"), is_told("weights", "uniform")
-    (True, False)
+    >>> [is_from_truth("weights", name) for name in ("water_filling(2)", "uniform")]
+    [True, False]
     """
     # A client's name may be any text.
     if name in ("reference", *OF_MODELS) or file_of(choice):
         return False
     told = ("clusters", "optima", "biases", "water_filling")
-    return name in RECIPES and call(name, named(choice))[0] in told
+    return name in RECIPES and call(name, without_graph(choice))[0] in told
 
 
-def is_measured(name: str, choice: str) -> bool:
+def is_from_data(name: str, choice: str) -> bool:
     """Whether an ingredient is made from the clients' data, beyond their sizes.
 
-    >>> is_measured("radius", "transport"), is_measured("weights", "clusters")
+    >>> is_from_data("radius", "transport"), is_from_data("weights", "clusters")
     (True, False)
     """
     if file_of(choice) or name not in ("weights", "radius"):
         return False
-    word = call(name, named(choice))[0].removeprefix("unlabelled_")
+    word = call(name, without_graph(choice))[0].removeprefix("unlabelled_")
     return word in (*ESTIMATES, "transport", "cosine")
 
 
-def is_told_with_noise(name: str, choice: str) -> bool:
+def can_have_noise(name: str, choice: str) -> bool:
     """Whether a measured ingredient can be made of what clients tell with noise.
 
-    >>> [is_told_with_noise("weights", f"{name}(9)") for name in ("mmd", "sliced")]
+    >>> [can_have_noise("weights", f"{name}(9)") for name in ("mmd", "sliced")]
     [True, False]
     """
-    if name != "weights" or not is_measured(name, choice):
+    if name != "weights" or not is_from_data(name, choice):
         return False
-    return call(name, named(choice))[0].removeprefix("unlabelled_") in FEATURES
+    return call(name, without_graph(choice))[0].removeprefix("unlabelled_") in FEATURES
 
 
-def once(context: Context) -> Ingredients:
+def cached_ingredients(context: Context) -> Ingredients:
     """Ingredients for this context, each of them made when it is asked for first."""
 
     @functools.cache
-    def made(name: str, choice: str | None) -> Any:
+    def make(name: str, choice: str | None) -> Any:
         if choice is None:
             choice = context.kind  # of the edges of [graph]
         recipe, _ = RECIPES[name]
@@ -104,7 +104,7 @@ def once(context: Context) -> Ingredients:
         edges = context.edges if name in ("graph", "mixing", "weights") else None
         if choice is None and (name == "weights" or edges is None):
             _, choice = RECIPES[name]
-        found = made(name, choice)
+        found = make(name, choice)
         if edges is not None:
             if found is None:
                 found = torch.ones(len(context.federation), len(context.federation))

@@ -9,8 +9,13 @@ from .accounting.releases import (
 )
 from .accounting.spending import CellAccount, charge_partners, summary_line, summary_of
 from .mechanisms.blanks import without_data
-from .mechanisms.guards import Guard, guard_of, guarded, refuse_unsummed
-from .mechanisms.partners import refuse_measured, refuse_uncounted, telling_of, told_for
+from .mechanisms.guards import Guard, guard_of, make_guard, refuse_unsummed
+from .mechanisms.partners import (
+    partner_releases,
+    refuse_made_from_data,
+    refuse_uncounted_choices,
+    releases_before,
+)
 
 __all__ = [
     "CellAccount",
@@ -18,17 +23,17 @@ __all__ = [
     "charge_partners",
     "exact_epsilon",
     "guard_of",
-    "guarded",
-    "refuse_measured",
-    "refuse_uncounted",
+    "make_guard",
+    "partner_releases",
+    "refuse_made_from_data",
+    "refuse_uncounted_choices",
     "refuse_unsummed",
+    "releases_before",
     "releases_of",
     "spent_of",
     "stopped_text",
     "summary_line",
     "summary_of",
-    "telling_of",
-    "told_for",
     "without_data",
     "worst_epsilon",
 ]

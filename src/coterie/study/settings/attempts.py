@@ -20,7 +20,7 @@ _FAILED = 2.0
 """Training has failed where the loss ends above this many times that of the start."""
 
 
-def settings_of(setup: Setup, folder: AnyFolder) -> FoundSettings | None:
+def find_or_load_settings(setup: Setup, folder: AnyFolder) -> FoundSettings | None:
     """The settings that were found for a setup, now or in an earlier run.
 
     They are kept in the folder. None: the study gives all of them.
@@ -46,7 +46,7 @@ def with_settings(study: Study, entry: Entry, found: FoundSettings | None) -> En
     return replace(entry, options=options_of(found, entry))
 
 
-def trained(
+def train_with_retries(
     train: Callable[[Entry], Cell],
     setup: Setup,
     entry: Entry,

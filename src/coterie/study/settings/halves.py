@@ -51,7 +51,7 @@ def find_settings(setup: Setup) -> FoundSettings:
     cost = simulation.measure(setup.x)
     measured = simulation.samples.measured
     assert measured is not None  # by the line above
-    curvature = division.joined(measured.curvature)
+    curvature = division.join(measured.curvature)
     found = FoundSettings(
         setup.seed,
         takes_whole(study, setup.module),
@@ -67,7 +67,7 @@ def find_settings(setup: Setup) -> FoundSettings:
         # Where clients differ, a model of all needs more than one of a group.
         found = replace(found, decay=own, shared_decay=min(own, ours))
         found = replace(found, scores=alone, shared_scores=shared)
-    total = float(division.joined(cost.to(setup.x.device)).sum())
+    total = float(division.join(cost.to(setup.x.device)).sum())
     return replace(found, gradients=total)
 
 
@@ -120,7 +120,7 @@ def _scores_by_decay(
             oracle = simulation.at(place, purpose="decay")
             x = train(oracle, x, k, steps)
             found = simulation.evaluate(x, "validation")[objective.score]
-            total[place] += division.joined(found).double().cpu() / 2
+            total[place] += division.join(found).double().cpu() / 2
             cost += oracle.gradients
     known = total.isfinite().all(0) & (setup.federation.train.size.cpu() >= _ENOUGH)
     if not bool(known.any()):

@@ -31,7 +31,7 @@ from ...config import Entry
 from ...setup import Setup
 from ..mechanisms.answers import answers_until
 from ..mechanisms.guards import Guard, guard_of, steps_asked
-from ..mechanisms.partners import told_for
+from ..mechanisms.partners import releases_before
 
 Cost = Tensor | list[Counter[Step]]
 """(N,) mu^2, or the steps of each client."""
@@ -93,7 +93,7 @@ def _cost_of_samples(
                 "another name of the study."
             ) from None
         planned = with_noise(asked.rounds, Noises(noise, noise))
-        told = steps_of(Ledger(len(setup.federation), told_for(setup, entry)))
+        told = steps_of(Ledger(len(setup.federation), releases_before(setup, entry)))
         planned[0] = [a + b for a, b in zip(planned[0], told, strict=True)]
     nothing = [Counter[Step]() for _ in setup.federation.clients]
     return reduce(_both, [planned[t] for t in rounds], nothing)
@@ -103,7 +103,7 @@ def _both(some: list[Counter[Step]], more: list[Counter[Step]]) -> list[Counter[
     return [a + b for a, b in zip(some, more, strict=True)]
 
 
-def charged(state: State, cost: Cost, guard: Guard, t: int) -> State:
+def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
     """The state of a run that has paid for lost rounds, too.
 
     Whoever receives rows by the method's verbs is taken to have received all of them.
@@ -162,9 +162,9 @@ def spent_in(state: Any) -> Cost | None:
     return None
 
 
-def without_told(cost: Cost, setup: Setup, entry: Entry) -> Cost:
+def without_partners(cost: Cost, setup: Setup, entry: Entry) -> Cost:
     """The same without what was told to choose partners, which is charged apart."""
-    before = told_for(setup, entry)
+    before = releases_before(setup, entry)
     if not before:
         return cost
     if isinstance(cost, Tensor):

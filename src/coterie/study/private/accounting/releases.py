@@ -78,7 +78,7 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
     if privacy is None:
         return {}
     if isinstance(state, Counted):
-        return _listed(spent_by_pairs(state, privacy.delta), clients)
+        return _pair_table(spent_by_pairs(state, privacy.delta), clients)
     if not isinstance(state, Guarded | GuardedFlow):
         return {}
     if len(clients) > SNAPSHOT_CLIENTS:  # so many pairs are not kept
@@ -87,7 +87,7 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
         squares = by_pairs(events_of(state.ledger), len(clients))
     else:  # anybody may come to see what is made of it
         squares = state.spent[:, None].repeat(1, len(clients) + 1).fill_diagonal_(0)
-    return _listed(epsilons(squares, privacy.delta), clients)
+    return _pair_table(epsilons(squares, privacy.delta), clients)
 
 
 def exact_epsilon(state: Counted, study: Study) -> Tensor:
@@ -107,7 +107,7 @@ def _kinds_of_receivers(state: Guarded | GuardedFlow) -> Tensor:
     return torch.tensor([gossip or bool((~to_server).any()), bool(to_server.any())])
 
 
-def _listed(found: Tensor, clients: Tensor) -> dict[str, Tensor]:
+def _pair_table(found: Tensor, clients: Tensor) -> dict[str, Tensor]:
     """A row for each client and receiver of (N, K + 1) who is told anything."""
     peers = clients if found.shape[1] > 2 else torch.tensor([PEERS])
     sender, receiver = (found > 0).nonzero().unbind(1)

@@ -39,11 +39,11 @@ from ....records.ledgers import (
 )
 from ....types import State
 from ...config import Entry, Study
-from ...divided import first
+from ...division import from_first
 from ...setup import Setup
 from ..mechanisms.guards import guard_of
-from ..mechanisms.partners import telling_of
-from .charges import charged, cost_of, spent_in, without_told, worst_of
+from ..mechanisms.partners import partner_releases
+from .charges import charge, cost_of, spent_in, without_partners, worst_of
 
 _AHEAD = 1.0
 """Seconds of rounds that are reserved at once."""
@@ -120,9 +120,9 @@ class CellAccount:
         self._file = reserved_file(folder, entry.label, setup.seed)
         kept = Reservations()
         if self._fresh:
-            kept = first(self._group, lambda: read_reserved(self._file))
+            kept = from_first(self._group, lambda: read_reserved(self._file))
         attempts = [cell.attempt, *(each.attempt for each in kept.rounds)]
-        known = self._known()
+        known = self._entries()
         latest = _is_latest(cell, kept, known)
         # What an older folder does not know of stays charged where it was.
         self.lost = lost_rounds(kept.rounds, cell) if latest else []
@@ -136,10 +136,10 @@ class CellAccount:
         self._last = self._next - 1  # that is reserved
         self._since, self._block = time.monotonic(), 1
 
-    def _known(self) -> list[LedgerEntry]:
+    def _entries(self) -> list[LedgerEntry]:
         """What the ledger of the data has of this algorithm and seed."""
         assert self._ledger is not None  # asked with [privacy]
-        every = first(self._group, self._ledger.entries)
+        every = from_first(self._group, self._ledger.entries)
         name = self._run, self._entry.label, self._setup.seed
         return [each for each in every if (each.run, each.label, each.seed) == name]
 
@@ -167,7 +167,7 @@ class CellAccount:
         if self._fresh:
             mine = Reserved(self.attempt, self._next, self._last)
             kept = Reservations(self._number, (*self.lost, mine))
-            first(self._group, lambda: write_reserved(self._file, kept))
+            from_first(self._group, lambda: write_reserved(self._file, kept))
 
     def _charge(self, state: State, more: Sequence[int], t: int) -> None:
         """Writes into the ledger of the data what is spent, and may be until round t.
@@ -186,19 +186,19 @@ class CellAccount:
         lost = [] if spent is not None else [*self._lost_numbers()]
         spent_text: Any = 0.0 if unit == "client" else []
         if spent is not None:
-            spent_text = worst_of(without_told(spent, setup, entry))
+            spent_text = worst_of(without_partners(spent, setup, entry))
         reserved: Any = 0.0 if unit == "client" else []
         if more or lost:
             cost = cost_of(setup, entry, [*lost, *more], quick=True)
             reserved = None
             if cost is not None:
                 told = 0 in more  # whose cost has that of choosing partners
-                cost = without_told(cost, setup, entry) if told else cost
+                cost = without_partners(cost, setup, entry) if told else cost
                 reserved = worst_of(cost)
         name = self._run, entry.label, setup.seed, unit
         kept = self._number, self.attempt
         written = LedgerEntry(*name, t, spent_text, reserved, *kept)
-        first(self._group, lambda: ledger.write(written))
+        from_first(self._group, lambda: ledger.write(written))
 
     def _lost_numbers(self) -> Iterator[int]:
         for each in self.lost:
@@ -211,7 +211,7 @@ class CellAccount:
             cost = cost_of(self._setup, self._entry, rounds)
             assert cost is not None  # not asked to be quick
             guard = guard_of(self._setup, self._entry)
-            state = charged(cell.state, cost, guard, cell.t)
+            state = charge(cell.state, cost, guard, cell.t)
             cell = replace(cell, state=state, repeated=cell.repeated + len(rounds))
         return replace(cell, attempt=self.attempt)
 
@@ -227,11 +227,11 @@ class CellAccount:
             t, state = r.t, r.state
             yield r
 
-    def saved(self, cell: Cell) -> None:
+    def on_saved(self, cell: Cell) -> None:
         """A checkpoint has what was spent until then."""
         self._next, self.lost = cell.t + 1, []
 
-    def interrupted(self, cell: Cell) -> None:
+    def on_interrupted(self, cell: Cell) -> None:
         """The cell was saved in good order.
 
         In one process one round has begun since, at most. Several processes learn of a
@@ -240,21 +240,21 @@ class CellAccount:
         """
         if self._ledger is None:
             return
-        self.saved(cell)
+        self.on_saved(cell)
         self._last = min(self._last, max(self._begun, cell.t + 1))
         self._keep()
         self._charge(cell.state, range(cell.t + 1, self._last + 1), self._last)
 
-    def finished(self, cell: Cell) -> None:
+    def on_finished(self, cell: Cell) -> None:
         """All rounds were trained."""
         if self._ledger is not None:
-            self.saved(cell)
+            self.on_saved(cell)
             self._charge(cell.state, (), cell.t)
 
 
 def charge_partners(setup: Setup, run: str, ledger: DataLedger) -> None:
     """Writes down what clients tell to choose partners, before they tell it."""
-    telling, privacy = telling_of(setup), setup.study.privacy
+    telling, privacy = partner_releases(setup), setup.study.privacy
     if telling and privacy is not None:
         client = privacy.unit == "client"
         cost: Any = sum((r.sensitivity / (r.noise or math.nan)) ** 2 for r in telling)
@@ -265,10 +265,10 @@ def charge_partners(setup: Setup, run: str, ledger: DataLedger) -> None:
             cost = math.inf
         name = run, PARTNERS, setup.seed, privacy.unit
         entry = LedgerEntry(*name, 0, cost, 0.0 if client else [])
-        first(setup.simulation.group, lambda: ledger.write(entry))
+        from_first(setup.simulation.group, lambda: ledger.write(entry))
 
 
-def together(
+def total_epsilon(
     entries: Iterable[LedgerEntry], unit: str, delta: float
 ) -> tuple[float, bool]:
     """The epsilon of entries for whoever sees all of them, and whether it has all.
@@ -302,8 +302,8 @@ def summary_of(study: Study, run: str, ledger: DataLedger) -> dict[str, Any]:
     privacy = study.privacy
     assert privacy is not None  # asked of studies that have it
     unit, delta, every = privacy.unit, privacy.delta, ledger.entries()
-    mine, own_complete = together([e for e in every if e.run == run], unit, delta)
-    everything, complete = together(every, unit, delta)
+    mine, own_complete = total_epsilon([e for e in every if e.run == run], unit, delta)
+    everything, complete = total_epsilon(every, unit, delta)
     left_out = {e.run for e in every if unit == "client" and e.unit == "sample"}
     return {
         "unit": unit,

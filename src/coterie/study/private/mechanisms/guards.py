@@ -47,7 +47,7 @@ from ...setup import Setup
 from .answers import answers_of
 from .blanks import without_data
 from .budgets import Least, least_of_rounds, least_of_samples, refuse_spent
-from .partners import refuse_unnoised, told_for
+from .partners import refuse_unnoised, releases_before
 
 
 class Guard(NamedTuple):
@@ -76,7 +76,7 @@ def guard_of(setup: Setup, entry: Entry, *, held: bool = False) -> Guard:
     """
     key = _settings(entry), held
     if key not in setup.guards:
-        setup.guards[key] = guarded(setup, entry, held=held)
+        setup.guards[key] = make_guard(setup, entry, held=held)
     return setup.guards[key]
 
 
@@ -94,7 +94,7 @@ def _seed(setup: Setup, entry: Entry) -> int:
     return seeds.key(setup.seed, "run", _name(setup, entry))
 
 
-def guarded(
+def make_guard(
     setup: Setup,
     entry: Entry,
     hearing: Hearing = lambda it: it,
@@ -119,13 +119,13 @@ def guarded(
         integer("privacy.colluders", privacy.colluders, at_least=1, at_most=most)
     method = setup.algorithm(entry)
     if privacy.unit == "sample":
-        return _guarded_samples(setup, entry, method, hearing, held)
+        return _guard_samples(setup, entry, method, hearing, held)
     if study.time is not None:
-        return _guarded_in_time(setup, entry, method)
-    return _guarded_clients(setup, entry, method, hearing, held, witness)
+        return _guard_in_time(setup, entry, method)
+    return _guard_clients(setup, entry, method, hearing, held, witness)
 
 
-def _guarded_clients(
+def _guard_clients(
     setup: Setup,
     entry: Entry,
     method: Algorithm,
@@ -156,7 +156,7 @@ def _guarded_clients(
     except InputError as refusal:
         raise _refusal(entry, refusal) from None
     loss_clip = usual_loss_clip(setup.federation)
-    before = told_for(setup, entry)
+    before = releases_before(setup, entry)
     told = totals(before, n)
     mechanism = privacy.mechanism(
         units, _seed(setup, entry), loss_clip, before=float(told.max())
@@ -217,7 +217,7 @@ def _limits(setup: Setup, *, held: bool = False) -> Limits:
     return limits._replace(of_all=min(limits.of_all, most))
 
 
-def _guarded_samples(
+def _guard_samples(
     setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing, held: bool
 ) -> Guard:
     privacy, simulation = setup.study.privacy, setup.simulation
@@ -250,7 +250,9 @@ def _guarded_samples(
         columns=setup.x.shape[1],
     )
     silent = not begin.sent and not first.sent
-    noises, planned = _planned(setup, entry, method, tried, silent=silent, held=held)
+    noises, planned = _plan_samples(
+        setup, entry, method, tried, silent=silent, held=held
+    )
     _refuse_inexact(setup, 1.0, noises.training)
     if planned is not None and not planned.sends:  # what stays at home needs no noise
         clip, loss_clip = math.inf, None
@@ -262,11 +264,11 @@ def _guarded_samples(
         held_out_noise=noises.held_out,
     )
     mechanism = Mechanism(privacy.clip, noises.training, setup.seed)
-    private = counted(hearing(method), clients, planned, told_for(setup, entry))
+    private = counted(hearing(method), clients, planned, releases_before(setup, entry))
     return Guard(private, mechanism, [], clients, blank=tried, planned=planned)
 
 
-def _planned(
+def _plan_samples(
     setup: Setup,
     entry: Entry,
     method: Algorithm,
@@ -292,7 +294,7 @@ def _planned(
             "models without data: [privacy] needs `noise` for it, and no `budget` "
             f"({refusal})"
         ) from None
-    told = steps_of(Ledger(n, told_for(setup, entry)))
+    told = steps_of(Ledger(n, releases_before(setup, entry)))
     if not asked.sends:
         noises = Noises(0.0, 0.0)
     elif privacy.epsilon is not None:
@@ -330,7 +332,7 @@ def _participants(setup: Setup) -> list[Bool[Tensor, " n"]]:
     return [participants(n, run.participation, setup.seed, t) for t in rounds]
 
 
-def _guarded_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
+def _guard_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     privacy = setup.study.privacy
     if method.flow is None:
         raise InputError(

@@ -10,25 +10,25 @@ from ...config import Entry, Study, algorithm_factory
 from ...identity import choosing_of
 from ...ingredients import (
     RECIPES,
+    can_have_noise,
     ingredients_of,
-    is_measured,
-    is_told_with_noise,
+    is_from_data,
 )
 from ...setup import Setup
 
 
-def _measured(entry: Entry) -> Iterator[tuple[str, str]]:
+def _choices_from_data(entry: Entry) -> Iterator[tuple[str, str]]:
     """Names and texts of what an entry has made from data."""
     for name in ingredients_of(algorithm_factory(entry.name)):
         choice = str(entry.options.get(name, RECIPES[name][1]))
-        if is_measured(name, choice):
+        if is_from_data(name, choice):
             yield name, choice
 
 
-def refuse_measured(study: Study) -> None:
+def refuse_made_from_data(study: Study) -> None:
     """Refuses all that a private study would make from data."""
     for entry in study.algorithms if study.privacy is not None else []:
-        for name, choice in _measured(entry):
+        for name, choice in _choices_from_data(entry):
             raise InputError(
                 f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
                 "before training, which is not audited: it must be known or come from "
@@ -36,7 +36,7 @@ def refuse_measured(study: Study) -> None:
             )
 
 
-def refuse_uncounted(study: Study) -> None:
+def refuse_uncounted_choices(study: Study) -> None:
     """Refuses what a private study cannot make from data, before these are touched."""
     privacy = study.privacy
     if privacy is None:
@@ -44,7 +44,7 @@ def refuse_uncounted(study: Study) -> None:
     for entry in study.algorithms:
         refuse_unnoised(study, entry)
     if privacy.partners is not None and not any(
-        map(any, map(_measured, study.algorithms))
+        map(any, map(_choices_from_data, study.algorithms))
     ):
         raise InputError(
             "`privacy.partners` is for weights that are made from data, such as "
@@ -54,11 +54,11 @@ def refuse_uncounted(study: Study) -> None:
 
 def refuse_unnoised(study: Study, entry: Entry) -> None:
     """Refuses ingredients that cannot be made of what clients tell with noise."""
-    for name, choice in _measured(entry):
+    for name, choice in _choices_from_data(entry):
         why = "cannot be made of what clients tell with noise"
         if study.time is not None:
             why = "is not counted with [time]"
-        elif is_told_with_noise(name, choice):
+        elif can_have_noise(name, choice):
             continue
         raise InputError(
             f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
@@ -67,18 +67,22 @@ def refuse_unnoised(study: Study, entry: Entry) -> None:
         )
 
 
-def telling_of(setup: Setup) -> list[Release]:
+def partner_releases(setup: Setup) -> list[Release]:
     """All that clients tell of their data before a study can be trained."""
     choosing = choosing_of(setup.study, setup.seed, setup.read)
     if choosing is None:
         return []
-    asked = {choice for entry in setup.study.algorithms for choice in _measured(entry)}
+    asked = {
+        choice
+        for entry in setup.study.algorithms
+        for choice in _choices_from_data(entry)
+    }
     return [each for _ in asked for each in choosing.releases(2)]
 
 
-def told_for(setup: Setup, entry: Entry) -> tuple[Release, ...]:
+def releases_before(setup: Setup, entry: Entry) -> tuple[Release, ...]:
     """What clients tell of their data before an entry can be trained."""
     choosing = choosing_of(setup.study, setup.seed, setup.read)
-    if choosing is None or not any(_measured(entry)):
+    if choosing is None or not any(_choices_from_data(entry)):
         return ()
     return choosing.releases(len(setup.federation))

@@ -17,7 +17,7 @@ from coterie.data import Table
 from coterie.records import Folder
 from coterie.seeds import generator
 from coterie.study.config import study_of
-from coterie.study.divided import Division, read_once
+from coterie.study.division import Division, read_once
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm
 from support.study_runs import together
@@ -259,7 +259,7 @@ def test_processes_must_agree_on_the_study(tmp_path):
 def test_processes_that_tell_different_things_are_named():
     def tell(group):
         name = "gap" if group.rank == 1 else "norm"
-        return Division(group, 4).told({name: 1.0})
+        return Division(group, 4).join_info({name: 1.0})
 
     message = r"process 0 tells \['norm'\] and process 1 tells \['gap'\]"
     with pytest.raises(InputError, match=message):

@@ -46,22 +46,22 @@ class Division(NamedTuple):
         """Where the clients at hand stand among all."""
         return block(self.clients, self.group)
 
-    def joined(self, rows: Tensor) -> Tensor:
+    def join(self, rows: Tensor) -> Tensor:
         """The rows of all clients, in every process."""
         return self.group.join(rows.contiguous(), blocks(self.clients, self.group.size))
 
-    def joined_samples(self, values: Tensor, sizes: Tensor) -> Tensor:
+    def join_samples(self, values: Tensor, sizes: Tensor) -> Tensor:
         """The values of all clients' samples, where each client has so many of them."""
         counts = sizes.cpu().split(blocks(self.clients, self.group.size))
         return self.group.join(values.contiguous(), [int(c.sum()) for c in counts])
 
-    def collected(self, rows: Tensor) -> Tensor | None:
+    def collect(self, rows: Tensor) -> Tensor | None:
         """The rows of all clients, in process 0."""
         counts = blocks(self.clients, self.group.size)
         found = self.group.collect([rows.contiguous()], counts)
         return None if found is None else found[0]
 
-    def told(self, info: dict[str, Tensor | float]) -> dict[str, Tensor | float]:
+    def join_info(self, info: dict[str, Tensor | float]) -> dict[str, Tensor | float]:
         """What a round tells, with the rows of all clients."""
         if self.group.size == 1:
             return info
@@ -80,10 +80,10 @@ class Division(NamedTuple):
             return value
         if name == "weights" and len(value) == self.clients:
             return value  # all of them, in every process
-        return self.joined(value.to_dense())
+        return self.join(value.to_dense())
 
 
-def first(group: Group, call: Callable[[], Found]) -> Found:
+def from_first(group: Group, call: Callable[[], Found]) -> Found:
     """What process 0 finds, or the error that it meets, in every process."""
     found: tuple[Any, str, str] = (None, "", "")
     if group.rank == 0:
@@ -102,7 +102,7 @@ def first(group: Group, call: Callable[[], Found]) -> Found:
 def only_first(group: Group, call: Callable[[], Found]) -> Found | None:
     """What process 0 finds, there alone; the error that it meets, in every process."""
     kept = list[Found]()
-    first(group, lambda: kept.append(call()))
+    from_first(group, lambda: kept.append(call()))
     return kept[0] if kept else None
 
 
@@ -127,12 +127,12 @@ def read_once(group: Group, read: Callable[[], Table]) -> Table:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
             except OSError:  # no space: nobody finds anything there
                 folder = os.devnull
-            return _laid_down(table, Path(folder))
+            return _write_large(table, Path(folder))
 
-        table, large, folder = first(group, lay_down)
+        table, large, folder = from_first(group, lay_down)
         try:
             mapped: dict[str, Any] = {
-                name: _mapped(Path(folder) / name, of) for name, of in large.items()
+                name: _map_file(Path(folder) / name, of) for name, of in large.items()
             }
             found = table._replace(**mapped)
         except (OSError, RuntimeError):
@@ -141,7 +141,7 @@ def read_once(group: Group, read: Callable[[], Table]) -> Table:
     return read() if found is None else found
 
 
-def _laid_down(table: Table, folder: Path) -> tuple[Table, dict[str, Tensor], str]:
+def _write_large(table: Table, folder: Path) -> tuple[Table, dict[str, Tensor], str]:
     """The table without its large tensors, and what these are like, without storage."""
     large = {
         name: value
@@ -159,7 +159,7 @@ def _laid_down(table: Table, folder: Path) -> tuple[Table, dict[str, Tensor], st
     return table._replace(**nothing), alike, str(folder)
 
 
-def _mapped(path: Path, alike: Tensor) -> Tensor:
+def _map_file(path: Path, alike: Tensor) -> Tensor:
     """The tensor in a file; what is written to it stays in this process."""
     size = alike.numel()
     if path.stat().st_size != size * alike.itemsize:
@@ -175,7 +175,7 @@ def refuse_any(group: Group, message: str) -> None:
         raise TrainingError(reasons[0])
 
 
-def refuse_others(group: Group, what: str) -> None:
+def refuse_different_studies(group: Group, what: str) -> None:
     """Refuses processes that were started with different studies."""
     said = group.gather(what)
     for rank, other in enumerate(said):
@@ -199,7 +199,7 @@ class SharedFolder:
         return self._folder.path
 
     def _first(self, call: Callable[[], Found]) -> Found:
-        return first(self._group, call)
+        return from_first(self._group, call)
 
     def describe(
         self,
@@ -241,7 +241,7 @@ class SharedFolder:
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
     ) -> None:
         """Keeps the models of `clients`, or of `newcomers`, which process 0 has."""
-        rows = self._division.collected(x) if of == "clients" else x
+        rows = self._division.collect(x) if of == "clients" else x
 
         def keep() -> None:
             assert rows is not None  # in process 0
