@@ -17,7 +17,7 @@ from torch import Tensor
 import coterie as co
 from coterie.cli import Claim, lead, run_shown
 from coterie.data import Federation, divide, load
-from coterie.report import chosen
+from coterie.report import chosen_options
 from coterie.study.config import Study
 from coterie.study.experiment import Result
 from coterie.study.setup import federation_of
@@ -145,7 +145,7 @@ def scores_of(result: Result) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     if result.records.trials.empty:
         return table
-    options = chosen(result.records).reset_index()
+    options = chosen_options(result.records).reset_index()
     return table.merge(options, on=["algorithm", "seed"], how="left")
 
 
@@ -288,7 +288,7 @@ def accuracy_table(result: Result) -> pd.DataFrame:
             "samples": 100 * groups["right"].sum() / groups["test"].sum(),
         }
     )
-    options = chosen(records).reset_index()
+    options = chosen_options(records).reset_index()
     return table.reset_index().merge(options, on=["algorithm", "seed"], how="left")
 
 

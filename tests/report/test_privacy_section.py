@@ -10,7 +10,7 @@ import pytest
 from coterie.checks import InputError
 from coterie.privacy import epsilon_of, mu_of
 from coterie.report.pages import write_report
-from coterie.report.privacy import privacy_section, spending, told
+from coterie.report.privacy import epsilon_curves, epsilon_matrix, privacy_section
 from coterie.report.privacy.officer import NOT_COVERED
 from coterie.scores import epsilon_by_role
 from coterie.scores.roles import promised_to
@@ -93,7 +93,7 @@ def test_a_report_says_of_which_algorithms_the_server_saw_sums_alone(guarded):
 
 
 def test_curves_of_epsilon_end_where_the_noise_was_found_for(guarded):
-    figure = spending(guarded)
+    figure = epsilon_curves(guarded)
     worst = {t.name: list(t.y) for t in figure.data if t.showlegend}
     assert worst["local"] == [0, 0, 0, 0]
     assert worst["fedavg"][0] == 0 and worst["fedavg"] == sorted(worst["fedavg"])
@@ -101,16 +101,16 @@ def test_curves_of_epsilon_end_where_the_noise_was_found_for(guarded):
 
 
 def test_the_matrix_has_a_column_for_the_server_where_there_is_one(guarded):
-    assert told(guarded, "fedavg").data[0].z.shape == (4, 5)
-    assert told(guarded, "all_for_one").data[0].z.shape == (4, 4)
+    assert epsilon_matrix(guarded, "fedavg").data[0].z.shape == (4, 5)
+    assert epsilon_matrix(guarded, "all_for_one").data[0].z.shape == (4, 4)
     with pytest.raises(InputError, match="no releases of 'local'"):
-        told(guarded, "local")
+        epsilon_matrix(guarded, "local")
 
 
 def test_without_privacy_there_is_no_section(free):
     assert privacy_section(free) == ""
     with pytest.raises(InputError, match="needs \\[privacy\\]"):
-        spending(free)
+        epsilon_curves(free)
 
 
 def test_the_report_begins_with_epsilon_and_has_the_page_of_an_officer(tmp_path):

@@ -21,7 +21,12 @@ from coterie.report.opening.notices import (
     weak_local_text,
 )
 from coterie.report.opening.nouns import amounts_of, client_nouns
-from coterie.report.opening.pictures import client_gains, cut_names, gained, limits
+from coterie.report.opening.pictures import (
+    axis_limits,
+    client_gains,
+    clients_with_cut_intervals,
+    gain_table,
+)
 from coterie.report.opening.verdicts import headline, notices_of, verdict_of
 from coterie.scores.finals import score_of, unit_of
 from coterie.types import ALONE, EVERYBODY
@@ -428,11 +433,11 @@ def test_few_test_samples_are_noticed_and_long_intervals_cut():
     )
     every = replace(records, clients=records.clients.assign(test=6))
     assert small_text(every).startswith("Every hospital has fewer than 20 test samples")
-    table = gained(some, "ditto")
+    table = gain_table(some, "ditto")
     table.loc[3, ["low", "high"]] = [-90.0, 180.0]
-    low, high = limits(table)
+    low, high = axis_limits(table)
     assert low > -20 and high < 100
-    assert cut_names(records, "ditto") == []
+    assert clients_with_cut_intervals(records, "ditto") == []
 
 
 def test_a_picture_ends_beyond_every_point_so_that_its_arrow_is_seen():
@@ -444,7 +449,7 @@ def test_a_picture_ends_beyond_every_point_so_that_its_arrow_is_seen():
             "test": [100, 100, 6],
         }
     )
-    low, high = limits(table)
+    low, high = axis_limits(table)
     assert low == -1.5 and 16.0 < high < 17.0
 
 

@@ -27,11 +27,11 @@ from coterie.models import MEASURES
 from coterie.models.jackknife import sample_values, steps
 from coterie.scores.intervals import (
     Estimate,
-    Trials,
+    Observations,
     client_estimates,
     mean_estimates,
 )
-from coterie.scores.ranges import is_skew, of_difference
+from coterie.scores.ranges import difference_interval, is_skew
 
 CLIENTS, SAMPLES = 8, 20
 GAIN = np.linspace(-0.3, 0.7, CLIENTS)
@@ -240,13 +240,13 @@ def covered(name: str, found: Federations, design: Design) -> tuple[float, float
     client = client + CLIENTS * number
     sample = sample + SAMPLES * (client + client.max() * seed * (not design.shared))
     step = step_of(name, found.label).ravel()
-    trials = Trials(first.ravel(), seed, client, sample, name in COUNTED, step)
+    trials = Observations(first.ravel(), seed, client, sample, name in COUNTED, step)
     tables = (second - first, second, first) if is_skew(name) else (second - first,)
     each = [trials._replace(values=values.ravel()) for values in tables]
     truth = truths(design.spread)[name]
-    one = of_difference(name, *(client_estimates(part)[1] for part in each))
+    one = difference_interval(name, *(client_estimates(part)[1] for part in each))
     single = inside(one, np.tile(truth, len(first)))
-    mean = of_difference(name, *(mean_estimates(part, number) for part in each))
+    mean = difference_interval(name, *(mean_estimates(part, number) for part in each))
     return float(single.mean()), float(inside(mean, truth.mean()).mean())
 
 

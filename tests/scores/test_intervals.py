@@ -8,7 +8,7 @@ from scipy.special import ndtr
 from scipy.stats import t as student
 
 from coterie.scores.intervals import (
-    Trials,
+    Observations,
     client_estimates,
     mean_estimate,
     mean_estimates,
@@ -17,14 +17,14 @@ from coterie.scores.intervals import (
 )
 
 
-def trials_of(d: np.ndarray, *, shared: bool, proportion: bool = False) -> Trials:
+def trials_of(d: np.ndarray, *, shared: bool, proportion: bool = False) -> Observations:
     """Of d (seeds, clients, samples); seeds have the same test samples, or others."""
     seed, client, sample = np.indices(d.shape)
     sample = sample + d.shape[2] * client
     if not shared:
         sample = sample + d.shape[1] * d.shape[2] * seed
     flat = (part.ravel() for part in (d, seed, client, sample))
-    return Trials(*flat, proportion=proportion)
+    return Observations(*flat, proportion=proportion)
 
 
 def test_one_seed_gives_the_paired_interval_of_student() -> None:
@@ -92,7 +92,7 @@ def test_the_order_of_trials_and_the_names_of_seeds_do_not_matter() -> None:
     trials = trials_of(rng.normal(size=(3, 4, 5)), shared=True)
     order = rng.permutation(len(trials.values))
     values, seed, client, sample = (part[order] for part in trials[:4])
-    other = Trials(values, 7 - 2 * seed, client, sample + 1000)
+    other = Observations(values, 7 - 2 * seed, client, sample + 1000)
     for one, two in zip(mean_estimate(trials), mean_estimate(other), strict=True):
         assert one == pytest.approx(two)
     one, two = client_estimates(trials)[1], client_estimates(other)[1]
@@ -107,7 +107,7 @@ def test_means_of_groups_are_those_of_each_group_alone() -> None:
         group = np.array([0, 1, 1, 0, 2, 1])[trials.client]
         found = mean_estimates(trials, group)
         for k in range(3):
-            mine = Trials(*(part[group == k] for part in trials[:4]), proportion)
+            mine = Observations(*(part[group == k] for part in trials[:4]), proportion)
             alone = np.stack(mean_estimate(mine))
             np.testing.assert_allclose([value[k] for value in found], alone)
 
@@ -126,7 +126,7 @@ def test_a_client_with_one_test_sample_is_not_judged_but_counts() -> None:
     rng = np.random.default_rng(4)
     trials = trials_of(rng.normal(size=(2, 3, 4)), shared=True)
     kept = (trials.client != 1) | (trials.sample == 4)
-    few = Trials(*(part[kept] for part in trials[:4]))
+    few = Observations(*(part[kept] for part in trials[:4]))
     _, found = client_estimates(few)
     assert np.isnan(found.error[1]) and np.isinf(found.high[1])
     assert np.isfinite(found.high[[0, 2]]).all()
@@ -245,7 +245,9 @@ def test_seeds_that_share_some_samples_are_covered_too() -> None:
                 values = 0.5 + liked[client, sample] + 0.5 * rng.normal(size=20)
                 names = np.full(20, seed), np.full(20, client), 40 * client + sample
                 parts.append((values, *names))
-        trials = Trials(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+        trials = Observations(
+            *(np.concatenate(part) for part in zip(*parts, strict=True))
+        )
         found = mean_estimate(trials)
         inside += bool(found.low <= 0.5 <= found.high)
     assert 0.9 <= inside / REPETITIONS <= 0.98
@@ -263,9 +265,9 @@ def test_intervals_of_newcomers_cover_what_a_newcomer_is_to_expect() -> None:
         seed, place, _ = np.indices(values.shape)
         client, sample = place + 2 * seed, np.arange(values.size)
         parts = (values.ravel(), seed.ravel(), client.ravel(), sample)
-        found = newcomer_estimate(Trials(*parts))
+        found = newcomer_estimate(Observations(*parts))
         inside.append(found.low <= 0.3 <= found.high)
-        only = newcomer_estimate(Trials(*(part[:20] for part in parts)))
+        only = newcomer_estimate(Observations(*(part[:20] for part in parts)))
         mean = worth[0].mean()  # with one seed, of its newcomers
         alone.append(only.low <= mean <= only.high)
     assert 0.9 <= np.mean(inside) <= 0.98

@@ -14,7 +14,7 @@ from coterie.records import Records
 from coterie.scores import client_scores, gain_of
 from coterie.scores.gains import newcomers_estimate
 from coterie.scores.intervals import Estimate
-from coterie.scores.ranges import is_skew, of_difference, of_score
+from coterie.scores.ranges import difference_interval, is_skew, score_interval
 from coterie.study.experiment import run_study
 from support.made_records import make_records, with_outcomes
 from support.tiny_studies import LINEAR, made
@@ -36,36 +36,40 @@ def test_every_measure_of_ours_has_a_range() -> None:
 
 
 def test_shares_and_their_differences_end_where_they_can() -> None:
-    assert ends(of_score("accuracy", about(0.9, 0.3))) == (pytest.approx(0.6), 1)
-    assert ends(of_score("auc", about(0.1, 0.3))) == (0, pytest.approx(0.4))
-    assert ends(of_difference("f1", about(0.5, 4.0))) == (-1, 1)
-    assert ends(of_difference("f1", about(0.5, 0.3))) == pytest.approx((0.2, 0.8))
+    assert ends(score_interval("accuracy", about(0.9, 0.3))) == (pytest.approx(0.6), 1)
+    assert ends(score_interval("auc", about(0.1, 0.3))) == (0, pytest.approx(0.4))
+    assert ends(difference_interval("f1", about(0.5, 4.0))) == (-1, 1)
+    assert ends(difference_interval("f1", about(0.5, 0.3))) == pytest.approx((0.2, 0.8))
     for free in ("loss", "mine"):
-        assert ends(of_difference(free, about(0.5, 4.0))) == (-3.5, 4.5)
+        assert ends(difference_interval(free, about(0.5, 4.0))) == (-3.5, 4.5)
 
 
 def test_what_is_unknown_stays_unknown() -> None:
     unknown = about(0.5, math.inf)
     score = about(0.25, math.inf)
     for measure in ("accuracy", "r2", "rmse", "loss"):
-        assert ends(of_score(measure, unknown)) == (-math.inf, math.inf)
+        assert ends(score_interval(measure, unknown)) == (-math.inf, math.inf)
         own = (score, score) if is_skew(measure) else ()
-        found = of_difference(measure, unknown, *own)
+        found = difference_interval(measure, unknown, *own)
         assert ends(found) == (-math.inf, math.inf)
 
 
 def test_a_measure_of_ones_own_with_our_name_may_be_what_ours_cannot() -> None:
-    found = of_score("accuracy", about(90.0, 2.0))  # in per cent
+    found = score_interval("accuracy", about(90.0, 2.0))  # in per cent
     assert found.low[0] <= 90 <= found.high[0]
 
 
 def test_errors_are_less_sure_the_larger_they_are() -> None:
     """The error at the far end is larger as the distance from the best value is."""
-    assert ends(of_score("rmse", about(2.0, 1.0))) == pytest.approx((1, 2 + 1 * 3 / 2))
-    assert ends(of_score("rmse", about(2.0, 3.0))) == pytest.approx((0, 2 + 3 * 5 / 2))
+    assert ends(score_interval("rmse", about(2.0, 1.0))) == pytest.approx(
+        (1, 2 + 1 * 3 / 2)
+    )
+    assert ends(score_interval("rmse", about(2.0, 3.0))) == pytest.approx(
+        (0, 2 + 3 * 5 / 2)
+    )
     # R2 of 0.6 is 0.4 from its best value.
-    assert ends(of_score("r2", about(0.6, 0.1))) == pytest.approx((0.475, 0.7))
-    assert ends(of_score("r2", about(0.6, 0.8))) == pytest.approx((-1.8, 1))
+    assert ends(score_interval("r2", about(0.6, 0.1))) == pytest.approx((0.475, 0.7))
+    assert ends(score_interval("r2", about(0.6, 0.8))) == pytest.approx((-1.8, 1))
 
 
 def test_a_difference_is_skew_as_its_parts_are() -> None:
@@ -73,27 +77,31 @@ def test_a_difference_is_skew_as_its_parts_are() -> None:
     a, b = 0.5 * 0.6, 0.5 * 0.8  # of the difference's own width
     low = 1 - math.hypot(a, b * (1 + b / 1))
     high = 1 + math.hypot(a * (1 + a / 2), b)
-    assert ends(of_difference("mae", gap, first, second)) == pytest.approx((low, high))
+    assert ends(difference_interval("mae", gap, first, second)) == pytest.approx(
+        (low, high)
+    )
     # R2 that are as far below 1 as these are above 0.
     first, second, gap = about(-1.0, 0.6), about(0.0, 0.8), about(-1.0, 0.5)
-    found = of_difference("r2", gap, first, second)
+    found = difference_interval("r2", gap, first, second)
     assert ends(found) == pytest.approx((-high, -low))
 
 
 def test_what_two_models_have_in_common_makes_no_difference_less_sure() -> None:
     """Errors of both are known badly, and their difference is known well."""
     both, gap = about(1.0, 0.9), about(0.0, 0.01)
-    low, high = ends(of_difference("rmse", gap, both, both))
+    low, high = ends(difference_interval("rmse", gap, both, both))
     assert high == -low == pytest.approx(0.01, rel=0.01)
-    assert ends(of_difference("rmse", about(0.0, 0.0), both, both)) == (0, 0)
+    assert ends(difference_interval("rmse", about(0.0, 0.0), both, both)) == (0, 0)
 
 
 def test_models_without_errors_are_known_exactly() -> None:
     none = about(0.0, 0.0)
-    assert ends(of_score("rmse", none)) == (0, 0)
-    assert ends(of_difference("rmse", none, none, none)) == (0, 0)
+    assert ends(score_interval("rmse", none)) == (0, 0)
+    assert ends(difference_interval("rmse", none, none, none)) == (0, 0)
     some = about(1.0, 0.5)
-    assert ends(of_difference("rmse", some, some, none)) == pytest.approx((0.5, 1.75))
+    assert ends(difference_interval("rmse", some, some, none)) == pytest.approx(
+        (0.5, 1.75)
+    )
 
 
 def scored_by(measure: str, *, higher_is_better: bool) -> Records:

@@ -14,7 +14,7 @@ from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_noise
 from coterie.privacy.accounting.calibration import Noises, with_noise
 from coterie.privacy.mechanisms import Planned, counted, foreseen_steps, receivers
 from coterie.records.cells import pack
-from coterie.report.privacy import privacy_section, told
+from coterie.report.privacy import epsilon_matrix, privacy_section
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.private.accounting import releases
@@ -220,7 +220,7 @@ def test_whoever_rows_come_to_from_neighbour_to_neighbour_may_know_all(tmp_path)
     spent, found = last_epsilons(result), pairs(result)
     assert found == {(k, v): spent[k] for k in range(5) for v in range(5) if k != v}
     assert "other clients" in privacy_section(result.records)
-    matrix = told(result.records, "decentralised_sgd").data[0].z
+    matrix = epsilon_matrix(result.records, "decentralised_sgd").data[0].z
     assert matrix.shape == (5, 5) and (matrix > 0).sum() == 20
 
 

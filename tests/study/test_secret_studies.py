@@ -9,7 +9,7 @@ import pytest
 from coterie.checks import InputError
 from coterie.export.cards import privacy_text
 from coterie.export.runs import load
-from coterie.report.privacy import privacy_section, spending
+from coterie.report.privacy import epsilon_curves, privacy_section
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, run_study
 from support.study_runs import stopped, together
@@ -118,7 +118,7 @@ def test_epsilon_is_for_simulation_only_where_noise_is_seeded(tmp_path, source, 
     section = privacy_section(result.records).lower()
     assert ("simulation only: the noise comes from the seed" in section) == said
     assert ("this is simulation only" in section) == said
-    axis = spending(result.records).layout.yaxis.title.text
+    axis = epsilon_curves(result.records).layout.yaxis.title.text
     assert axis == ("epsilon (simulation only)" if said else "epsilon")
     trained = load(result.folder).trained(1)
     line = privacy_text(result.records, trained)

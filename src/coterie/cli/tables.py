@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..checks import several
-from ..scores.finals import Score, marked
+from ..scores.finals import Score, annotate_label
 from ..scores.words import in_bytes, percent
 from .terminal import out
 
@@ -185,7 +185,9 @@ def _print_rows(
     rows = [row for part in parts for _, row in part.iterrows()]
     cells = {name: [text(row) for row in rows] for name, text in columns.items()}
     names = [
-        marked(str(row.name), *(bool(row.get(k, False)) for k in ("oracle", "failed")))
+        annotate_label(
+            str(row.name), *(bool(row.get(k, False)) for k in ("oracle", "failed"))
+        )
         for row in rows
     ]
     for number, chunk in enumerate(_fitting(names, cells)):

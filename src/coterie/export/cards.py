@@ -22,11 +22,11 @@ from ..models import OBJECTIVES
 from ..privacy.mechanisms.noise import simulated_text
 from ..records import Records
 from ..records.cells import CONSTANT
-from ..scores.baselines import over_baseline
-from ..scores.finals import Score, baseline_of, planned_algorithms, score_of
+from ..scores.baselines import gain_over_baseline
+from ..scores.caching import with_cache
+from ..scores.finals import Score, local_label, planned_algorithms, score_of
 from ..scores.gains import client_scores, gain_of, newcomer_score
 from ..scores.intervals import Estimate
-from ..scores.keeping import keeping
 from ..scores.roles import promised_to
 from ..scores.summaries import costs_of
 from ..scores.words import as_many, in_bytes, large, seconds_of
@@ -75,7 +75,7 @@ def _render(template: str, **data: object) -> Markup:
 
 def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
     """The page of one model, of which model.json says what it is `about`."""
-    records = keeping(records)  # until the page is made
+    records = with_cache(records)  # until the page is made
     module, own, _ = about["model"]["name"].partition(":")
     then, now = about["versions"]["trained"], about["versions"]["exported"]
     page = _render(
@@ -147,7 +147,7 @@ def _scores(records: Records, trained: Trained) -> dict[str, Any]:
     A client that joined after training is a `newcomer`, who may have trained `alone`.
     """
     score, client, seed = score_of(records), trained.client, trained.seed
-    labels, local = [trained.label], baseline_of(records)
+    labels, local = [trained.label], local_label(records)
     if local is not None and local != trained.label:
         labels.append(local)
     late = records.newcomers
@@ -180,7 +180,7 @@ def _gain(records: Records, trained: Trained) -> str | dict[str, Any] | None:
     Returns:
         A word where nothing is compared, None where nothing can be.
     """
-    score, local = score_of(records), baseline_of(records)
+    score, local = score_of(records), local_label(records)
     if trained.label == local:
         return "alone"
     if local is None:
@@ -189,7 +189,7 @@ def _gain(records: Records, trained: Trained) -> str | dict[str, Any] | None:
     if trained.client not in gain.clients.index:
         return None
     row = {str(k): column[trained.client] for k, column in gain.clients.items()}
-    lead = over_baseline(records, trained.label, CONSTANT)
+    lead = gain_over_baseline(records, trained.label, CONSTANT)
     leads = {} if lead is None else lead.clients["mean"].to_dict()
     return {
         "seeds": several(gain.seeds, "seed"),
@@ -242,7 +242,7 @@ def _partners(records: Records, trained: Trained) -> dict[str, Any]:
 
 
 def _costs(records: Records, label: str) -> dict[str, str]:
-    own, local = costs_of(records, label), baseline_of(records)
+    own, local = costs_of(records, label), local_label(records)
     alone = costs_of(records, local)["gradients"] if local not in (None, label) else 0
     times = own["gradients"] / alone if alone > 0 else 0
     return {

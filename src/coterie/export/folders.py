@@ -22,7 +22,7 @@ from ..data.looking.sources import is_npz
 from ..models import MEASURES, OBJECTIVES
 from ..records import Records
 from ..records.files import sealed_json, write
-from ..scores.finals import baseline_of, labels_of
+from ..scores.finals import labels_of, local_label
 from ..scores.summaries import favourite_of, lacks_choice
 from ..scores.words import some_of
 from .cards import card
@@ -64,7 +64,7 @@ def default_label(records: Records) -> str:
     truth, the one with the best mean validation score at the last round. Training alone
     where there is no other.
     """
-    local = baseline_of(records)
+    local = local_label(records)
     others = [a for a in labels_of(records) if a != local and a not in records.oracles]
     if lacks_choice(records):
         raise InputError(
@@ -235,7 +235,7 @@ def _meant(
         label = default_label(run.records)
         checked = (run.records.clients["validation"] > 0).any()
         chosen = _CHOSEN if checked else _ONLY
-        chosen = _ALONE if label == baseline_of(run.records) else chosen
+        chosen = _ALONE if label == local_label(run.records) else chosen
     if seed is None:
         seed = next((s for a, s in run.ended() if a == label), None)
     return label, seed, chosen

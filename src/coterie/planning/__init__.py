@@ -11,20 +11,20 @@ costs.
 from .links import LinkPlan, MessageNetwork, network_of, plan_links
 from .pilot import PilotTraining, run_pilot
 from .plans import Plan, plan_study
-from .private import Cost, plan_privacy
+from .private import PrivacyCost, plan_privacy
 from .prospects import PilotFindings, Prospect, Prospects, prospects_of
-from .waiting import Waiting, waiting_of
+from .waiting import WaitingCost, waiting_of
 
 __all__ = [
-    "Cost",
     "LinkPlan",
     "MessageNetwork",
     "PilotFindings",
     "PilotTraining",
     "Plan",
+    "PrivacyCost",
     "Prospect",
     "Prospects",
-    "Waiting",
+    "WaitingCost",
     "network_of",
     "plan_links",
     "plan_privacy",

@@ -137,7 +137,7 @@ def outlook_of(
     clear = (gain > width * gain_error) | (loss_gain > width * loss_error)
     clear &= gain > 0
     helped = clear | ((gain > gain_error) & (loss_gain > -width * loss_error))
-    low, high = _narrowed(low, high, clear, now)
+    low, high = _narrow_interval(low, high, clear, now)
     before, after = _share_of(now), _share_of(then)
     ratio = np.where(before > after, after / np.maximum(before, 1e-9), 1.0)
     most = np.append(sizes.sum() / sizes, len(sizes))
@@ -198,7 +198,7 @@ def _worth(
     return 1 / (1 - np.minimum(part, 1 - 1 / most))
 
 
-def _narrowed(
+def _narrow_interval(
     low: Float[np.ndarray, " c"],
     high: Float[np.ndarray, " c"],
     clear: np.ndarray,

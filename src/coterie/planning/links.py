@@ -43,7 +43,7 @@ class LinkPlan(NamedTuple):
     after: Speed  # the links that stay are used as often as `rates` say
 
     @property
-    def removed(self) -> list[tuple[str, str, float]]:
+    def removed_links(self) -> list[tuple[str, str, float]]:
         """Both ends and the delay of every link to leave out, the slowest first."""
         edges, delays, names = self.network
         gone = [e for e, rate in enumerate(self.rates.tolist()) if rate == 0]

@@ -14,7 +14,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from ..data.federation import short_name
 from ..report.html import render
 from ..report.matrices import CATEGORIES, heat_map, names_on_both_axes
-from ..report.styles import client_ticks, escape, finish, merged
+from ..report.styles import client_ticks, escape, finish, merge_specs
 from .plans import advice, worth_of
 from .prospects import structure_of
 
@@ -91,7 +91,7 @@ def _links(plan: Plan) -> go.Figure:
         order = leaves_list(linkage(place, "average", optimal_ordering=True))
     weights = plan.weights[np.ix_(order, order)]
     names = [escape(short_name(plan.names, plan.clients[i])) for i in order]
-    looks = merged(CATEGORIES, names_on_both_axes(names))
+    looks = merge_specs(CATEGORIES, names_on_both_axes(names))
     return finish([heat_map(weights[None], names)], looks, "Suggested weights", 560)
 
 

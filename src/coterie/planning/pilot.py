@@ -115,7 +115,7 @@ def run_pilot(
             (quarters[2:], quarters[:2]),
         )
     ]
-    found = combined(federation.train.size, looks)
+    found = combine_comparisons(federation.train.size, looks)
     first, second = (
         found._replace(
             squared=one.squared.cpu().numpy(), floor=math.sqrt(2) * found.floor
@@ -130,28 +130,31 @@ def _fold(
     learn: list[Federation],
     judge: list[Federation],
     train: PilotTraining,
-) -> Look:
+) -> GradientComparison:
     """Gradients on the quarters that judge, at models of those that learn.
 
     Groups are found on the quarters that judge, so that the others can be used to try
     what is proposed.
     """
-    clients = simulate(together(*learn))
+    clients = simulate(union_of(*learn))
     first, second = (simulate(part) for part in judge)
     own = clients.federation.train.size
     sizes = first.federation.train.size, second.federation.train.size
     groups = torch.zeros(len(own), dtype=torch.long)
     for _ in range(_PASSES):
-        algorithm = grouped(groups, own.cpu(), lr=train.lr, steps=train.steps)
+        algorithm = fedavg_in_groups(groups, own.cpu(), lr=train.lr, steps=train.steps)
         models = train.models(algorithm, clients)
-        seen = look(first, second, models, groups, sizes)
-        before, groups = groups, torch.from_numpy(groups_of(combined(2 * own, [seen])))
+        seen = compare_gradients(first, second, models, groups, sizes)
+        before, groups = (
+            groups,
+            torch.from_numpy(groups_of(combine_comparisons(2 * own, [seen]))),
+        )
         if bool((same_cluster(before) == same_cluster(groups)).all()):
             break
     return seen
 
 
-def grouped(
+def fedavg_in_groups(
     groups: Int[Tensor, " n"], sizes: Tensor, *, lr: float, steps: int
 ) -> Algorithm:
     """FedAvg in every group."""
@@ -167,7 +170,7 @@ def grouped(
     return Algorithm(lambda x, oracle: State(x, velocity(rule, x), 0), step)
 
 
-def together(*parts: Federation) -> Federation:
+def union_of(*parts: Federation) -> Federation:
     """The federation with the training samples of all of these."""
     everybody = torch.arange(len(parts[0]))
     pieces = [part.train.rows(everybody) for part in parts]
@@ -183,7 +186,7 @@ def whole_gradient(clients: Clients, g: Tensor, x: Tensor) -> Tensor:
     return clients.whole().grad(x)
 
 
-class Look(NamedTuple):
+class GradientComparison(NamedTuple):
     """What two independent parts of every client's samples say."""
 
     squared: Float[Tensor, "n n"]
@@ -192,13 +195,13 @@ class Look(NamedTuple):
     dimension: float
 
 
-def look(
+def compare_gradients(
     first: Federated,
     second: Federated,
     x: Float[Tensor, "n d"],
     groups: Int[Tensor, " n"],
     sizes: tuple[Tensor, Tensor],
-) -> Look:
+) -> GradientComparison:
     """Distances of gradients at the models of clients, and their noise.
 
     With independent gradients a_i and b_i of two parts, <a_i - a_j, b_i - b_j> has mean
@@ -232,15 +235,15 @@ def look(
         dimensions.append(dimension)
     # |a - b|^2 has mean sigma^2 (1 / m_a + 1 / m_b).
     m = [size.to(x.device).double() for size in sizes]
-    return Look(
-        _between(squared, groups.to(x.device)),
+    return GradientComparison(
+        _average_between_groups(squared, groups.to(x.device)),
         floor,
         2 * trace / (1 / m[0] + 1 / m[1]),
         float(np.mean(dimensions)),
     )
 
 
-def _between(
+def _average_between_groups(
     squared: Float[Tensor, "n n"], groups: Int[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
     """Distances both ways; of two groups, all pairs get the mean over them.
@@ -264,7 +267,9 @@ def groups_of(found: PilotFindings) -> Int[np.ndarray, " n"]:
     return fcluster(tree, 2 * noise, "distance").astype(np.int64)
 
 
-def combined(sizes: Int[Tensor, " n"], seen: list[Look]) -> PilotFindings:
+def combine_comparisons(
+    sizes: Int[Tensor, " n"], seen: list[GradientComparison]
+) -> PilotFindings:
     """What one look or two independent ones at the same clients say together."""
     squared, floor, variance = (
         torch.stack(part).cpu().numpy()
@@ -272,14 +277,14 @@ def combined(sizes: Int[Tensor, " n"], seen: list[Look]) -> PilotFindings:
     )
     return PilotFindings(
         squared.mean(0),
-        steadied(floor) / math.sqrt(len(seen)),
-        steadied(variance),
+        shrink_to_mean(floor) / math.sqrt(len(seen)),
+        shrink_to_mean(variance),
         float(np.mean([one.dimension for one in seen])),
         sizes.cpu().numpy().astype(np.float64),
     )
 
 
-def steadied(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
+def shrink_to_mean(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
     """The mean of looks at positive values, drawn to that over clients.
 
     So far, on a logarithmic scale, as the looks of a client differ compared with

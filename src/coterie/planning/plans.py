@@ -104,7 +104,7 @@ class Plan:
             "name": full_name(self.names, self.clients[i]),
             "verdict": told,
             "collect": collect if told == OPEN else 0,
-            "sure": in_words(told, float(self.outlook.chance[i])),
+            "sure": how_sure(told, float(self.outlook.chance[i])),
             "partners": ", ".join(
                 short_name(self.names, self.clients[j]) for j in partners
             ),
@@ -164,7 +164,7 @@ class Plan:
 
     def _for_all(self) -> str:
         times = float(self.outlook.times[-1])
-        sure = in_words(self.verdict, float(self.outlook.chance[-1]))
+        sure = how_sure(self.verdict, float(self.outlook.chance[-1]))
         if self.verdict == JOIN:
             return f"Join: {sure}."
         if self.verdict == ALONE:
@@ -287,10 +287,10 @@ def worth_of(row: Row, *, interval: bool = False) -> str:
     return f"{row['worth']:.2g}{ends}"
 
 
-def in_words(told: str, chance: float) -> str:
+def how_sure(told: str, chance: float) -> str:
     """How sure it is, given the chance that joining is worthwhile.
 
-    >>> in_words("join", 0.99), in_words("collect first", 0.85)
+    >>> how_sure("join", 0.99), how_sure("collect first", 0.85)
     ('very likely worth it', 'likely worth it')
     """
     if told == JOIN:
@@ -346,14 +346,14 @@ def plan_study(
     large, left_out = large_enough(everybody)
     setup = prepare(asked, seed, everybody.select(large) if left_out else everybody)
     lr = _safe_lr(setup) if lr is None else lr
-    tick = _counted(progress, 16 * rounds)
+    tick = _round_counter(progress, 16 * rounds)
     train = PilotTraining(setup.x[0], lr, steps, rounds, seed, tick)
-    pilot, trial = _trained(setup, train)
+    pilot, trial = _run_pilot_and_trial(setup, train)
     sizes = pilot.findings.sizes
-    measure, cost = _measured(setup, trial)
+    measure, cost = _measure_with_class(setup, trial)
     planned = np.full(len(sizes), float(samples)) if samples else sizes
     then = prospects_of(pilot.findings._replace(sizes=planned))
-    now = tried(pilot.findings)
+    now = prospects_in_trial(pilot.findings)
     outlook = outlook_of(cost, trial["loss"], sizes, planned, now, then)
     return Plan(
         study,
@@ -366,13 +366,17 @@ def plan_study(
         planned,
         pilot.findings,
         outlook,
-        np.where(_joining(outlook)[:, None], then.likely.weights, np.eye(len(sizes))),
+        np.where(
+            _clients_to_join(outlook)[:, None], then.likely.weights, np.eye(len(sizes))
+        ),
         len(everybody),
         (*everybody.left_out, *left_out),
     )
 
 
-def _measured(setup: Setup, trial: dict[str, Trial]) -> tuple[ShownMeasure, Trial]:
+def _measure_with_class(
+    setup: Setup, trial: dict[str, Trial]
+) -> tuple[ShownMeasure, Trial]:
     """The measure of a study, by a name that also says which class it is about."""
     measure, cost = measure_of(setup.simulation.objective, trial)
     of = setup.federation
@@ -388,7 +392,7 @@ def _safe_lr(setup: Setup) -> float:
     return min(_USUAL_LR, 1 / float(measured.curvature.max()))
 
 
-def _joining(outlook: Outlook) -> Bool[np.ndarray, " n"]:
+def _clients_to_join(outlook: Outlook) -> Bool[np.ndarray, " n"]:
     """Who was better with others in the trial, by enough that joining may be worth it.
 
     All others learn alone.
@@ -396,7 +400,9 @@ def _joining(outlook: Outlook) -> Bool[np.ndarray, " n"]:
     return outlook.helped & (outlook.worth[2, :-1] >= WORTHWHILE)
 
 
-def _trained(setup: Setup, train: PilotTraining) -> tuple[Pilot, dict[str, Trial]]:
+def _run_pilot_and_trial(
+    setup: Setup, train: PilotTraining
+) -> tuple[Pilot, dict[str, Trial]]:
     """A pilot, and a trial of the weights that its halves would give."""
 
     def simulate(part: Federation) -> Simulation:
@@ -405,16 +411,18 @@ def _trained(setup: Setup, train: PilotTraining) -> tuple[Pilot, dict[str, Trial
         return clients
 
     pilot = run_pilot(setup.federation, simulate, train)
-    first, second = (tried(half).likely.weights for half in pilot.halves)
+    first, second = (prospects_in_trial(half).likely.weights for half in pilot.halves)
     return pilot, run_trial(setup.federation, simulate, (first, second), train)
 
 
-def tried(found: PilotFindings) -> Prospects:
+def prospects_in_trial(found: PilotFindings) -> Prospects:
     """What the findings promise for the samples of a trial."""
     return prospects_of(found._replace(sizes=SHARE * found.sizes))
 
 
-def _counted(progress: Callable[[int, int], None], rounds: int) -> Callable[[], None]:
+def _round_counter(
+    progress: Callable[[int, int], None], rounds: int
+) -> Callable[[], None]:
     """Counts rounds, of which there may be several times as many."""
     done = itertools.count(1)
 

@@ -33,7 +33,7 @@ _AROUND = (0.5, 1.0, 2.0)
 """An epsilon is tried with its half and its double, to see what more would buy."""
 
 
-class Cost(NamedTuple):
+class PrivacyCost(NamedTuple):
     """A method trained with an epsilon, and what it reached."""
 
     label: str
@@ -52,7 +52,7 @@ def plan_privacy(
     epsilon: float | None = None,
     delta: float | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> list[Cost]:
+) -> list[PrivacyCost]:
     """What every method of a study would reach, by epsilon.
 
     Args:
@@ -69,10 +69,12 @@ def plan_privacy(
     number("epsilon", middle, at_least=least, at_most=most)
     setup = prepare(replace(study, privacy=None), study.run.seeds[0])
     tried = [math.inf, *(middle * factor for factor in reversed(_AROUND))]
-    found: list[Cost] = []
+    found: list[PrivacyCost] = []
     total = len(study.algorithms) * len(tried)
     for entry in study.algorithms:
-        found += _tried(setup, entry, settings, tried, progress, total, len(found))
+        found += _try_epsilons(
+            setup, entry, settings, tried, progress, total, len(found)
+        )
     return found
 
 
@@ -85,7 +87,7 @@ def _settings(study: Study, epsilon: float | None, delta: float | None) -> Priva
     return replace(given, delta=given.delta if delta is None else delta, budget=None)
 
 
-def _tried(
+def _try_epsilons(
     setup: Setup,
     entry: Entry,
     settings: Privacy,
@@ -93,25 +95,29 @@ def _tried(
     progress: Callable[[int, int], None],
     total: int,
     done: int,
-) -> list[Cost]:
+) -> list[PrivacyCost]:
     found = []
     for epsilon in epsilons:
         private = None if epsilon == math.inf else replace(settings, epsilon=epsilon)
         here = replace(setup, study=replace(setup.study, privacy=private))
         try:
             noise = 0.0 if private is None else guard_of(here, entry).mechanism.noise
-            score, releases, roles = _trained(here, entry)
+            score, releases, roles = _train_and_score(here, entry)
         except InputError as refusal:
-            found += [Cost(entry.label, epsilon, 0, 0, math.nan, str(refusal))]
+            found += [PrivacyCost(entry.label, epsilon, 0, 0, math.nan, str(refusal))]
             if private is not None:
                 break  # less of it is refused, too
             continue
-        found.append(Cost(entry.label, epsilon, noise, releases, score, "", roles))
+        found.append(
+            PrivacyCost(entry.label, epsilon, noise, releases, score, "", roles)
+        )
         progress(done + len(found), total)
     return found
 
 
-def _trained(setup: Setup, entry: Entry) -> tuple[float, float, dict[str, float]]:
+def _train_and_score(
+    setup: Setup, entry: Entry
+) -> tuple[float, float, dict[str, float]]:
     """The mean validation score after the planned rounds, and what was released.
 
     How often, and what that tells each role.

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from ..algorithms.all_for_one import all_for_one
 from ..data.federation import Federation
 from ..similarity.samples import deal_samples
-from .pilot import PilotTraining, Simulate, grouped, together
+from .pilot import PilotTraining, Simulate, fedavg_in_groups, union_of
 
 SHARE = 0.75
 """Of a client's training samples, that models of a trial learn from."""
@@ -55,13 +55,13 @@ def run_trial(
     for e, judge in enumerate(quarters):
         rest = [quarter for k, quarter in enumerate(quarters) if k != e]
         weights = torch.from_numpy(proposed[e // 2])
-        alone = grouped(nobody, nobody + 1, lr=train.lr, steps=train.steps)
+        alone = fedavg_in_groups(nobody, nobody + 1, lr=train.lr, steps=train.steps)
         blend = all_for_one(weights, lr=train.lr, steps=train.steps)
         found.append([])
         for algorithm, learn in (
             (alone, rest[e // 2]),
-            (alone, together(*rest)),
-            (blend, together(*rest)),
+            (alone, union_of(*rest)),
+            (blend, union_of(*rest)),
         ):
             clients = simulate(replace(learn, test=judge.train))
             models = train.models(algorithm, clients)

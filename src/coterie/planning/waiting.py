@@ -16,7 +16,7 @@ _TASKS = 1000
 """So many tasks of each client are looked at; a trace is repeated."""
 
 
-class Waiting(NamedTuple):
+class WaitingCost(NamedTuple):
     """Rounds in which everybody waits, against tasks in which nobody does."""
 
     round: float  # mean time of a round: of its slowest task
@@ -25,7 +25,7 @@ class Waiting(NamedTuple):
     weights: Float64[Tensor, " n"]  # of the losses that constant small steps minimise
 
 
-def waiting_of(clock: Clock, clients: int) -> Waiting:
+def waiting_of(clock: Clock, clients: int) -> WaitingCost:
     """What it would save these clients not to wait.
 
     With equal tasks, `speed_up` is `mean_m s_max / s_m`, as in Table 3.2; times that
@@ -35,7 +35,7 @@ def waiting_of(clock: Clock, clients: int) -> Waiting:
     times = clock.durations(names, torch.zeros_like(names), _TASKS)
     mean, longest = times.mean(1), float(times.max(0).values.mean())
     rate = 1 / checks.positive("times", mean, clients)
-    return Waiting(
+    return WaitingCost(
         longest,
         float((longest / mean).mean()),
         1 - mean / longest,
@@ -43,7 +43,7 @@ def waiting_of(clock: Clock, clients: int) -> Waiting:
     )
 
 
-def in_words(found: Waiting, names: list[str]) -> list[str]:
+def waiting_sentences(found: WaitingCost, names: list[str]) -> list[str]:
     """The same for people."""
     slow = int(found.idle.argmin())
     share, even = float(found.weights[slow]), 1 / len(names)

@@ -128,8 +128,8 @@ class Records:
     names: tuple[str, ...] = ()  # of the clients, by identity; () where they have none
     features: tuple[str, ...] = ()  # their names, where they have some
     classes: tuple[str, ...] = ()  # of the labels 0, 1, ...
-    # What was found of these tables, by question; None: keep nothing, they may change
-    kept: dict[Any, Any] | None = field(default=None, init=False, compare=False)
+    # Results computed from these tables, by question; None where they may still change
+    cache: dict[Any, Any] | None = field(default=None, init=False, compare=False)
 
     def name_of(self, client: int) -> str:
         """What a client is called in a sentence: "Chur", or "client 3"."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .progress import curves, sharpness
     from .searches import trials
     from .tables import (
-        chosen,
+        chosen_options,
         client_summary,
         confusion_of,
         measure_summary,
@@ -39,8 +39,8 @@ __getattr__ = late_names(
         "matrices": "collaboration partners reliability similarity_map",
         "pages": "write_figure write_report",
         "searches": "trials",
-        "tables": "chosen client_summary confusion_of measure_summary newcomer_summary "
-        "partner_counts reliability_of",
+        "tables": "chosen_options client_summary confusion_of measure_summary "
+        "newcomer_summary partner_counts reliability_of",
         "timelines": "delays timeline",
         "waiting": "wait_summary",
     },
@@ -54,7 +54,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "baseline_summary",
-    "chosen",
+    "chosen_options",
     "client_summary",
     "clients",
     "collaboration",

@@ -15,25 +15,25 @@ from ..graphs.layouts import places
 from ..records import Records
 from ..scores.finals import (
     CROWD,
-    baseline_of,
-    by_cluster,
     cluster_means,
     cluster_name,
     final_scores,
     is_crowd,
+    local_label,
+    mean_over_seeds,
     newcomer_gains,
     newcomer_labels,
     newcomer_scores,
-    over_seeds,
     population,
     score_of,
+    sort_by_cluster,
     worst_decile,
 )
 from ..scores.gains import Gain, gain_of
 from ..scores.summaries import favourite_of
 from .styles import (
     LABELLED,
-    Drawn,
+    PlotSpec,
     bold,
     boxes,
     button,
@@ -44,11 +44,11 @@ from .styles import (
     finish,
     heading,
     menu_of,
-    merged,
+    merge_specs,
     panels,
     styles_of,
     tick_names,
-    upright,
+    vertical_line,
     whiskers,
 )
 
@@ -65,14 +65,17 @@ def gains(records: Records) -> go.Figure:
         InputError: without results of `local`, or of anything to compare with it.
     """
     score, styles = score_of(records), styles_of(records)
-    others = [label for label in styles if label != baseline_of(records)]
+    others = [label for label in styles if label != local_label(records)]
     found = {label: gain_of(records, label) for label in others}
     first = favourite_of(records)
     if is_crowd(records):
         means = {a: gain.clients["mean"] * score.unit for a, gain in found.items()}
         traces, axis = boxes(means, styles, dots=False)
-        looks: Drawn = {"yaxis": axis, "xaxis": {"title": {"text": escape(score.gain)}}}
-        looks["shapes"] = [upright(0, _ALONE)]
+        looks: PlotSpec = {
+            "yaxis": axis,
+            "xaxis": {"title": {"text": escape(score.gain)}},
+        }
+        looks["shapes"] = [vertical_line(0, _ALONE)]
         title = "Gain over training alone, per client"
         return finish(traces, looks, title, 160, others)
     return _gain_bars(records, found, first)
@@ -138,7 +141,7 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
 
 def _sorted_inside_clusters(records: Records, gain: Gain) -> pd.DataFrame:
     """The clients by cluster, and inside each those first that gain most."""
-    table = by_cluster(population(records))
+    table = sort_by_cluster(population(records))
     group = (table["cluster"] != table["cluster"].shift()).cumsum()
     gained = gain.clients["mean"].reindex(table["client"]).to_numpy()
     return table.iloc[np.lexsort((-gained, group))].reset_index(drop=True)
@@ -151,7 +154,7 @@ def spread(records: Records) -> go.Figure:
     to the extremes, the diamond is the mean of the worst tenth of the clients.
     """
     score, styles = score_of(records), styles_of(records)
-    means = {a: over_seeds(records, final_scores(records, a)) for a in styles}
+    means = {a: mean_over_seeds(records, final_scores(records, a)) for a in styles}
     named = {a: values.rename(records.name_of) for a, values in means.items()}
     traces, axis = boxes(named, styles, dots=not is_crowd(records))
     worst = {
@@ -177,7 +180,7 @@ def newcomers(records: Records) -> go.Figure:
     Raises:
         InputError: when the records have no newcomers.
     """
-    score, styles, local = score_of(records), styles_of(records), baseline_of(records)
+    score, styles, local = score_of(records), styles_of(records), local_label(records)
     labels = newcomer_labels(records)
     if not labels:
         raise InputError("the records have no newcomers.")
@@ -198,9 +201,9 @@ def newcomers(records: Records) -> go.Figure:
     crowd = max(len(series) for series in values.values()) > CROWD
     traces, axis = boxes(named, styles, dots=not crowd)
     across = {"title": {"text": escape(words)}, "tickformat": ticks}
-    looks: Drawn = {"yaxis": axis, "xaxis": across}
+    looks: PlotSpec = {"yaxis": axis, "xaxis": across}
     if words == score.gain:
-        looks["shapes"] = [upright(0, _ALONE)]
+        looks["shapes"] = [vertical_line(0, _ALONE)]
     return finish(traces, looks, title, 160, labels)
 
 
@@ -209,7 +212,7 @@ def clients(records: Records) -> go.Figure:
 
     Above CROWD clients, means of each cluster stand for its clients.
     """
-    score, table = score_of(records), by_cluster(population(records))
+    score, table = score_of(records), sort_by_cluster(population(records))
     single = not is_crowd(records)
     parts = ["train", "validation", "test"]
     names = [escape(records.name_of(client)) for client in table["client"]]
@@ -228,7 +231,7 @@ def clients(records: Records) -> go.Figure:
         }
         traces.append(common | bar | {"xaxis": "x", "yaxis": "y"})
     for label, style in styles_of(records).items():
-        values = over_seeds(records, final_scores(records, label))
+        values = mean_over_seeds(records, final_scores(records, label))
         if single:
             values = values.reindex(table["client"])
         else:
@@ -244,9 +247,9 @@ def clients(records: Records) -> go.Figure:
         traces.append(common | dots | {"xaxis": "x2", "yaxis": "y2"})
     ticks = tick_names(records, table["client"]) if single else names
     lower = {"title": {"text": escape(score.axis)}, "tickformat": score.ticks}
-    own: Drawn = {"yaxis": {"title": {"text": "samples"}}, "yaxis2": lower}
+    own: PlotSpec = {"yaxis": {"title": {"text": "samples"}}, "yaxis2": lower}
     own |= {"xaxis2": client_ticks(ticks, single=single), "barmode": "stack"}
-    looks = merged(panels(2, 0.06), own)
+    looks = merge_specs(panels(2, 0.06), own)
     title = "Means over the clients of each cluster"
     if single:
         looks |= cluster_bounds(table, rows=2)
@@ -275,14 +278,14 @@ def network(records: Records) -> go.Figure:
     dots, title, menus = _draw_clients(records, place, order)
     traces = [_links(place, edges), dots]
     traces = _tell_links_apart(traces, menus, records, place, edges, seed)
-    bare: Drawn = {"visible": False, "showgrid": False, "zeroline": False}
+    bare: PlotSpec = {"visible": False, "showgrid": False, "zeroline": False}
     bare["range"] = [-1.15, 1.15]
     looks = {"xaxis": bare, "yaxis": bare, "updatemenus": menus}
     figure = finish(traces, looks, title, 560, menu=bool(menus))
     return figure.update_layout(margin={"l": 8, "r": 8, "b": 16})
 
 
-def _links(place: np.ndarray, edges: np.ndarray, dash: str = "solid") -> Drawn:
+def _links(place: np.ndarray, edges: np.ndarray, dash: str = "solid") -> PlotSpec:
     """These edges as one broken line."""
     ends = place[edges].round(3)  # (E, 2, 2)
     broken = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], 1)
@@ -294,16 +297,16 @@ def _links(place: np.ndarray, edges: np.ndarray, dash: str = "solid") -> Drawn:
 
 
 def _tell_links_apart(
-    traces: list[Drawn],
-    menus: list[Drawn],
+    traces: list[PlotSpec],
+    menus: list[PlotSpec],
     records: Records,
     place: np.ndarray,
     edges: np.ndarray,
     seed: int,
-) -> list[Drawn]:
+) -> list[PlotSpec]:
     """The traces with dotted links where there are no weights, also on each button."""
     buttons = [b for menu in menus for b in menu["buttons"]]
-    labels, unused, (v, w) = list(_coloured(records)[0]), {}, edges.T
+    labels, unused, (v, w) = list(_client_values(records)[0]), {}, edges.T
     for label in labels:
         if (label, seed) in records.weights and len(edges) <= _MOST_LINKS:
             weights = records.weights[label, seed].matrices[-1]
@@ -330,9 +333,9 @@ _MOST_LINKS = 2000
 
 def _draw_clients(
     records: Records, place: np.ndarray, order: np.ndarray
-) -> tuple[Drawn, str, list[Drawn]]:
+) -> tuple[PlotSpec, str, list[PlotSpec]]:
     """The clients, a title, and a menu that colours them by another algorithm."""
-    values, words, hover = _coloured(records)
+    values, words, hover = _client_values(records)
     few, names = len(order) <= LABELLED, [records.name_of(int(c)) for c in order]
     first = favourite_of(records)
     first = first if first in values else next(iter(values))
@@ -376,7 +379,7 @@ def _draw_clients(
     }
     buttons = []
     for label in values:
-        change: Drawn = {"marker.color": [found[label]]}
+        change: PlotSpec = {"marker.color": [found[label]]}
         args = [change, {"title.text": titles[label]}, [1]]
         buttons.append(button(label) | {"args": args})
     menu = menu_of(buttons, active=list(values).index(first))
@@ -387,13 +390,13 @@ _GAINED = [[0, "#D55E00"], [0.5, "#f2f2f2"], [1, "#0072B2"]]
 """Loss, nothing, gain: told apart in the common kinds of colour blindness."""
 
 
-def _coloured(records: Records) -> tuple[dict[str, pd.Series], str, str]:
+def _client_values(records: Records) -> tuple[dict[str, pd.Series], str, str]:
     """Values of clients by algorithm, what they are, and how one is written."""
-    score, local = score_of(records), baseline_of(records)
+    score, local = score_of(records), local_label(records)
     labels = list(styles_of(records))
     others = [label for label in labels if label != local]
     if local is not None and others:
         found = {a: gain_of(records, a).clients["mean"] * score.unit for a in others}
         return found, score.gain, "+.3g"
-    found = {a: over_seeds(records, final_scores(records, a)) for a in labels}
+    found = {a: mean_over_seeds(records, final_scores(records, a)) for a in labels}
     return found, score.axis, score.hover

@@ -15,15 +15,15 @@ from ..records import Records
 from ..scores.axes import axis_of
 from ..scores.failures import failures
 from ..scores.finals import (
-    baseline_of,
+    display_label,
     labels_of,
+    local_label,
     planned_algorithms,
     population,
     score_of,
-    shown,
 )
 from ..scores.gains import Gain, gain_of
-from ..scores.summaries import costs_of, favourite_of, lacks_choice, ranked
+from ..scores.summaries import costs_of, favourite_of, lacks_choice, rank_methods
 from ..scores.words import as_many, in_bytes, joined, large, seconds_of, some_of
 from .opening.nouns import amounts_of
 from .tables import at_equal_cost, infinite_losses, shortfalls
@@ -36,7 +36,7 @@ def details(records: Records, table: pd.DataFrame) -> dict[str, str]:
         records: of the study.
         table: their `summary`.
     """
-    local = baseline_of(records)
+    local = local_label(records)
     answers = {"Rank": best_of(records, table)[0]}
     if local is not None and labels_of(records) != [local]:
         label = favourite_of(records)
@@ -53,7 +53,7 @@ def choice_text(records: Records, label: str) -> str:
         return ""
     return (
         "Nothing was chosen, because there are no validation data. The following is "
-        f"about {shown(records, label)}, which is listed last."
+        f"about {display_label(records, label)}, which is listed last."
     )
 
 
@@ -96,7 +96,7 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
     both ran equally long. Oracles do not count, nor those whose training failed.
     """
     score = amounts_of(records)
-    means_of = ranked(records, table["mean"])
+    means_of = rank_methods(records, table["mean"])
     if not means_of:
         return "No algorithm has a mean test score.", None
     first, best = means_of[-1]
@@ -106,7 +106,7 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
     means = f"mean {score.words} {score.show(best)}"
     means += f", and {second} comes next with {score.show(next_best)}"
     if table["round"].loc[[first, second]].nunique() > 1:
-        lengths = "virtual times" if axis_of(records).timed else "numbers of rounds"
+        lengths = "virtual times" if axis_of(records).has_clock else "numbers of rounds"
         return f"{first} leads: {means}; they ran for different {lengths}.", None
     lead = gain_of(records, first, over=second)
     size = f"a difference of {score.show_gain(lead.mean)}"
@@ -125,7 +125,7 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
 
 def _cost_text(records: Records, label: str) -> str:
     """What an algorithm costs beside training alone and one model for all."""
-    local, names = baseline_of(records), dict(planned_algorithms(records))
+    local, names = local_label(records), dict(planned_algorithms(records))
     one = next((a for a in labels_of(records) if names.get(a) == "fedavg"), None)
     own, alone = costs_of(records, label), costs_of(records, str(local))
     parts = []
@@ -155,7 +155,7 @@ def _equal_text(records: Records, label: str) -> str:
         return ""
     _, means = at_equal_cost(records, "gradients")
     score = amounts_of(records)
-    places = ranked(records, means)
+    places = rank_methods(records, means)
     if not places or not np.isfinite(means.get(label, np.nan)):
         return ""
     first, best = places[-1]

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ..checks import InputError
 from ..records import Records
 from ..scores.axes import Axis, axis_of, in_seconds
-from ..scores.finals import CROWD, baseline_of, by_cluster, is_crowd, labels_of
+from ..scores.finals import CROWD, is_crowd, labels_of, local_label, sort_by_cluster
 from ..scores.summaries import favourite_of, ranking
 from ..similarity.distances import Distances
 from ..similarity.partners import NEAR, UNDECIDED, classify_pairs, gap_threshold
@@ -25,14 +25,14 @@ from .figures import network
 from .html import render
 from .styles import (
     LABELLED,
-    Drawn,
+    PlotSpec,
     client_ticks,
     cluster_runs,
     colour_bar,
     escape,
     finish,
     heading,
-    merged,
+    merge_specs,
     row_of,
     styles_of,
     tick_names,
@@ -78,7 +78,7 @@ def collaboration(
     seed = seeds[0] if seed is None else seed
     if seed not in seeds:
         raise InputError(f"`seed` must be one of {seeds} of {label!r}, got {seed!r}.")
-    clients = by_cluster(records.clients[records.clients["seed"] == seed])
+    clients = sort_by_cluster(records.clients[records.clients["seed"] == seed])
     rows = np.searchsorted(np.sort(clients["client"]), clients["client"])
     count = len(records.weights[label, seed].rounds)
     kept = shown_snapshots(count, len(clients), len(seeds))
@@ -101,7 +101,7 @@ def collaboration(
     across = ticks | {"title": {"text": title}, "tickangle": angle}
     down = ticks | {"title": {"text": "client"}, "autorange": "reversed"}
     axes = {"xaxis": across, "yaxis": down | {"scaleanchor": "x"}}
-    looks |= {"shapes": cluster_lines(clients), **merged(CATEGORIES, axes)}
+    looks |= {"shapes": cluster_lines(clients), **merge_specs(CATEGORIES, axes)}
     frames = [
         {"data": [{"type": "heatmap", "z": matrix.astype(np.float32)}], "name": t}
         for t, matrix in zip(times, matrices, strict=True)
@@ -139,7 +139,7 @@ def partners(records: Records) -> go.Figure:
     return finish(traces, looks, "Number of partners", 400)
 
 
-def _colours(title: str) -> Drawn:
+def _colours(title: str) -> PlotSpec:
     """White at 0, then ever darker."""
     return {
         "zmin": 0,
@@ -152,7 +152,7 @@ CATEGORIES = {"xaxis": {"type": "category"}, "yaxis": {"type": "category"}}
 """Looks of a heat map: else names that are numbers would be places."""
 
 
-def heat_map(matrices: np.ndarray, names: list[str]) -> Drawn:
+def heat_map(matrices: np.ndarray, names: list[str]) -> PlotSpec:
     """The last matrix, in colours that fit all."""
     away = matrices[:, ~np.eye(len(names), dtype=bool)]
     largest = float(np.nanmax(away, initial=0.0))
@@ -167,7 +167,7 @@ def heat_map(matrices: np.ndarray, names: list[str]) -> Drawn:
     return trace | _colours("weight")
 
 
-def names_on_both_axes(names: list[str]) -> Drawn:
+def names_on_both_axes(names: list[str]) -> PlotSpec:
     """Looks with the clients of a matrix, from the top to the bottom."""
     ticks = client_ticks(names, single=True)
     rows = ticks | {"autorange": "reversed", "tickangle": 0}
@@ -191,7 +191,7 @@ def slider(names: list[str], axis: Axis, letters: int) -> dict[str, object]:
     jump = still | {"frame": {"duration": 0, "redraw": True}}
     play = still | {"frame": {"duration": 400, "redraw": True}}
     labels = [
-        in_seconds(axis.place(int(name))) if axis.timed else name for name in names
+        in_seconds(axis.place(int(name))) if axis.has_clock else name for name in names
     ]
     steps = [
         {"label": label, "method": "animate", "args": [[name], jump]}
@@ -204,7 +204,7 @@ def slider(names: list[str], axis: Axis, letters: int) -> dict[str, object]:
     line = {
         "steps": steps,
         "active": len(names) - 1,
-        "currentvalue": {"prefix": "virtual time " if axis.timed else "round "},
+        "currentvalue": {"prefix": "virtual time " if axis.has_clock else "round "},
         "pad": {"t": 60 + 4 * letters},
     }
     menu = row_of(buttons) | {"pad": {"b": 6}, "showactive": False}
@@ -307,7 +307,7 @@ class Matrices(NamedTuple):
 
 
 def _matrices(records: Records, labels: list[str]) -> Matrices:
-    local, first = baseline_of(records), labels[0]
+    local, first = local_label(records), labels[0]
     # Training alone is the least telling matrix: last.
     labels = sorted(labels, key=lambda a: a == local)
     if labels != [local]:
@@ -392,7 +392,7 @@ def reliability(records: Records) -> go.Figure:
         raise InputError("the records have no predictions of labels.")
     line = {"color": "#222222", "width": 1, "dash": "dot"}
     ideal = {"type": "scatter", "x": [0, 1], "y": [0, 1], "mode": "lines"}
-    traces: list[Drawn] = [ideal | {"line": line, "name": "calibrated"}]
+    traces: list[PlotSpec] = [ideal | {"line": line, "name": "calibrated"}]
     for label, style in styles_of(records).items():
         bins = reliability_of(records, label)
         trace = {

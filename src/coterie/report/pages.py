@@ -30,17 +30,17 @@ from ..scores.baselines import (
     baseline_words,
     is_constant,
 )
+from ..scores.caching import with_cache
 from ..scores.failures import failures
 from ..scores.finals import (
     Score,
-    baseline_of,
+    display_label,
     final_scores,
     labels_of,
+    local_label,
     score_of,
-    shown,
 )
 from ..scores.gains import Gain, gain_of
-from ..scores.keeping import keeping
 from ..scores.summaries import ranking, summary
 from ..scores.words import in_bytes, large, seconds_of, some_of
 from .figures import gains, spread
@@ -68,7 +68,7 @@ def write_report(records: Records, path: Path) -> Path:
     """
     if records.metrics.empty:
         raise InputError("the records hold no results yet; there is nothing to report.")
-    document = _document(keeping(records))
+    document = _document(with_cache(records))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write_text(document, encoding="utf-8")
@@ -153,7 +153,7 @@ def _result_section(records: Records, table: pd.DataFrame) -> Markup:
 def _score_cells(records: Records, score: Score, row: pd.Series) -> list[str]:
     """Scores of a method or a baseline, by name."""
     failed = " (failed)" if row["failed"] else ""
-    cells = [shown(records, str(row.name)) + failed, score.show(row["mean"])]
+    cells = [display_label(records, str(row.name)) + failed, score.show(row["mean"])]
     cells += [score.show_error(row["standard_error"]), *_gain_cells(score, row)]
     some = ("weighted_mean", "worst_client", "worst_decile")
     return [*cells, *(score.show(row[k]) for k in some)]
@@ -162,7 +162,11 @@ def _score_cells(records: Records, score: Score, row: pd.Series) -> list[str]:
 def _cost_rows(records: Records, table: pd.DataFrame) -> list[list[str]]:
     """Gradients, bytes, time and the length of training of every method."""
     return [
-        [shown(records, str(label)), large(row["gradients"]), in_bytes(row["bytes"])]
+        [
+            display_label(records, str(label)),
+            large(row["gradients"]),
+            in_bytes(row["bytes"]),
+        ]
         + [seconds_of(row["seconds"], "–")]
         + [show(row[name]) for name, show in _lengths(records, table).items()]
         for label, row in table.iterrows()
@@ -174,7 +178,7 @@ def _lengths(
 ) -> dict[str, Callable[[float], str]]:
     """How the length of training is counted, and how each count is shown."""
     counts: dict[str, Callable[[float], str]] = {"round": large}
-    if axis_of(records).timed:
+    if axis_of(records).has_clock:
         counts = {"updates": large, "time": in_seconds}
     return {name: show for name, show in counts.items() if name in table}
 
@@ -192,7 +196,7 @@ def _gain_cells(score: Score, row: pd.Series) -> list[str]:
 
 
 def _gains_section(records: Records, table: pd.DataFrame) -> Markup:
-    local, failed = baseline_of(records), {*failures(records)}
+    local, failed = local_label(records), {*failures(records)}
     others = [label for label in labels_of(records) if label != local]
     compared = [label for label in others if not {label, local} & failed]
     if local is None or not compared:
@@ -228,11 +232,11 @@ def _gains_section(records: Records, table: pd.DataFrame) -> Markup:
 def _gains_row(records: Records, label: str, gain: Gain) -> list[str]:
     """How many clients gain and lose, how much, and who loses."""
     counts = gain.counts()
-    cells = [shown(records, label), *(str(count) for count in counts.values())]
+    cells = [display_label(records, label), *(str(count) for count in counts.values())]
     cells += [str(len(gain.clients) - sum(counts.values()))]
     cells += [score_of(records).show_gain(gain.mean)]
     cells += [interval_text(records, gain).removeprefix("95 % interval ")]
-    who = [records.short_name(client) for client in gain.who("loses")]
+    who = [records.short_name(client) for client in gain.clients_with("loses")]
     return [*cells, some_of(who) if who else "nobody"]
 
 
@@ -303,26 +307,26 @@ def _setting(records: Records) -> dict[str, str]:
     study = records.study
     seeds = sorted(records.metrics["seed"].unique())
     return {
-        "Data": _described(study.get("data")),
-        "Split": _described(study.get("split")),
-        "Clients": _counted(records),
-        "Model": _described(study.get("model")),
+        "Data": _table_text(study.get("data")),
+        "Split": _table_text(study.get("split")),
+        "Clients": _client_count(records),
+        "Model": _table_text(study.get("model")),
         "Task": records.task,
-        "Virtual time": _described(_set(study.get("time"))),
+        "Virtual time": _table_text(_without_empty(study.get("time"))),
         "Algorithms": ", ".join(labels_of(records)),
         "Seeds": ", ".join(str(seed) for seed in seeds),
         "Versions": ", ".join(f"{k} {v}" for k, v in records.versions.items()),
     }
 
 
-def _set(table: object) -> object:
+def _without_empty(table: object) -> object:
     """The table without what is empty or zero, which means that there is none."""
     if not isinstance(table, dict):
         return table
     return {key: value for key, value in table.items() if value}
 
 
-def _counted(records: Records) -> str:
+def _client_count(records: Records) -> str:
     """How many clients there are, and how many of them joined only after training."""
     held = records.study.get("run", {}).get("newcomers", 0)
     if not held:
@@ -331,18 +335,18 @@ def _counted(records: Records) -> str:
     return f"{count:,}, of whom {held:,} are held out of training"
 
 
-def _described(table: object) -> str:
+def _table_text(table: object) -> str:
     """A table of the configuration as one line: its name, then its options."""
     if not isinstance(table, dict):
         return "" if table is None else str(table)
     options = {k: v for k, v in table.items() if k not in ("name", "note")}
     options = {k: v for k, v in options.items() if v is not None}
-    text = ", ".join(f"{key} = {_shortened(value)}" for key, value in options.items())
+    text = ", ".join(f"{key} = {_value_text(value)}" for key, value in options.items())
     name = str(table.get("name", ""))
     return f"{name} ({text})" if name and text else name or text
 
 
-def _shortened(value: object) -> str:
+def _value_text(value: object) -> str:
     """A value as text; of a long list, such as one entry per client, the beginning."""
     if isinstance(value, list) and len(value) > 12:
         return f"[{', '.join(map(str, value[:6]))}, ... {len(value)} values]"

@@ -16,13 +16,13 @@ from ..scores.finals import Score, labels_of, runs_of, score_of, seed_means
 from ..scores.words import in_bytes
 from .html import render
 from .styles import (
-    Drawn,
+    PlotSpec,
     button,
     escape,
     finish,
     log_ticks,
-    merged,
-    nested,
+    merge_specs,
+    nest_keys,
     panel,
     panels,
     row_of,
@@ -69,19 +69,21 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
         raise InputError(f"`against` must be one of {axes}, but is {against!r}.")
     columns = dict.fromkeys([score.column, "test_loss"])
     shown = [column for column in columns if column in records.metrics]
-    lines: list[Drawn] = []
-    views: dict[str, list[Drawn]] = {axis: [] for axis in axes}
+    lines: list[PlotSpec] = []
+    views: dict[str, list[PlotSpec]] = {axis: [] for axis in axes}
     means = {
         label: [seed_means(runs_of(records, label), column) for column in shown]
         for label in labels_of(records)
     }
-    spent = {label: _spent(records, label, some[0]) for label, some in means.items()}
+    spent = {
+        label: _axis_values(records, label, some[0]) for label, some in means.items()
+    }
     reach = _reach(spent, {label: some[0].index for label, some in means.items()})
     for label, some in means.items():
         for row, one in enumerate(some, start=1):
             lines += _curve(records, label, one, row)
             for axis, traces in views.items():
-                traces += _placed(spent[label][axis], one, axis, reach)
+                traces += _traces_along(spent[label][axis], one, axis, reach)
     layouts = {axis: _layout(titles, axis, reach, len(shown)) for axis in axes}
     drawn = [a | b for a, b in zip(lines, views[against], strict=True)]
     buttons = [
@@ -93,13 +95,15 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
         for axis, traces in views.items()
     ]
     menu = row_of(buttons, active=axes.index(against))
-    looks = merged(panels(len(shown), 0.06), nested(layouts[against]))
-    looks = merged(looks, _upward(score, shown, drawn)) | {"updatemenus": [menu]}
+    looks = merge_specs(panels(len(shown), 0.06), nest_keys(layouts[against]))
+    looks = merge_specs(looks, _upward(score, shown, drawn)) | {"updatemenus": [menu]}
     height = 380 + 240 * (len(shown) - 1)
     return finish(drawn, looks, "Mean over clients during training", height, menu=True)
 
 
-def _curve(records: Records, label: str, means: pd.DataFrame, row: int) -> list[Drawn]:
+def _curve(
+    records: Records, label: str, means: pd.DataFrame, row: int
+) -> list[PlotSpec]:
     """The mean line and, given several seeds, their band before it, without places."""
     style = styles_of(records)[label]
     place = {"xaxis": f"x{panel(row)}", "yaxis": f"y{panel(row)}"}
@@ -125,9 +129,9 @@ def _curve(records: Records, label: str, means: pd.DataFrame, row: int) -> list[
     return [common | band, common | line]
 
 
-def _placed(
+def _traces_along(
     spent: pd.Series, means: pd.DataFrame, axis: str, reach: Reach | None
-) -> list[Drawn]:
+) -> list[PlotSpec]:
     """What the traces of `_curve` show along an axis."""
     x, words = spent.reindex(means.index), None
     if axis == "bytes" and reach is not None:
@@ -136,21 +140,21 @@ def _placed(
             x, means = pd.Series([reach.zero, reach.high]), means.iloc[[-1, -1]]
             words = ["nothing is sent; the last score"] * 2
         x = x.mask(x == 0, reach.zero)
-    places = _listed(x)
+    places = _json_list(x)
     line: dict[str, object] = {
         "x": places,
-        "y": _listed(means.mean(axis=1, skipna=False)),
+        "y": _json_list(means.mean(axis=1, skipna=False)),
         "hovertext": words,
         "hovertemplate": "%{hovertext}<br>%{y}" if words else None,
     }
     if means.shape[1] <= 1:
         return [line]
-    ends = [*_listed(means.max(axis=1)), *_listed(means.min(axis=1))[::-1]]
+    ends = [*_json_list(means.max(axis=1)), *_json_list(means.min(axis=1))[::-1]]
     band = dict.fromkeys(line) | {"x": [*places, *places[::-1]], "y": ends}
     return [band, line]
 
 
-def _spent(records: Records, label: str, means: pd.DataFrame) -> pd.DataFrame:
+def _axis_values(records: Records, label: str, means: pd.DataFrame) -> pd.DataFrame:
     """Where the evaluated rounds of an algorithm stand on each axis, by its name."""
     own = axis_of(records)
     mine = records.rounds[records.rounds["algorithm"] == label]
@@ -193,15 +197,15 @@ def _layout(
     return layout | {f"{names[-1]}.title.text": titles[axis], "hovermode": hover}
 
 
-def _listed(values: pd.Series) -> list[float | None]:
+def _json_list(values: pd.Series) -> list[float | None]:
     """A list as JSON can hold it, with None for what is not finite."""
     return [float(v) if np.isfinite(v) else None for v in values]
 
 
-def _upward(score: Score, shown: list[str], drawn: list[Drawn]) -> Drawn:
+def _upward(score: Score, shown: list[str], drawn: list[PlotSpec]) -> PlotSpec:
     """The vertical axes, that of losses logarithmic where they differ a hundredfold."""
     axis = {"zeroline": False, "title": {"text": escape(score.axis)}}
-    looks: Drawn = {"yaxis": axis | {"tickformat": score.ticks}}
+    looks: PlotSpec = {"yaxis": axis | {"tickformat": score.ticks}}
     looks["yaxis"]["hoverformat"] = score.hover
     if len(shown) > 1:
         loss = {"title": {"text": "test loss"}, "hoverformat": ".4g"}
@@ -222,7 +226,7 @@ def sharpness(records: Records) -> go.Figure:
     Lines are means over clients and seeds, bands reach from the flattest to the
     sharpest client, both means over seeds.
     """
-    axis, traces = axis_of(records), list[Drawn]()
+    axis, traces = axis_of(records), list[PlotSpec]()
     for label in labels_of(records):
         style = styles_of(records)[label]
         mine = records.metrics[records.metrics["algorithm"] == label]

@@ -17,16 +17,16 @@ from ..scores.finals import score_of
 from ..scores.words import joined
 from .html import render
 from .styles import (
-    Drawn,
+    PlotSpec,
     button,
     escape,
     finish,
     log_ticks,
-    nested,
+    nest_keys,
     row_of,
     styles_of,
 )
-from .tables import last_trials, searched, setting_text, tuned_options, value_text
+from .tables import last_trials, search_spaces, setting_text, tuned_options, value_text
 
 
 def trials(records: Records) -> go.Figure:
@@ -67,9 +67,9 @@ def trials(records: Records) -> go.Figure:
         }
         traces.append(trace)
     words = escape(f"validation {score.words.removeprefix('test ')}")
-    looks: Drawn = {"yaxis": {"title": {"text": words}, "tickformat": score.ticks}}
+    looks: PlotSpec = {"yaxis": {"title": {"text": words}, "tickformat": score.ticks}}
     looks["yaxis"]["zeroline"] = False
-    looks |= nested(views[0][1])
+    looks |= nest_keys(views[0][1])
     if len(options) > 1:
         buttons = [
             button(f"by {option}", {"x": x}, layout)
@@ -93,7 +93,7 @@ def _view(
 ) -> tuple[list[list[object]], dict[str, object]]:
     """Where the settings of each algorithm stand along an option, and its axis."""
     mine = [table.loc[table["algorithm"] == label, option] for label in labels]
-    told = [[_told(value) for value in values] for values in mine]
+    told = [[_plain_value(value) for value in values] for values in mine]
     values = list(dict.fromkeys(v for some in told for v in some if v is not None))
     scale = _scale(values)
     ticks = values if any(isinstance(v, str) for v in values) else sorted(values)
@@ -103,7 +103,7 @@ def _view(
     axis |= {"type": "log" if scale == "log" else "linear", "tickmode": "auto"}
     if scale != "linear" or len(ticks) <= _FEW:
         axis |= {"tickmode": "array", "tickvals": ticks}
-        axis["ticktext"] = [escape(_cut(value_text(tick))) for tick in ticks]
+        axis["ticktext"] = [escape(_shorten(value_text(tick))) for tick in ticks]
     if scale == "log":
         axis["title.text"] = f"{option} (logarithmic)"
     if scale == "apart":
@@ -116,7 +116,7 @@ def _view(
     return told, {f"xaxis.{key}": value for key, value in axis.items()}
 
 
-def _told(value: object) -> Any:
+def _plain_value(value: object) -> Any:
     """A number, or a value in words; None where a setting has no such option."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value if np.isfinite(value) else None
@@ -137,7 +137,7 @@ def _scale(values: list[Any]) -> str:
     return "apart" if wide and min(values) == 0 and len(values) <= _APART else "linear"
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 18 else f"{text[:17]}…"
 
 
@@ -166,7 +166,7 @@ def _chosen_rows(records: Records) -> list[list[str]]:
     """What was searched and chosen: a row for each algorithm and option."""
     table, axis = records.trials, axis_of(records)
     seeds, rows = sorted(set(records.metrics["seed"])), []
-    for label, space in searched(records).items():
+    for label, space in search_spaces(records).items():
         mine = table[table["algorithm"] == label] if len(table) else table
         best = mine[mine["status"] == "chosen"].set_index("seed") if len(mine) else mine
         for option in [o for o in mine if o in space] if len(mine) else space:
@@ -175,7 +175,7 @@ def _chosen_rows(records: Records) -> list[list[str]]:
                 value_text(best.loc[seed, option]) if seed in best.index else "–"
                 for seed in seeds
             ]
-            rows.append([*cells, *_spent(mine, axis)])
+            rows.append([*cells, *_search_cost(mine, axis)])
         if not space:
             rows.append([label, "as written", *["–"] * (3 + len(seeds))])
     return rows
@@ -240,7 +240,7 @@ def settings_section(records: Records) -> Markup:
     )
 
 
-def _spent(mine: pd.DataFrame, axis: Axis) -> list[str]:
+def _search_cost(mine: pd.DataFrame, axis: Axis) -> list[str]:
     """How many settings and how long a training the searches of the seeds took."""
     if mine.empty:
         return ["–", "–"]

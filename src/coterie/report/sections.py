@@ -19,18 +19,18 @@ from ..scores.axes import axis_of, in_seconds
 from ..scores.failures import failures
 from ..scores.finals import (
     CROWD,
-    baseline_of,
-    by_cluster,
+    annotate_label,
     cluster_means,
     cluster_name,
     final_scores,
     is_crowd,
     labels_of,
-    marked,
+    local_label,
+    mean_over_seeds,
     newcomer_labels,
-    over_seeds,
     population,
     score_of,
+    sort_by_cluster,
     undefined_for,
 )
 from ..scores.summaries import favourite_of, ranking
@@ -41,8 +41,8 @@ from .matrices import reliability
 from .tables import (
     client_summary,
     confusion_of,
+    measure_names,
     measure_summary,
-    measured,
     newcomer_summary,
     reliability_of,
 )
@@ -91,7 +91,7 @@ def _waiting_cells(label: str, row: pd.Series) -> list[str]:
 
 def measures_section(records: Records) -> Markup:
     """All measures, calibration and confusion; nothing where there is only a score."""
-    names = measured(records)
+    names = measure_names(records)
     if not set(names) - {records.score, "loss"} and records.confusion.empty:
         return Markup()
     table = measure_summary(records)
@@ -176,7 +176,7 @@ def _confusion(records: Records) -> dict[str, Any]:
         for place, label in enumerate(labels):
             part = own.get((label, client), np.empty((0, 3), int))
             counts[place].append(part.tolist())
-    favourite = favourite_of(records) if set(labels) != {baseline_of(records)} else ""
+    favourite = favourite_of(records) if set(labels) != {local_label(records)} else ""
     first = labels.index(favourite) if favourite in labels else len(labels) - 1
     # Classes may be fewer than there are names of them, where nobody has the last.
     names = [*records.classes][:classes] or [*map(str, range(classes))]
@@ -202,7 +202,7 @@ def newcomers_section(records: Records) -> Markup:
     score, table = score_of(records), newcomer_summary(records)
     failed, rows = failures(records), []
     for label, row in table.iterrows():
-        cells = [marked(str(label), False, failed=label in failed)]
+        cells = [annotate_label(str(label), False, failed=label in failed)]
         cells += [score.show(row["mean"]), score.show_error(row["standard_error"])]
         cells += [score.show(row["worst"]), percent(row["better_than_local"], "–")]
         interval = score.show_interval(row["gain_low"], row["gain_high"])
@@ -210,7 +210,7 @@ def newcomers_section(records: Records) -> Markup:
         rows.append([*cells, *(gained if np.isfinite(row["gain"]) else "––")])
     sound = table[~table.index.isin(failed)]
     ranked = ranking(sound["mean"], score.sign)
-    local = baseline_of(records)
+    local = local_label(records)
     return render(
         "newcomers.html",
         score=score,
@@ -226,11 +226,11 @@ def newcomers_section(records: Records) -> Markup:
 
 def clients_section(records: Records) -> Markup:
     """What data the clients have, and how each of them and each cluster fares."""
-    table, labels = by_cluster(population(records)), labels_of(records)
+    table, labels = sort_by_cluster(population(records)), labels_of(records)
     known = int(table.loc[table["cluster"] >= 0, "cluster"].nunique())
     columns = ["cluster", "train", "test"]
     varied = records.clients.groupby("client")[columns].nunique()
-    alone = set(labels) == {baseline_of(records)}
+    alone = set(labels) == {local_label(records)}
     first = labels[0] if alone else favourite_of(records)
     crowd = is_crowd(records)
     return render(
@@ -257,7 +257,7 @@ def clients_section(records: Records) -> Markup:
 def _cluster_rows(records: Records, table: pd.DataFrame) -> list[list[str]]:
     """Samples and scores of each true cluster."""
     labels, score = labels_of(records), score_of(records)
-    finals = {a: over_seeds(records, final_scores(records, a)) for a in labels}
+    finals = {a: mean_over_seeds(records, final_scores(records, a)) for a in labels}
     means = {a: cluster_means(records, values) for a, values in finals.items()}
     rows = []
     for cluster, members in table.groupby("cluster", sort=False):

@@ -13,13 +13,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from ..records import Records
-from ..scores.finals import baseline_of, cluster_name, labels_of
+from ..scores.finals import cluster_name, labels_of, local_label
 from .html import COLOURS, GREY
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 LABELLED = 40  # so many clients still fit as tick labels
 
-Drawn = dict[str, Any]
+PlotSpec = dict[str, Any]
 """A trace or looks of a figure, in plotly's words: `finish` has them validated once."""
 
 
@@ -37,7 +37,7 @@ class Style(NamedTuple):
 
 def styles_of(records: Records) -> dict[str, Style]:
     """A style for every algorithm; training alone is grey."""
-    local, styles, used = baseline_of(records), {}, 0
+    local, styles, used = local_label(records), {}, 0
     for label in labels_of(records):
         if label == local:
             styles[label] = Style(GREY, "dash")
@@ -63,10 +63,10 @@ def bold(text: str) -> str:
     return f"<b>{text}</b>"
 
 
-def wrapped(label: str) -> list[str]:
+def wrap_label(label: str) -> list[str]:
     """The label in short lines, of which there are at most three.
 
-    >>> wrapped("adaptive (paper's estimator)")
+    >>> wrap_label("adaptive (paper's estimator)")
     ["adaptive (paper's", 'estimator)']
     """
     return textwrap.wrap(label, 22, max_lines=3, placeholder=" …") or [label]
@@ -74,13 +74,13 @@ def wrapped(label: str) -> list[str]:
 
 def boxes(
     values: dict[str, pd.Series], styles: dict[str, Style], *, dots: bool
-) -> tuple[list[Drawn], Drawn]:
+) -> tuple[list[PlotSpec], PlotSpec]:
     """One horizontal box per algorithm, with a dot per client, by name, if asked.
 
     Returns:
         Traces, and the vertical axis.
     """
-    traces: list[Drawn] = []
+    traces: list[PlotSpec] = []
     for place, (label, series) in enumerate(values.items()):
         finite = series[np.isfinite(series)]
         if finite.empty:
@@ -88,7 +88,7 @@ def boxes(
         low, lower, middle, upper, high = np.quantile(finite, [0, 0.25, 0.5, 0.75, 1])
         box = {"q1": lower, "median": middle, "q3": upper}
         box |= {"lowerfence": low, "upperfence": high, "y": place}
-        trace: Drawn = {
+        trace: PlotSpec = {
             "type": "box",
             "orientation": "h",
             "width": 0.6,
@@ -116,7 +116,7 @@ def boxes(
             traces.append(trace)
     axis = {
         "tickvals": list(range(len(values))),
-        "ticktext": ["<br>".join(map(escape, wrapped(label))) for label in values],
+        "ticktext": ["<br>".join(map(escape, wrap_label(label))) for label in values],
         "range": [len(values) - 0.5, -0.5],
         "showgrid": False,
         "zeroline": False,
@@ -124,14 +124,14 @@ def boxes(
     return traces, axis
 
 
-def panels(count: int, gap: float) -> Drawn:
+def panels(count: int, gap: float) -> PlotSpec:
     """Looks of panels above each other, from the top, with one horizontal scale."""
-    looks: Drawn = {}
+    looks: PlotSpec = {}
     height = (1 - gap * (count - 1)) / count
     for row in range(1, count + 1):
         number = panel(row)
         low = (count - row) * (height + gap)
-        across: Drawn = {"anchor": f"y{number}", "domain": [0, 1]}
+        across: PlotSpec = {"anchor": f"y{number}", "domain": [0, 1]}
         if row < count:
             across |= {"matches": f"x{count}", "showticklabels": False}
         looks[f"xaxis{number}"] = across
@@ -147,7 +147,7 @@ def panel(row: int) -> str:
     return "" if row == 1 else str(row)
 
 
-def upright(place: float, line: Mapping[str, object], row: int = 1) -> Drawn:
+def vertical_line(place: float, line: Mapping[str, object], row: int = 1) -> PlotSpec:
     """A vertical line through the whole panel, as a shape."""
     ends = {"x0": place, "x1": place, "xref": f"x{panel(row)}"}
     ends |= {"y0": 0, "y1": 1, "yref": f"y{panel(row)} domain"}
@@ -167,19 +167,19 @@ def cluster_runs(table: pd.DataFrame) -> list[tuple[int, int, int]]:
     ]
 
 
-def cluster_bounds(table: pd.DataFrame, rows: int = 1) -> Drawn:
+def cluster_bounds(table: pd.DataFrame, rows: int = 1) -> PlotSpec:
     """Looks with the boundaries of clusters along rows of clients, and their names."""
     runs = cluster_runs(table)
     if len(runs) == 1:
         return {}
     line = {"color": "#999999", "width": 1, "dash": "dot"}
     firsts = [first for _, first, _ in runs if first]
-    shapes = [upright(f - 0.5, line, k + 1) for f in firsts for k in range(rows)]
+    shapes = [vertical_line(f - 0.5, line, k + 1) for f in firsts for k in range(rows)]
     look = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False}
     names = [cluster_name(cluster) for cluster, _, _ in runs]
     if len(runs) > 4:
         names = [name.removeprefix("cluster ") for name in names]
-    named: list[Drawn] = [
+    named: list[PlotSpec] = [
         {"x": (first + last) / 2, "text": name, **look}
         | {"font": {"size": 12, "color": "#555555"}}
         for name, (_, first, last) in zip(names, runs, strict=True)
@@ -193,7 +193,7 @@ def tick_names(records: Records, clients: Iterable[int], most: int = 24) -> list
     return [escape(n if len(n) <= most else f"{n[: most - 1]}…") for n in names]
 
 
-def client_ticks(names: list[str], *, single: bool) -> Drawn:
+def client_ticks(names: list[str], *, single: bool) -> PlotSpec:
     """An axis of clients, or of groups of them; too many clients go unnamed."""
     if single and len(names) > LABELLED:
         return {
@@ -271,14 +271,14 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def finish(
-    traces: Sequence[Drawn],
-    looks: Drawn,
+    traces: Sequence[PlotSpec],
+    looks: PlotSpec,
     title: str,
     height: int,
     rows: list[str] | None = None,
     *,
     menu: bool = False,
-    frames: Sequence[Drawn] = (),
+    frames: Sequence[PlotSpec] = (),
 ) -> go.Figure:
     """A figure with title, size and calm looks, all of it made at once.
 
@@ -296,7 +296,7 @@ def finish(
     title = title if title.startswith("<b>") else bold(title)
     heading = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
     legend = {"orientation": "h", "x": 0, "yref": "container", "y": 0}
-    common: Drawn = {
+    common: PlotSpec = {
         "template": "none",
         "title": heading | {"font": {"size": 15}},
         "height": height + 46 * len(rows or []),
@@ -313,30 +313,30 @@ def finish(
             common[name] = grid | {"zeroline": False}
         elif name.startswith("yaxis"):
             common[name] = grid
-    return go.Figure(list(traces), merged(looks, common), list(frames))
+    return go.Figure(list(traces), merge_specs(looks, common), list(frames))
 
 
-def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> Drawn:
+def merge_specs(old: Mapping[str, Any], new: Mapping[str, Any]) -> PlotSpec:
     """Both, with the new where they differ, at every depth.
 
-    >>> merged({"xaxis": {"dtick": 1}}, {"xaxis": {"type": "log"}})
+    >>> merge_specs({"xaxis": {"dtick": 1}}, {"xaxis": {"type": "log"}})
     {'xaxis': {'dtick': 1, 'type': 'log'}}
     """
     both = dict(old)
     for key, value in new.items():
         there = both.get(key)
         deeper = isinstance(there, Mapping) and isinstance(value, Mapping)
-        both[key] = merged(there or {}, value) if deeper else value
+        both[key] = merge_specs(there or {}, value) if deeper else value
     return both
 
 
-def nested(changes: Mapping[str, object]) -> Drawn:
+def nest_keys(changes: Mapping[str, object]) -> PlotSpec:
     """What a button changes, as looks.
 
-    >>> nested({"xaxis.title.text": "round", "xaxis.type": "log"})
+    >>> nest_keys({"xaxis.title.text": "round", "xaxis.type": "log"})
     {'xaxis': {'title': {'text': 'round'}, 'type': 'log'}}
     """
-    looks: Drawn = {}
+    looks: PlotSpec = {}
     for path, value in changes.items():
         *outer, last = path.split(".")
         place = looks

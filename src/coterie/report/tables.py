@@ -19,30 +19,30 @@ from ..checks import InputError
 from ..data.federation import PARTS
 from ..records import Records
 from ..scores.axes import axis_of
+from ..scores.caching import cached
 from ..scores.failures import failures
 from ..scores.finals import (
-    baseline_of,
-    by_cluster,
     final_scores,
     labels_of,
+    local_label,
+    mean_over_seeds,
     newcomer_gains,
     newcomer_labels,
     newcomer_scores,
-    over_seeds,
     planned_algorithms,
     population,
     runs_of,
     score_of,
+    sort_by_cluster,
 )
 from ..scores.gains import gain_of, newcomers_estimate
-from ..scores.keeping import kept
 from ..scores.summaries import costs_of
 from ..types import ALONE, EVERYBODY
 
 _GAIN = ("gain", "gain_low", "gain_high")
 
 
-@kept
+@cached
 def partner_counts(records: Records) -> pd.DataFrame:
     """How many others a client uses, by algorithm and round, over clients and seeds.
 
@@ -118,7 +118,7 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
     Raises:
         InputError: when no client was held out, or no algorithm has ended.
     """
-    labels, local, rows = newcomer_labels(records), baseline_of(records), {}
+    labels, local, rows = newcomer_labels(records), local_label(records), {}
     if not labels:
         raise InputError(
             "the records have no newcomers: `run.newcomers` holds clients out, who "
@@ -152,17 +152,17 @@ def client_summary(records: Records, label: str) -> pd.DataFrame:
     final test `score`, means over seeds; and with `local`, of the others, the `gain`
     over it with its 95 per cent interval from `low` to `high` and the `verdict`.
     """
-    table = by_cluster(population(records)).set_index("client")
+    table = sort_by_cluster(population(records)).set_index("client")
     table = table[["cluster", *PARTS]]
-    table["score"] = over_seeds(records, final_scores(records, label))
-    if baseline_of(records) not in (None, label):
+    table["score"] = mean_over_seeds(records, final_scores(records, label))
+    if local_label(records) not in (None, label):
         gained = gain_of(records, label).clients.rename(columns={"mean": "gain"})
         table = table.join(gained[["gain", "low", "high", "verdict"]])
     names = [records.name_of(int(client)) for client in table.index]
     return table.set_index(pd.Index(names, name="client"))
 
 
-@kept
+@cached
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
     """The largest cost that every algorithm paid, and mean test scores at that cost.
 
@@ -191,13 +191,13 @@ def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
     return budget, pd.Series(means, dtype=float)
 
 
-def searched(records: Records) -> dict[str, dict[str, Any]]:
+def search_spaces(records: Records) -> dict[str, dict[str, Any]]:
     """What was searched for each algorithm: a list or a range for every option."""
     entries = records.study.get("algorithm", [])
     return {str(e.get("label", e["name"])): e.get("tune", {}) for e in entries}
 
 
-def chosen(records: Records) -> pd.DataFrame:
+def chosen_options(records: Records) -> pd.DataFrame:
     """The options that validation data chose, one row for each algorithm and seed.
 
     Raises:
@@ -214,7 +214,7 @@ def chosen(records: Records) -> pd.DataFrame:
 
 def tuned_options(records: Records) -> list[str]:
     """The options that any algorithm has tried values of."""
-    names = {key for space in searched(records).values() for key in space}
+    names = {key for space in search_spaces(records).values() for key in space}
     return [name for name in records.trials if name in names]
 
 
@@ -294,7 +294,7 @@ def infinite_losses(records: Records) -> list[str]:
     return found
 
 
-def measured(records: Records) -> list[str]:
+def measure_names(records: Records) -> list[str]:
     """The measures that were taken of test data, the score first and the loss last."""
     columns = [str(column) for column in records.metrics]
     names = [c.removeprefix("test_") for c in columns if c.startswith("test_")]
@@ -309,9 +309,11 @@ def measure_summary(records: Records) -> pd.DataFrame:
     undefined are left out of its mean.
     """
     labels, columns = labels_of(records), {}
-    for name in measured(records):
+    for name in measure_names(records):
         other = replace(records, score=name)
-        finals = [over_seeds(other, final_scores(other, label)) for label in labels]
+        finals = [
+            mean_over_seeds(other, final_scores(other, label)) for label in labels
+        ]
         columns[name] = [float(values.mean(skipna=False)) for values in finals]
     return pd.DataFrame(columns, index=labels).rename_axis("algorithm")
 

@@ -13,14 +13,14 @@ from ..records import Records
 from ..scores.finals import labels_of
 from ..scores.words import percent
 from .styles import (
-    Drawn,
+    PlotSpec,
     bold,
     button,
     escape,
     finish,
     heading,
     menu_of,
-    merged,
+    merge_specs,
     panel,
     panels,
     styles_of,
@@ -77,7 +77,7 @@ def timeline(records: Records) -> go.Figure:
         "showgrid": False,
         "zeroline": False,
     }
-    looks: Drawn = {"barmode": "overlay", "bargap": 0.15, "yaxis": down}
+    looks: PlotSpec = {"barmode": "overlay", "bargap": 0.15, "yaxis": down}
     looks["xaxis"] = across | {"showgrid": False}
     if len(labels) > 1:
         looks["updatemenus"] = [menu_of(buttons, active=place)]
@@ -85,7 +85,7 @@ def timeline(records: Records) -> go.Figure:
     return finish(traces, looks, titles[place], height, menu=len(labels) > 1)
 
 
-def _idle_rows(drawn: Timeline) -> Drawn:
+def _idle_rows(drawn: Timeline) -> PlotSpec:
     """The whole time of each client, on which its computations are drawn."""
     return {
         "type": "bar",
@@ -99,7 +99,7 @@ def _idle_rows(drawn: Timeline) -> Drawn:
     }
 
 
-def _bars(records: Records, drawn: Timeline, label: str) -> Drawn:
+def _bars(records: Records, drawn: Timeline, label: str) -> PlotSpec:
     """The computations of an algorithm."""
     mine = drawn.spans[drawn.spans["algorithm"] == label]
     place = {client: row for row, client in enumerate(drawn.clients)}
@@ -153,13 +153,13 @@ def delays(records: Records) -> go.Figure:
         f"{count.index.max():,}"
         for label, count in counts.items()
     ]
-    traces: list[Drawn] = []
+    traces: list[PlotSpec] = []
     looks = panels(len(labels), min(0.12, 0.4 / len(labels)))
     across, down = _axes(edges, [low, top], wide=wide)
     for row, label in enumerate(labels, start=1):
         number = panel(row)
         both = {f"xaxis{number}": across, f"yaxis{number}": down}
-        looks = merged(looks, both)
+        looks = merge_specs(looks, both)
         colour = styles_of(records)[label].colour
         reach = [low if wide else 0.0, top]
         three = [_histogram(shares[label], edges, colour)]
@@ -168,7 +168,7 @@ def delays(records: Records) -> go.Figure:
         place = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
         traces += [trace | place for trace in three]
     looks["annotations"] = [
-        _above(title, looks[f"yaxis{panel(row)}"]["domain"][1])
+        _panel_title(title, looks[f"yaxis{panel(row)}"]["domain"][1])
         for row, title in enumerate(titles, start=1)
     ]
     looks[f"xaxis{panel(len(labels))}"]["title"] = {"text": "delay, in answers"}
@@ -176,7 +176,7 @@ def delays(records: Records) -> go.Figure:
     return finish(traces, looks, "How late answers arrived", height)
 
 
-def _above(title: str, height: float) -> Drawn:
+def _panel_title(title: str, height: float) -> PlotSpec:
     """The title of a panel that reaches so high."""
     place = {"x": 0, "xref": "paper", "xanchor": "left", "align": "left"}
     place |= {"y": height, "yref": "paper", "yanchor": "bottom"}
@@ -197,7 +197,7 @@ def _shares(counts: pd.Series, edges: np.ndarray) -> np.ndarray:
     return found / found.sum()
 
 
-def _histogram(shares: np.ndarray, edges: np.ndarray, colour: str) -> Drawn:
+def _histogram(shares: np.ndarray, edges: np.ndarray, colour: str) -> PlotSpec:
     lower, upper = edges[:-1], edges[1:]
     words = [
         f"delay {a:.0f}" if b - a == 1 else f"delay {a:.0f} to {b - 1:.0f}"
@@ -216,7 +216,7 @@ def _histogram(shares: np.ndarray, edges: np.ndarray, colour: str) -> Drawn:
     }
 
 
-def _client_line(clients: int, reach: list[float], row: int) -> Drawn:
+def _client_line(clients: int, reach: list[float], row: int) -> PlotSpec:
     return {
         "type": "scatter",
         "x": [clients, clients],
@@ -230,7 +230,7 @@ def _client_line(clients: int, reach: list[float], row: int) -> Drawn:
     }
 
 
-def _mean_mark(mean: float, height: float, row: int) -> Drawn:
+def _mean_mark(mean: float, height: float, row: int) -> PlotSpec:
     return {
         "type": "scatter",
         "x": [mean],
@@ -244,13 +244,15 @@ def _mean_mark(mean: float, height: float, row: int) -> Drawn:
     }
 
 
-def _axes(edges: np.ndarray, reach: list[float], *, wide: bool) -> tuple[Drawn, Drawn]:
+def _axes(
+    edges: np.ndarray, reach: list[float], *, wide: bool
+) -> tuple[PlotSpec, PlotSpec]:
     """The axes of every algorithm, which are the same."""
     ends = [float(edges[0]) - 0.5, float(edges[-1]) - 0.5]
-    down: Drawn = {"tickformat": "~%", "title": {"text": "share of answers"}}
+    down: PlotSpec = {"tickformat": "~%", "title": {"text": "share of answers"}}
     if wide:
         ends, reach = ([math.log10(v) for v in some] for some in (ends, reach))
-        across: Drawn = {"type": "log", "tickvals": _decades(float(edges[-1]))}
+        across: PlotSpec = {"type": "log", "tickvals": _decades(float(edges[-1]))}
         down |= {"type": "log", "dtick": 1, "range": reach}
         return across | {"range": ends}, down
     few = {"dtick": 1} if edges[-1] <= 10 else {}

@@ -16,7 +16,7 @@ import pandas as pd
 from ..checks import InputError
 from ..records import Records
 from ..scores.axes import axis_of
-from ..scores.finals import baseline_of, labels_of, mean_scores, runs_of, score_of
+from ..scores.finals import labels_of, local_label, mean_scores, runs_of, score_of
 from ..scores.summaries import costs_of
 
 SHOWN = 30
@@ -44,7 +44,7 @@ class Timeline(NamedTuple):
 
 def is_timed(records: Records) -> bool:
     """Whether the study ran on a virtual clock."""
-    return axis_of(records).timed
+    return axis_of(records).has_clock
 
 
 def wait_summary(records: Records) -> pd.DataFrame:
@@ -74,7 +74,7 @@ def wait_summary(records: Records) -> pd.DataFrame:
     table["largest_delay"] = [
         float(count.index.max()) if len(count) else np.nan for count in counts
     ]
-    table["reached"] = [_reached(records, label, goal) for label in labels]
+    table["reached"] = [_time_to_reach(records, label, goal) for label in labels]
     late = table["reached"].max()
     table["speed_up"] = (late / table["reached"]).where(table["reached"] > 0)
     return table
@@ -92,7 +92,7 @@ def common_score(records: Records) -> float:
     return sign * min(bests) if bests else float("nan")
 
 
-def _reached(records: Records, label: str, goal: float) -> float:
+def _time_to_reach(records: Records, label: str, goal: float) -> float:
     """The virtual time of the first evaluation that is as good as the goal."""
     curve, sign = mean_scores(records, label), score_of(records).sign
     there = curve.index[sign * (curve - goal) >= -_ROUNDING * abs(goal)]
@@ -101,7 +101,7 @@ def _reached(records: Records, label: str, goal: float) -> float:
 
 def idle_share(records: Records, label: str) -> float:
     """The share of all clients' time in which they computed nothing."""
-    mine = _used(records, records.work, label)
+    mine = _counted_rows(records, records.work, label)
     if mine.empty:
         return float("nan")
     sums = mine.groupby("seed")[["busy", "idle"]].sum()
@@ -110,7 +110,7 @@ def idle_share(records: Records, label: str) -> float:
     return share if abs(share) > _ROUNDING else 0.0
 
 
-def _used(records: Records, table: pd.DataFrame, label: str) -> pd.DataFrame:
+def _counted_rows(records: Records, table: pd.DataFrame, label: str) -> pd.DataFrame:
     """The rows of an algorithm, of those seeds that count."""
     if table.empty:
         return table
@@ -120,9 +120,9 @@ def _used(records: Records, table: pd.DataFrame, label: str) -> pd.DataFrame:
 
 def delay_counts(records: Records, label: str) -> pd.Series:
     """How many answers arrived with each delay, over seeds; empty if none can."""
-    mine = _used(records, records.delays, label)
+    mine = _counted_rows(records, records.delays, label)
     # Who trains alone has no model that others could change meanwhile.
-    if mine.empty or label == baseline_of(records):
+    if mine.empty or label == local_label(records):
         return pd.Series(dtype=float)
     counts = mine.groupby("delay")["count"].sum()
     return counts[counts > 0].astype(float)
@@ -201,7 +201,7 @@ def _known_until(records: Records, label: str, spans: pd.DataFrame) -> float:
     found = (spans["end"].clip(upper=end) - spans["begin"]).clip(lower=0).sum()
     if work["busy"].sum() - found <= 1e-6 * end:
         return end
-    waits = _used(records, records.delays, label).empty
+    waits = _counted_rows(records, records.delays, label).empty
     whole = waits and len(spans) >= work["tasks"].sum()
     return float(spans["end" if whole else "begin"].max())
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from .finals import final_scores, mean_scores
 from .gains import Gain, client_scores, gain_of
-from .intervals import Trials
+from .intervals import Observations
 from .roles import epsilon_by_role
 from .summaries import favourite_of, summary
 
 __all__ = [
     "Gain",
-    "Trials",
+    "Observations",
     "client_scores",
     "epsilon_by_role",
     "favourite_of",

@@ -23,7 +23,7 @@ class Axis(NamedTuple):
     title: str  # in a figure
 
     @property
-    def timed(self) -> bool:
+    def has_clock(self) -> bool:
         """Whether there is a virtual clock."""
         return self.name == "time"
 
@@ -33,13 +33,13 @@ class Axis(NamedTuple):
 
     def at(self, t: float) -> str:
         """Round t as a place, in words."""
-        if self.timed:
+        if self.has_clock:
             return f"virtual time {in_seconds(self.place(t))}"
         return f"round {t:.0f}"
 
     def length(self, t: float) -> str:
         """So many rounds, in words."""
-        if self.timed:
+        if self.has_clock:
             return virtual_seconds(self.place(t))
         return several(round(t), "round")
 

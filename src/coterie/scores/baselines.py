@@ -13,16 +13,16 @@ import pandas as pd
 
 from ..records import Records
 from ..records.cells import CONSTANT, LINEAR, POOLED, TREES
+from .caching import cached, with_cache
 from .finals import labels_of
 from .gains import Gain, gain_of
-from .keeping import keeping, kept
 from .summaries import summary_of
 
 ALONE = (LINEAR, TREES)
 """Models of scikit-learn that each client trains alone."""
 
 
-@kept
+@cached
 def baseline_labels(records: Records) -> list[str]:
     """The baselines that have results, a constant first; not one named as a method."""
     if records.baselines.empty:
@@ -31,7 +31,7 @@ def baseline_labels(records: Records) -> list[str]:
     return [label for label in (CONSTANT, LINEAR, TREES, POOLED) if label in there]
 
 
-@kept
+@cached
 def with_baselines(records: Records) -> Records:
     """Records in which baselines stand next to methods, to compare the two."""
     there = baseline_labels(records)
@@ -41,16 +41,16 @@ def with_baselines(records: Records) -> Records:
     beside = {k: v for k, v in records.baseline_outcomes.items() if k[0] in there}
     metrics = pd.concat([records.metrics, mine], ignore_index=True)
     outcomes = records.outcomes | beside
-    return keeping(replace(records, metrics=metrics, outcomes=outcomes))
+    return with_cache(replace(records, metrics=metrics, outcomes=outcomes))
 
 
-@kept
+@cached
 def baseline_summary(records: Records) -> pd.DataFrame:
     """One row per baseline, with the columns of `summary`; empty without baselines."""
     return summary_of(with_baselines(records), baseline_labels(records))
 
 
-def over_baseline(records: Records, label: str, baseline: str) -> Gain | None:
+def gain_over_baseline(records: Records, label: str, baseline: str) -> Gain | None:
     """How much better a method is than a baseline; None where they cannot be compared.
 
     Positive is better, whichever way the score points.
@@ -63,7 +63,7 @@ def over_baseline(records: Records, label: str, baseline: str) -> Gain | None:
 
 def is_constant(records: Records, label: str) -> bool:
     """Whether a method is known to be no better than the constant on average."""
-    gain = over_baseline(records, label, CONSTANT)
+    gain = gain_over_baseline(records, label, CONSTANT)
     return gain is not None and gain.mean <= 0
 
 

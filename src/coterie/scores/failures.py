@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ..records import Records
+from .caching import cached
 from .finals import labels_of
-from .keeping import kept
 
 _ROUNDING = 1e-6
 """A loss that is above another by less than this share of it is the same."""
 
 
-@kept
+@cached
 def failures(records: Records) -> dict[str, str]:
     """By label, why the training of an algorithm failed, as a sentence.
 

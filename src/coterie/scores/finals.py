@@ -19,7 +19,7 @@ from ..checks import InputError
 from ..models import MEASURES, OfClient
 from ..models.measures import measure_words
 from ..records import Records
-from .keeping import kept
+from .caching import cached
 from .words import figure
 
 _Scores = TypeVar("_Scores", pd.DataFrame, pd.Series)
@@ -145,7 +145,7 @@ def score_named(measure: str, higher_is_better: bool, said: str = "") -> Score:
     return Score(column, words, -1, 1.0, f"reduction of {words}", "")
 
 
-@kept
+@cached
 def labels_of(records: Records) -> list[str]:
     """The algorithms that have results, in the order of the study."""
     there = [str(label) for label in records.metrics["algorithm"].unique()]
@@ -159,43 +159,43 @@ def planned_algorithms(records: Records) -> list[tuple[str, str]]:
     return [(str(e.get("label", e["name"])), str(e["name"])) for e in entries]
 
 
-def shown(records: Records, label: str) -> str:
+def display_label(records: Records, label: str) -> str:
     """The label as tables show it."""
-    return marked(label, label in records.oracles)
+    return annotate_label(label, label in records.oracles)
 
 
-def marked(label: str, oracle: bool, failed: bool = False) -> str:
-    """The label of an algorithm; an oracle, who is told the truth, says so.
+def annotate_label(label: str, oracle: bool, failed: bool = False) -> str:
+    """The label of an algorithm, marked where it is an oracle or its training failed.
 
-    >>> marked("all_for_one", True), marked("oracle (true clusters)", True)
-    ('all_for_one (oracle)', 'oracle (true clusters)')
-    >>> marked("fedavg", False, failed=True)
+    >>> annotate_label("all_for_one", True), annotate_label("oracle (clusters)", True)
+    ('all_for_one (oracle)', 'oracle (clusters)')
+    >>> annotate_label("fedavg", False, failed=True)
     'fedavg (failed)'
     """
     label = f"{label} (oracle)" if oracle and "oracle" not in label.lower() else label
     return f"{label} (failed)" if failed else label
 
 
-def baseline_of(records: Records) -> str | None:
+def local_label(records: Records) -> str | None:
     """The label of training alone, or None if the study has no results of it."""
     there = labels_of(records)
     planned = planned_algorithms(records)
     return next((a for a, name in planned if name == "local" and a in there), None)
 
 
-def alone_of(records: Records) -> str:
+def require_local(records: Records) -> str:
     """The label of training alone.
 
     Raises:
         InputError: where there are no results of it to compare with.
     """
-    local = baseline_of(records)
+    local = local_label(records)
     if local is None:
         raise InputError("the study has no results of an algorithm named 'local'.")
     return local
 
 
-@kept
+@cached
 def population(records: Records) -> pd.DataFrame:
     """One row per client, over seeds: sizes are means, a cluster that varies is -1.
 
@@ -211,7 +211,7 @@ def population(records: Records) -> pd.DataFrame:
     return table.reset_index()
 
 
-def by_cluster(clients: pd.DataFrame) -> pd.DataFrame:
+def sort_by_cluster(clients: pd.DataFrame) -> pd.DataFrame:
     """The clients by true cluster, those of unknown cluster last."""
     unknown = clients["cluster"] < 0
     order = np.lexsort((clients["client"], clients["cluster"], unknown))
@@ -228,7 +228,7 @@ def is_crowd(records: Records) -> bool:
     return records.clients["client"].nunique() > CROWD
 
 
-@kept
+@cached
 def undefined_for(records: Records, measure: str | None = None) -> list[int]:
     """Clients whose test samples leave a measure undefined in any seed.
 
@@ -255,7 +255,7 @@ def may_be_undefined(measure: str) -> bool:
     return measure != "loss" and not of_samples
 
 
-@kept
+@cached
 def runs_of(records: Records, label: str) -> pd.DataFrame:
     """Metrics of the seeds that got as far as any seed of this algorithm."""
     mine = records.metrics[records.metrics["algorithm"] == label]
@@ -279,14 +279,14 @@ def seed_means(runs: pd.DataFrame, column: str) -> pd.DataFrame:
     return means.replace([np.inf, -np.inf], np.nan).dropna(how="all")
 
 
-@kept
+@cached
 def mean_scores(records: Records, label: str) -> pd.Series:
     """The mean test score over clients and seeds, by round."""
     means = seed_means(runs_of(records, label), score_of(records).column)
     return means.mean(axis=1, skipna=False)
 
 
-@kept
+@cached
 def final_scores(records: Records, label: str) -> pd.DataFrame:
     """Test scores at the last round: one row per seed, one column per client."""
     runs = runs_of(records, label)
@@ -341,10 +341,10 @@ def newcomer_scores(records: Records, label: str) -> pd.Series:
 
 def newcomer_gains(records: Records, label: str) -> pd.Series:
     """How much better than alone newcomers are, by seed (those of both) and client."""
-    return difference_of(records, label, alone_of(records), newcomer_scores)
+    return difference_of(records, label, require_local(records), newcomer_scores)
 
 
-def over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:
+def mean_over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:
     """Each client's mean over the seeds with which it trained.
 
     Args:
@@ -355,8 +355,8 @@ def over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:
     return _mean_of_trained(records, table, axis=0)
 
 
-def over_clients(records: Records, table: pd.DataFrame) -> pd.Series:
-    """Each seed's mean over the clients that trained; see `over_seeds`."""
+def mean_over_clients(records: Records, table: pd.DataFrame) -> pd.Series:
+    """Each seed's mean over the clients that trained; see `mean_over_seeds`."""
     return _mean_of_trained(records, table, axis=1)
 
 
@@ -373,7 +373,7 @@ def _mean_of_trained(
 
 def cluster_means(records: Records, values: pd.Series) -> pd.Series:
     """The mean over each cluster's tested clients, in the order of the clusters."""
-    table = by_cluster(population(records)).set_index("client")["cluster"]
+    table = sort_by_cluster(population(records)).set_index("client")["cluster"]
     means = {
         # Unlike a group's mean, this one does not skip what is not a number.
         cluster: values.loc[values.index.isin(members.index)].mean(skipna=False)

@@ -14,27 +14,27 @@ import pandas as pd
 
 from ..models import step_of
 from ..records import Outcomes, Records
+from .caching import cached
 from .failures import failures
 from .finals import (
-    alone_of,
     difference_of,
     final_scores,
+    mean_over_clients,
+    mean_over_seeds,
     newcomer_scores,
-    over_clients,
-    over_seeds,
+    require_local,
     score_of,
     without_rounding,
 )
 from .intervals import (
     Estimate,
-    Trials,
+    Observations,
     client_estimates,
     mean_estimate,
     newcomer_estimate,
     seeds_alone,
 )
-from .keeping import kept
-from .ranges import is_skew, of_difference, of_score
+from .ranges import difference_interval, is_skew, score_interval
 
 VERDICTS = ("gains", "loses", "cannot tell")
 
@@ -56,7 +56,7 @@ class Gain(NamedTuple):
         """Whether the mean is above 0, below 0, or neither beyond its interval."""
         return _verdict(self.low, self.high)
 
-    def who(self, verdict: str) -> list[int]:
+    def clients_with(self, verdict: str) -> list[int]:
         """The clients that have this verdict."""
         return self.clients.index[self.clients["verdict"] == verdict].tolist()
 
@@ -66,7 +66,7 @@ class Gain(NamedTuple):
         return {verdict: int(found.get(verdict, 0)) for verdict in VERDICTS}
 
 
-@kept
+@cached
 def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     """How much better an algorithm is than another, by default training alone.
 
@@ -76,13 +76,13 @@ def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     Raises:
         InputError: where there is no `local` to compare with.
     """
-    over = alone_of(records) if over is None else over
+    over = require_local(records) if over is None else over
     gained = difference_of(records, label, over, final_scores)
     if {label, over} & failures(records).keys():
         return _no_gain(gained)
     trials = _trials(records, [label, over], gained)
     by_client, whole = _gains(records, [label, over], gained, trials)
-    alone = over_seeds(records, final_scores(records, over).loc[gained.index])
+    alone = mean_over_seeds(records, final_scores(records, over).loc[gained.index])
     table = pd.DataFrame(by_client._asdict(), index=gained.columns)
     table["mean"] = without_rounding(table["mean"], alone.reindex(table.index))
     judged = zip(table["mean"], table["low"], table["high"], strict=True)
@@ -91,7 +91,7 @@ def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
         for mean, low, high in judged
     ]
     mean, error, low, high = (float(value) for value in whole)
-    return Gain(mean, error, low, high, len(gained), _counted(trials), table)
+    return Gain(mean, error, low, high, len(gained), _sample_count(trials), table)
 
 
 def _no_gain(gained: pd.DataFrame) -> Gain:
@@ -101,7 +101,7 @@ def _no_gain(gained: pd.DataFrame) -> Gain:
     return Gain(np.nan, np.nan, np.nan, np.nan, len(gained), 0, table)
 
 
-@kept
+@cached
 def client_scores(
     records: Records, label: str, seed: int | None = None
 ) -> pd.DataFrame:
@@ -116,11 +116,11 @@ def client_scores(
     if seed is not None:
         scores = scores[scores.index == seed].dropna(axis=1)
     found, _ = _estimates(records, scores, _trials(records, [label], scores))
-    found = of_score(records.score, found)
+    found = score_interval(records.score, found)
     return pd.DataFrame(found._asdict(), index=scores.columns)
 
 
-@kept
+@cached
 def score_error(records: Records, label: str) -> float:
     """The standard error of the mean score over clients, of seeds and test samples."""
     scores = final_scores(records, label)
@@ -133,7 +133,10 @@ def _verdict(low: float, high: float) -> str:
 
 
 def _gains(
-    records: Records, labels: list[str], gained: pd.DataFrame, trials: Trials | None
+    records: Records,
+    labels: list[str],
+    gained: pd.DataFrame,
+    trials: Observations | None,
 ) -> tuple[Estimate, Estimate]:
     """How sure each client's gain is, in the order of the table, and that of all."""
     found = [_estimates(records, gained, trials)]
@@ -143,8 +146,8 @@ def _gains(
         found.append(_estimates(records, scores, mine))
     by_client, whole = zip(*found, strict=True)
     return (
-        of_difference(records.score, *by_client),
-        of_difference(records.score, *whole),
+        difference_interval(records.score, *by_client),
+        difference_interval(records.score, *whole),
     )
 
 
@@ -157,7 +160,7 @@ def _own_needed(records: Records, labels: list[str]) -> list[str]:
 
 
 def _estimates(
-    records: Records, table: pd.DataFrame, trials: Trials | None
+    records: Records, table: pd.DataFrame, trials: Observations | None
 ) -> tuple[Estimate, Estimate]:
     """How sure each client's mean is, in the order of the table, and that of all."""
     if trials is not None:
@@ -165,16 +168,18 @@ def _estimates(
         return found, mean_estimate(trials)
     found = seeds_alone(table.to_numpy())
     # A client that diverged with one seed has no mean, one that was held out has.
-    mean = over_seeds(records, table).to_numpy()
+    mean = mean_over_seeds(records, table).to_numpy()
     found = Estimate(mean, *(np.where(np.isnan(mean), np.nan, v) for v in found[1:]))
-    by_seed = over_clients(records, table).to_numpy()[:, None]
+    by_seed = mean_over_clients(records, table).to_numpy()[:, None]
     whole = Estimate(*(value[0] for value in seeds_alone(by_seed)))
     centre = float(pd.Series(mean).mean(skipna=False))
     low, high = whole.low + centre - whole.mean, whole.high + centre - whole.mean
     return found, Estimate(np.array(centre), whole.error, low, high)
 
 
-def _trials(records: Records, labels: list[str], table: pd.DataFrame) -> Trials | None:
+def _trials(
+    records: Records, labels: list[str], table: pd.DataFrame
+) -> Observations | None:
     """The outcomes of every seed and client of a table; None where some are missing.
 
     Args:
@@ -182,19 +187,21 @@ def _trials(records: Records, labels: list[str], table: pd.DataFrame) -> Trials 
         labels: one algorithm, or two whose difference is taken.
         table: one row per seed, one column per client.
     """
-    trials = _joined(records, records.outcomes, labels, table.index, table.columns)
+    trials = _collect_observations(
+        records, records.outcomes, labels, table.index, table.columns
+    )
     if trials is None or set(np.unique(trials.client)) != set(table.columns):
         return None
     return trials
 
 
-def _joined(
+def _collect_observations(
     records: Records,
     outcomes: dict[tuple[str, int], Outcomes],
     labels: list[str],
     seeds: pd.Index,
     clients: pd.Index,
-) -> Trials | None:
+) -> Observations | None:
     """The outcomes of some clients with some seeds; None where there are none."""
     pieces, counted = [], True
     sign = score_of(records).sign if len(labels) > 1 else 1
@@ -218,7 +225,7 @@ def _joined(
     if not sum(len(piece[0]) for piece in pieces):
         return None
     d, seed, client, sample, step = map(np.concatenate, zip(*pieces, strict=True))
-    return Trials(d, seed, client, sample, counted, step)
+    return Observations(d, seed, client, sample, counted, step)
 
 
 def newcomers_estimate(
@@ -233,14 +240,14 @@ def newcomers_estimate(
         return Estimate(*(np.array(np.nan) for _ in Estimate._fields)), 0
     if over is None:
         found, samples = _newcomers(records, [label], newcomer_scores(records, label))
-        return of_score(records.score, found), samples
+        return score_interval(records.score, found), samples
     values = difference_of(records, label, over, newcomer_scores)
     found, samples = _newcomers(records, [label, over], values)
     own = [
         _newcomers(records, [one], newcomer_scores(records, one).loc[values.index])[0]
         for one in _own_needed(records, [label, over])
     ]
-    return of_difference(records.score, found, *own), samples
+    return difference_interval(records.score, found, *own), samples
 
 
 def _newcomers(
@@ -249,14 +256,16 @@ def _newcomers(
     """The same whatever the measure can be, of these values by seed and client."""
     by_seed = values.groupby("seed").agg(lambda v: v.mean(skipna=False))
     seeds, clients = by_seed.index, values.index.unique("client")
-    trials = _joined(records, records.newcomer_outcomes, labels, seeds, clients)
+    trials = _collect_observations(
+        records, records.newcomer_outcomes, labels, seeds, clients
+    )
     if trials is not None:
         there = pd.MultiIndex.from_arrays([trials.seed, trials.client])
         used = there.isin(values.index)  # not those who leave the score undefined
         trials = trials._replace(
             **{k: v[used] for k, v in trials._asdict().items() if k != "proportion"}
         )
-        return newcomer_estimate(trials), _counted(trials)
+        return newcomer_estimate(trials), _sample_count(trials)
     found = seeds_alone(by_seed.to_numpy()[:, None])
     return Estimate(*(value[0] for value in found)), 0
 
@@ -265,12 +274,12 @@ def newcomer_score(records: Records, label: str, seed: int, client: int) -> Esti
     """The final test score of one newcomer; each number is an array ()."""
     score = np.array(newcomer_scores(records, label).get((seed, client), np.nan))
     places = (pd.Index([seed]), pd.Index([client]))
-    trials = _joined(records, records.newcomer_outcomes, [label], *places)
+    trials = _collect_observations(records, records.newcomer_outcomes, [label], *places)
     if trials is None:
         return Estimate(score, np.array(np.nan), np.array(-np.inf), np.array(np.inf))
-    return of_score(records.score, mean_estimate(trials))
+    return score_interval(records.score, mean_estimate(trials))
 
 
-def _counted(trials: Trials | None) -> int:
+def _sample_count(trials: Observations | None) -> int:
     """How many test samples there are; one that seeds share counts once."""
     return 0 if trials is None else len(np.unique(trials.sample))

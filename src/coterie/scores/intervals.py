@@ -59,7 +59,7 @@ _LEVEL = 0.975
 """On either side: intervals of 95 per cent."""
 
 
-class Trials(NamedTuple):
+class Observations(NamedTuple):
     """What is averaged, with seed, client and sample of each, (M,) all of them."""
 
     values: np.ndarray
@@ -103,12 +103,12 @@ class _Cells(NamedTuple):
 
 
 @np.errstate(invalid="ignore")  # of infinite ones nothing can be told
-def client_estimates(trials: Trials) -> tuple[np.ndarray, Estimate]:
+def client_estimates(trials: Observations) -> tuple[np.ndarray, Estimate]:
     """The clients, in rising order, and how sure the mean of each one is."""
-    names, client = _numbered(trials.client)
+    names, client = _factorise(trials.client)
     cells = _cells(trials, client)
-    u, w = _weighed(trials, cells)
-    parts = _parts(u, w, _paired(client, trials.sample), client)
+    u, w = _deviations(trials, cells)
+    parts = _parts(u, w, _pair_keys(client, trials.sample), client)
     mean = _sums(cells.client, cells.mean) / cells.seeds
     gaps = (cells.mean - mean[cells.client]) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -120,16 +120,16 @@ def client_estimates(trials: Trials) -> tuple[np.ndarray, Estimate]:
     return names, _unknown_where(single, found)
 
 
-def mean_estimate(trials: Trials) -> Estimate:
+def mean_estimate(trials: Observations) -> Estimate:
     """How sure the mean over clients of their means is; each number is an array ()."""
     found = mean_estimates(trials, np.zeros(len(trials.values), dtype=int))
     return Estimate(*(value[0] for value in found))
 
 
 @np.errstate(invalid="ignore")  # of infinite ones nothing can be told
-def mean_estimates(trials: Trials, group: np.ndarray) -> Estimate:
+def mean_estimates(trials: Observations, group: np.ndarray) -> Estimate:
     """The same of several groups of clients, by the group (M,) 0, 1, .. of each."""
-    _, client = _numbered(trials.client)
+    _, client = _factorise(trials.client)
     cells = _cells(trials, client)
     of = _of_each(cells.place, group)
     members = np.bincount(_of_each(cells.client, of))
@@ -139,24 +139,24 @@ def mean_estimates(trials: Trials, group: np.ndarray) -> Estimate:
     s = np.bincount(there)
     with np.errstate(invalid="ignore", divide="ignore"):
         spread = _sums(there, drift**2) / (s * (s - 1))
-    return _wholes(trials, client, cells, weight, of, spread, s)
+    return _group_estimates(trials, client, cells, weight, of, spread, s)
 
 
 @np.errstate(invalid="ignore")  # of infinite ones nothing can be told
-def newcomer_estimate(trials: Trials) -> Estimate:
+def newcomer_estimate(trials: Observations) -> Estimate:
     """How sure the mean over seeds is, where each seed draws its clients.
 
     Other clients are drawn with other seeds, so that V_seeds has what is due to them.
     """
-    _, client = _numbered(trials.client)
+    _, client = _factorise(trials.client)
     cells = _cells(trials, client)
-    _, seed = _numbered(cells.seed)
+    _, seed = _factorise(cells.seed)
     drawn = np.bincount(seed)
     everybody = np.zeros(len(seed), dtype=int)
     means, _ = _seed_means(cells, everybody, cells.mean)
     s = len(means)
     spread = means.var(ddof=1) / s if s > 1 else np.nan
-    found = _wholes(
+    found = _group_estimates(
         trials,
         client,
         cells,
@@ -172,12 +172,12 @@ def _seed_means(
     cells: _Cells, group: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The mean of the values of each group's cells of each seed, and its group."""
-    _, place = _numbered(_paired(group, cells.seed))
+    _, place = _factorise(_pair_keys(group, cells.seed))
     return _sums(place, values) / np.bincount(place), _of_each(place, group)
 
 
-def _wholes(
-    trials: Trials,
+def _group_estimates(
+    trials: Observations,
     client: np.ndarray,
     cells: _Cells,
     weight: np.ndarray,
@@ -196,14 +196,14 @@ def _wholes(
         spread: V_seeds of each group.
         seeds: how many each group has.
     """
-    u, w = _weighed(trials, cells)
+    u, w = _deviations(trials, cells)
     share = (weight * cells.seeds[cells.client])[cells.place]
     centre, of = _sums(group, weight * cells.mean), group[cells.place]
     single = cells.size[cells.place] < 2
     # One sample has no spread of its own: that among clients is no smaller.
     u = np.where(single, (trials.values - centre[of]) * w, u) * share
-    parts = _parts(u, w * share, _paired(of, trials.sample), of)
-    own = _parts(u, w, _paired(client, trials.sample), client)
+    parts = _parts(u, w * share, _pair_keys(of, trials.sample), of)
+    own = _parts(u, w, _pair_keys(client, trials.sample), client)
     whose = _of_each(client, of)
     freedom = _satterthwaite(own.samples, np.maximum(own.distinct - 1, 1), whose)
     found = _estimate(centre, spread, seeds, parts, freedom, trials.proportion)
@@ -258,17 +258,17 @@ def _estimate(
     return Estimate(mean, error, mean - half, mean + half)
 
 
-def _cells(trials: Trials, client: np.ndarray) -> _Cells:
+def _cells(trials: Observations, client: np.ndarray) -> _Cells:
     """Groups what is averaged by client and seed."""
-    _, seed = _numbered(trials.seed)
-    _, place = _numbered(_paired(client, seed))
+    _, seed = _factorise(trials.seed)
+    _, place = _factorise(_pair_keys(client, seed))
     size = np.bincount(place)
     mean = _sums(place, trials.values) / size
     own = _of_each(place, client)
     return _Cells(place, own, _of_each(place, seed), size, mean, np.bincount(own))
 
 
-def _weighed(trials: Trials, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
+def _deviations(trials: Observations, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
     """U of every value for its own client, and the weight of the value in its mean."""
     size, seeds = cells.size[cells.place], cells.seeds[cells.client[cells.place]]
     rest = trials.values - cells.mean[cells.place]
@@ -308,7 +308,7 @@ def _unknown_where(where: np.ndarray, found: Estimate) -> Estimate:
     )
 
 
-def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _factorise(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Those that there are, in rising order, and which of them each is.
 
     They are few beside the samples: by hashes this is faster than by sorting.
@@ -328,7 +328,7 @@ def _of_each(place: np.ndarray, values: np.ndarray) -> np.ndarray:
     return found
 
 
-def _paired(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _pair_keys(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """One number for each pair of whole numbers."""
     if not len(second):
         return first

@@ -51,27 +51,27 @@ def is_skew(measure: str) -> bool:
     return bool(np.isfinite(_range(measure)).sum() == 1)
 
 
-def of_score(measure: str, found: Estimate) -> Estimate:
+def score_interval(measure: str, found: Estimate) -> Estimate:
     """The same, whose interval is symmetric, with ends that a score can have."""
     least, most = _range(measure)
     if is_skew(measure):
         if np.isfinite(least):
-            found = _lengthened(found, _distance(found, least), _NONE)
+            found = _skew_interval(found, _distance(found, least), _NONE)
         else:
-            found = _lengthened(found, _NONE, _distance(found, most))
-    return _cut(found, least, most)
+            found = _skew_interval(found, _NONE, _distance(found, most))
+    return _clip_to_range(found, least, most)
 
 
-def of_difference(measure: str, found: Estimate, *own: Estimate) -> Estimate:
+def difference_interval(measure: str, found: Estimate, *own: Estimate) -> Estimate:
     """The same of one score less another; of a skew measure both are given as well."""
     least, most = _range(measure)
     if not is_skew(measure):
-        return _cut(found, least - most, most - least)
+        return _clip_to_range(found, least - most, most - least)
     first, second = own
     if np.isfinite(least):
-        return _lengthened(found, _distance(first, least), _distance(second, least))
+        return _skew_interval(found, _distance(first, least), _distance(second, least))
     # The first is larger where it is nearer to the end.
-    return _lengthened(found, _distance(second, most), _distance(first, most))
+    return _skew_interval(found, _distance(second, most), _distance(first, most))
 
 
 def _range(measure: str) -> tuple[float, float]:
@@ -83,7 +83,7 @@ def _distance(found: Estimate, end: float) -> _Distance:
 
 
 @np.errstate(invalid="ignore", divide="ignore")
-def _lengthened(found: Estimate, a: _Distance, b: _Distance) -> Estimate:
+def _skew_interval(found: Estimate, a: _Distance, b: _Distance) -> Estimate:
     """The formulas above, of a - b; what is not known stays so."""
     half, total = found.high - found.mean, np.hypot(a.half, b.half)
     parts = [np.where(total > 0, half * one.half / total, 0) for one in (a, b)]
@@ -97,7 +97,7 @@ def _lengthened(found: Estimate, a: _Distance, b: _Distance) -> Estimate:
     return found._replace(low=found.mean - low, high=found.mean + high)
 
 
-def _cut(found: Estimate, least: float, most: float) -> Estimate:
+def _clip_to_range(found: Estimate, least: float, most: float) -> Estimate:
     """Ends that are known, no further than can be.
 
     A measure of one's own may have the name of ours and be what ours cannot.

@@ -7,19 +7,19 @@ import pandas as pd
 
 from ..checks import InputError
 from ..records import Records
+from .caching import cached, with_cache
 from .failures import failures
 from .finals import (
-    baseline_of,
     final_scores,
     labels_of,
+    local_label,
     may_be_undefined,
-    over_seeds,
+    mean_over_seeds,
     runs_of,
     score_of,
     worst_decile,
 )
 from .gains import gain_of, score_error
-from .keeping import keeping, kept
 
 _GAINS = ("gain", "gain_low", "gain_high", "gaining", "losing", "cannot_tell")
 
@@ -45,13 +45,13 @@ def summary(records: Records) -> pd.DataFrame:
 
 def summary_of(records: Records, labels: list[str]) -> pd.DataFrame:
     """The same of some labels, which may also be baselines (`scores.baselines`)."""
-    records = keeping(records)  # until the table is made
-    local, rows = baseline_of(records), {}
+    records = with_cache(records)  # until the table is made
+    local, rows = local_label(records), {}
     sizes = records.clients.set_index(["seed", "client"])["train"].unstack("client")
     sign = score_of(records).sign
     for label in labels:
         scores, failed = final_scores(records, label), label in failures(records)
-        values = over_seeds(records, scores)
+        values = mean_over_seeds(records, scores)
         weights = sizes.loc[scores.index, scores.columns]
         weights = weights.div(weights.sum(axis=1), axis=0)
         row = {"mean": float(values.mean(skipna=False))}
@@ -76,7 +76,7 @@ def summary_of(records: Records, labels: list[str]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
-@kept
+@cached
 def costs_of(records: Records, label: str) -> dict[str, float]:
     """Counters at the last round, mean over the seeds that are used, median of seconds.
 
@@ -97,7 +97,7 @@ def costs_of(records: Records, label: str) -> dict[str, float]:
     return costs
 
 
-def ranked(records: Records, column: pd.Series) -> list[tuple[str, float]]:
+def rank_methods(records: Records, column: pd.Series) -> list[tuple[str, float]]:
     """Labels and scores that are numbers, the best last, of those that can be best.
 
     Oracles cannot, nor those whose training failed.
@@ -117,11 +117,11 @@ def lacks_choice(records: Records) -> bool:
     """Whether several could be looked at first, and no validation data choose."""
     if (records.clients["validation"] > 0).any():
         return False
-    others = set(labels_of(records)) - {baseline_of(records), *records.oracles}
+    others = set(labels_of(records)) - {local_label(records), *records.oracles}
     return len(others) > 1
 
 
-@kept
+@cached
 def favourite_of(records: Records) -> str:
     """The algorithm to look at first, other than training alone.
 
@@ -132,7 +132,7 @@ def favourite_of(records: Records) -> str:
     Raises:
         InputError: when there is only training alone.
     """
-    local = baseline_of(records)
+    local = local_label(records)
     others = [label for label in labels_of(records) if label != local]
     # Who is told the truth is looked at first only where there is nobody else.
     others = [a for a in others if a not in records.oracles] or others

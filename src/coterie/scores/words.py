@@ -33,10 +33,10 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
 _COUNTS = "no one two three four five six seven eight nine ten eleven twelve".split()
 
 
-def counted(count: int) -> str:
+def count_in_words(count: int) -> str:
     """A number as a sentence has it.
 
-    >>> counted(6), counted(13), counted(1200)
+    >>> count_in_words(6), count_in_words(13), count_in_words(1200)
     ('six', '13', '1,200')
     """
     return _COUNTS[count] if 0 < count < len(_COUNTS) else f"{count:,}"
@@ -48,7 +48,7 @@ def all_of(count: int, many: str = "") -> str:
     >>> all_of(2, "files"), all_of(8, "hospitals"), all_of(2)
     ('both files', 'all eight hospitals', 'both')
     """
-    return f"{'both' if count == 2 else f'all {counted(count)}'} {many}".rstrip()
+    return f"{'both' if count == 2 else f'all {count_in_words(count)}'} {many}".rstrip()
 
 
 def duration(seconds: float) -> str:

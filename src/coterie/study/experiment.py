@@ -138,9 +138,9 @@ class Result:
 
     def chosen_options(self) -> pd.DataFrame:
         """The options that validation data chose, by algorithm and seed."""
-        from ..report.tables import chosen
+        from ..report.tables import chosen_options
 
-        return chosen(self.records)
+        return chosen_options(self.records)
 
     def models(self, label: str | None = None, seed: int | None = None) -> Tensor:
         """The personal models (N, D) of an algorithm, by default the last listed.

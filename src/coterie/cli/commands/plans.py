@@ -142,7 +142,7 @@ def _show_plan(
     found: Plan, folder: Path | None, times: Path | None, *, as_json: bool
 ) -> None:
     """Writes a plan into a folder, by default of the study's name, and prints it."""
-    from ...planning.waiting import in_words, waiting_of
+    from ...planning.waiting import waiting_of, waiting_sentences
 
     runs = Path("runs")
     if folder is None:
@@ -152,7 +152,9 @@ def _show_plan(
     if times is not None:
         count = found.everybody
         names = [client_name(found.names, client) for client in range(count)]
-        lines += in_words(waiting_of(trace(times, clients=count), count), names)
+        lines += waiting_sentences(
+            waiting_of(trace(times, clients=count), count), names
+        )
     found.write(folder)
     page, weights = folder / "plan.html", folder / "weights.csv"
     if as_json:
@@ -187,20 +189,20 @@ def _show_links(
     for column in ("", "links", "exchanges per second", "eigengap", "rate per second"):
         table.add_column(column, justify="right" if column else "left")
     table.add_row("as it is", *_cells(found.before))
-    if found.removed:
+    if found.removed_links:
         table.add_row("without them", *_cells(found.without))
         table.add_row("and others used as often as is best", *_cells(found.after))
     out.print(table)
-    if not found.removed:
+    if not found.removed_links:
         return
     links = Table(title="links to leave out")
     for column in ("between", "and", "seconds"):
         links.add_column(column, justify="right" if column == "seconds" else "left")
-    for v, w, delay in found.removed[:_SHOWN]:
+    for v, w, delay in found.removed_links[:_SHOWN]:
         links.add_row(v, w, f"{delay:g}")
     out.print(links)
-    if len(found.removed) > _SHOWN:
-        out.print(f"and {len(found.removed) - _SHOWN} more; --json has them all.")
+    if len(found.removed_links) > _SHOWN:
+        out.print(f"and {len(found.removed_links) - _SHOWN} more; --json has them all.")
 
 
 def _cells(speed: Speed) -> list[str]:
@@ -216,7 +218,7 @@ def _answer(found: LinkPlan) -> dict[str, object]:
         "before": found.before._asdict(),
         "without": found.without._asdict(),
         "after": found.after._asdict(),
-        "removed": [{"v": v, "w": w, "delay": d} for v, w, d in found.removed],
+        "removed": [{"v": v, "w": w, "delay": d} for v, w, d in found.removed_links],
         "links": [
             {"v": names[v], "w": names[w], "delay": delay, "rate": rate}
             for (v, w), delay, rate in kept

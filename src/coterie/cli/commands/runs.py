@@ -84,21 +84,27 @@ def report(folder: RunFolder, as_json: Json = False) -> None:
 def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     """Prints the tables of a run, or one object, and writes its page."""
     from ...privacy.mechanisms.noise import simulated_text
-    from ...report import chosen, headline, newcomer_summary, summary, write_report
+    from ...report import (
+        chosen_options,
+        headline,
+        newcomer_summary,
+        summary,
+        write_report,
+    )
     from ...report.headlines import best_of
     from ...report.searches import settings_text
     from ...scores.baselines import baseline_summary
+    from ...scores.caching import with_cache
     from ...scores.finals import score_of
-    from ...scores.keeping import keeping
     from ...scores.roles import epsilon_by_role
 
-    records = keeping(records)  # the page and the tables ask the same
+    records = with_cache(records)  # the page and the tables ask the same
     path = write_report(records, folder / "report.html")
     table, beside = summary(records), baseline_summary(records)
     answers = headline(records, table)
     newcomers = None if records.newcomers.empty else newcomer_summary(records)
     tuned = not records.trials.empty and records.trials["chosen"].any()
-    found = chosen(records) if tuned else None
+    found = chosen_options(records) if tuned else None
     roles = epsilon_by_role(records)
     if as_json:
         return print_json(

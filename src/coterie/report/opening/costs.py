@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...records import Records
-from ...scores.finals import baseline_of
+from ...scores.finals import local_label
 from ...scores.summaries import costs_of
 from ...scores.words import duration, in_bytes
 from .nouns import client_nouns
@@ -13,7 +13,7 @@ from .nouns import client_nouns
 
 def cost_text(records: Records, label: str) -> str:
     """Time of training and data sent by a method, next to training alone."""
-    own, alone = costs_of(records, label), costs_of(records, str(baseline_of(records)))
+    own, alone = costs_of(records, label), costs_of(records, str(local_label(records)))
     parts, many = [], client_nouns(records)[1]
     if np.isfinite(own["seconds"]):
         text = f"Training took {duration(own['seconds'])} on this machine"

@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ...records import Records
 from ...scores.finals import planned_algorithms
-from ...scores.words import all_of, counted, joined
+from ...scores.words import all_of, count_in_words, joined
 from ...types import ALONE, EVERYBODY
 from .nouns import client_nouns, names_of
 
@@ -181,14 +181,14 @@ def _in_words(records: Records, found: Groups, clients: np.ndarray) -> str:
 
 def _counted_groups(found: Groups, many: str) -> str:
     """The same without names."""
-    sizes = [counted(len(some)) for some in found.together]
+    sizes = [count_in_words(len(some)) for some in found.together]
     if len(sizes) == 1:
         text = f"a group of {sizes[0]} {many} learns together"
     else:
         same = len(set(sizes)) == 1
         each = f"{many} each" if same else many
         shown = sizes[0] if same else joined(sizes)
-        text = f"{counted(len(sizes))} groups of {shown} {each} learn together"
+        text = f"{count_in_words(len(sizes))} groups of {shown} {each} learn together"
     for some, what in ((found.own, "use"), (found.alone, "learn")):
         if some:
             rest = "models of their own" if what == "use" else "alone"
@@ -197,5 +197,5 @@ def _counted_groups(found: Groups, many: str) -> str:
                     f"{what}s",
                     rest.replace("models of their", "a model of its"),
                 )
-            text += f"; {counted(len(some))} {what} {rest}"
+            text += f"; {count_in_words(len(some))} {what} {rest}"
     return text

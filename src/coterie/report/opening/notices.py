@@ -14,14 +14,14 @@ from ...scores.baselines import (
     baseline_summary,
     baseline_words,
     best_alone,
-    over_baseline,
+    gain_over_baseline,
 )
 from ...scores.failures import failures
 from ...scores.finals import (
-    baseline_of,
     final_scores,
     labels_of,
-    over_seeds,
+    local_label,
+    mean_over_seeds,
     population,
     runs_of,
     seed_means,
@@ -41,16 +41,16 @@ def weak_local_text(records: Records) -> str:
 
     That is where a model of scikit-learn, trained alone, is surely better.
     """
-    local, alone = baseline_of(records), best_alone(records)
-    gain = over_baseline(records, local, alone) if local and alone else None
+    local, alone = local_label(records), best_alone(records)
+    gain = gain_over_baseline(records, local, alone) if local and alone else None
     if gain is None or alone is None or gain.verdict != "loses":
         return ""
-    leads = [over_baseline(records, label, alone) for label in labels_of(records)]
+    leads = [gain_over_baseline(records, label, alone) for label in labels_of(records)]
     if not any(lead is not None and lead.mean > 0 for lead in leads):
         return ""  # which the verdict says
     amounts, words = amounts_of(records), baseline_words(records, alone)
     better = baseline_summary(records)["mean"][alone]
-    ours = over_seeds(records, final_scores(records, str(local))).mean()
+    ours = mean_over_seeds(records, final_scores(records, str(local))).mean()
     return (
         f"Training alone can do better than `{local}` does: scikit-learn's {words} has "
         f"a mean {amounts.words} of {amounts.show(better)}, `{local}` of "

@@ -67,7 +67,7 @@ class Amounts(NamedTuple):
         """A difference as text, without its sign."""
         return self.show_gain(abs(value)).lstrip("+")
 
-    def between(self, low: float, high: float) -> str:
+    def interval(self, low: float, high: float) -> str:
         """The ends of an interval of a difference, in words."""
         ends = [self.size(low), self.size(high)]
         if low < 0 < high:
@@ -95,10 +95,10 @@ def amounts_of(records: Records) -> Amounts:
     return Amounts(score, _WORDS.get(records.score, score.words))
 
 
-def rounded(value: float) -> float:
+def round_up(value: float) -> float:
     """The next larger number of the form 1, 2, 2.5 or 5 times a power of ten.
 
-    >>> rounded(3.1), rounded(0.21), rounded(700)
+    >>> round_up(3.1), round_up(0.21), round_up(700)
     (5.0, 0.25, 1000.0)
     """
     power = 10.0 ** np.floor(np.log10(value))

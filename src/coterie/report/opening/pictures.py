@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 from ...records import Records
 from ...scores.finals import CROWD, population
 from ...scores.gains import gain_of
-from ..styles import LABELLED, Drawn, escape, finish, tick_names, upright
+from ..styles import LABELLED, PlotSpec, escape, finish, tick_names, vertical_line
 from .notices import FEW
-from .nouns import Amounts, amounts_of, client_nouns, rounded
+from .nouns import Amounts, amounts_of, client_nouns, round_up
 
 _ROWS = 16
 """So many clients have a row each; more of them stand side by side."""
@@ -30,22 +30,22 @@ def client_gains(records: Records, label: str) -> go.Figure:
 
     Up to 16 clients have a row each with their name, more stand side by side, and of
     more than CROWD the distribution is shown. Intervals that are much longer than
-    others are cut: `cut_names` names them.
+    others are cut: `clients_with_cut_intervals` names them.
     """
-    table, amounts = gained(records, label), amounts_of(records)
+    table, amounts = gain_table(records, label), amounts_of(records)
     if len(table) > CROWD:
         return _distribution(records, table, amounts)
     rows = len(table) <= _ROWS
-    low, high = limits(table)
+    low, high = axis_limits(table)
     places = np.arange(len(table))
     across, along = ("x", "y") if rows else ("y", "x")
-    traces: list[Drawn] = []
+    traces: list[PlotSpec] = []
     for verdict, (words, colour) in _KINDS.items():
         mine = table[table["verdict"] == verdict]
         if mine.empty:
             continue
         ends = mine[["low", "high"]].clip(low, high)
-        trace: Drawn = {
+        trace: PlotSpec = {
             "type": "scatter",
             "mode": "markers+text" if rows else "markers",
             across: mine["mean"].to_numpy(),
@@ -59,7 +59,7 @@ def client_gains(records: Records, label: str) -> go.Figure:
                 "width": 4 if rows else 2,
             },
             "name": words,
-            "text": [_shown(mean, amounts) for mean in mine["mean"]],
+            "text": [_gain_label(mean, amounts) for mean in mine["mean"]],
             "textposition": "top center",
             "textfont": {
                 "size": 12,
@@ -78,7 +78,7 @@ def client_gains(records: Records, label: str) -> go.Figure:
     )
 
 
-def gained(records: Records, label: str) -> pd.DataFrame:
+def gain_table(records: Records, label: str) -> pd.DataFrame:
     """A row for each client that can be compared, the largest gain first.
 
     Columns: `name`, `test` samples, and in the unit in which gains are shown `mean`,
@@ -93,7 +93,7 @@ def gained(records: Records, label: str) -> pd.DataFrame:
     return table.sort_values("mean", ascending=False, kind="stable")
 
 
-def limits(table: pd.DataFrame) -> tuple[float, float]:
+def axis_limits(table: pd.DataFrame) -> tuple[float, float]:
     """The ends up to which intervals are drawn.
 
     That is all of them, unless those of clients with few test samples, or some that are
@@ -121,17 +121,17 @@ def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
     return min(low, float(means.min()) - more), max(high, float(means.max()) + more)
 
 
-def cut_names(records: Records, label: str) -> list[str]:
+def clients_with_cut_intervals(records: Records, label: str) -> list[str]:
     """Clients whose interval is longer than the picture, with their test samples."""
-    table = gained(records, label)
+    table = gain_table(records, label)
     if len(table) > CROWD or table.empty:
         return []
-    low, high = limits(table)
+    low, high = axis_limits(table)
     cut = table[(table["low"] < low) | (table["high"] > high)]
     return [f"{row['name']} ({row['test']:,.0f})" for _, row in cut.iterrows()]
 
 
-def _shown(mean: float, amounts: Amounts) -> str:
+def _gain_label(mean: float, amounts: Amounts) -> str:
     shown = amounts.show_gain(mean / amounts.score.unit) if mean else "no change"
     return escape(shown)
 
@@ -140,7 +140,7 @@ def _hover(row: pd.Series, amounts: Amounts) -> str:
     unit = amounts.score.unit
     mean, low, high = (row[k] / unit for k in ("mean", "low", "high"))
     known = bool(np.isfinite(high - low))
-    interval = amounts.between(low, high) if known else "unknown"
+    interval = amounts.interval(low, high) if known else "unknown"
     lines = (
         f"{row['name']}: {amounts.show_gain(mean)}",
         f"95 % interval: {interval}",
@@ -149,7 +149,9 @@ def _hover(row: pd.Series, amounts: Amounts) -> str:
     return "<br>".join(map(escape, lines))
 
 
-def _arrows(table: pd.DataFrame, low: float, high: float, *, rows: bool) -> list[Drawn]:
+def _arrows(
+    table: pd.DataFrame, low: float, high: float, *, rows: bool
+) -> list[PlotSpec]:
     """Arrow heads where an interval goes on beyond the scale."""
     places, found = np.arange(len(table)), []
     below, above = table["low"] < low, table["high"] > high
@@ -182,15 +184,15 @@ def _looks(
     ends: tuple[float, float],
     *,
     rows: bool,
-) -> Drawn:
+) -> PlotSpec:
     """Axes: gains along one, clients along the other."""
     names = tick_names(records, table.index)
     whose = client_nouns(records)[1]
     # In rows, for half of what is written above a point at the end.
     room = (0.06 if rows else 0.03) * (ends[1] - ends[0])
-    step = rounded((ends[1] - ends[0]) / 7)
+    step = round_up((ends[1] - ends[0]) / 7)
     ticks = step * np.arange(np.ceil(ends[0] / step), np.floor(ends[1] / step) + 1)
-    gains: Drawn = {
+    gains: PlotSpec = {
         "title": {"text": f"better → ({escape(amounts.axis)})"},
         "range": [ends[0] - room, ends[1] + room],
         "zeroline": True,
@@ -198,12 +200,12 @@ def _looks(
         "tickvals": ticks,
         "ticktext": [f"{tick:+,.6g}" if tick else "alone" for tick in ticks],
     }
-    clients: Drawn = {"showgrid": False, "zeroline": False}
+    clients: PlotSpec = {"showgrid": False, "zeroline": False}
     if rows:
         ends_of_rows = [len(table) - 0.4, -0.7]
         clients |= {"tickvals": list(range(len(table))), "range": ends_of_rows}
         clients["ticktext"] = names
-        zero = upright(0, {"color": "#222222", "width": 1})
+        zero = vertical_line(0, {"color": "#222222", "width": 1})
         return {"xaxis": gains, "yaxis": clients, "shapes": [zero]}
     clients["title"] = {"text": f"{len(table)} {whose}, largest gain first"}
     if len(table) <= LABELLED:
@@ -220,7 +222,7 @@ def _distribution(records: Records, table: pd.DataFrame, amounts: Amounts) -> go
     bars = {"type": "histogram", "x": table["mean"].to_numpy(), "nbinsx": 60}
     bars |= {"marker": {"color": _KINDS["gains"][1]}, "showlegend": False}
     across = {"title": {"text": f"better → ({escape(amounts.axis)})"}}
-    looks: Drawn = {"xaxis": across, "yaxis": {"title": {"text": many}}}
-    looks["shapes"] = [upright(0, {"color": "#222222", "width": 1})]
+    looks: PlotSpec = {"xaxis": across, "yaxis": {"title": {"text": many}}}
+    looks["shapes"] = [vertical_line(0, {"color": "#222222", "width": 1})]
     title = "Better or worse than training alone, on each client's own test data"
     return finish([bars], looks, title, 360)

@@ -10,7 +10,7 @@ from ...scores.promises import promise_of
 from ..html import render
 from .costs import cost_text
 from .groups import groups_text
-from .pictures import client_gains, cut_names, gained
+from .pictures import client_gains, clients_with_cut_intervals, gain_table
 from .verdicts import notices_of, subject_of, verdict_of
 
 
@@ -22,12 +22,12 @@ def first_screen(records: Records, table: pd.DataFrame) -> Markup:
         table: their `summary`.
     """
     label = subject_of(records)
-    shown = label if label is not None and len(gained(records, label)) else None
+    shown = label if label is not None and len(gain_table(records, label)) else None
     return render(
         "opening.html",
         verdict=verdict_of(records, table),
         picture=client_gains(records, shown) if shown is not None else None,
-        cut=cut_names(records, shown) if shown is not None else [],
+        cut=clients_with_cut_intervals(records, shown) if shown is not None else [],
         groups=groups_text(records, label) if label is not None else "",
         cost=cost_text(records, label) if label is not None else "",
         promise=promise_of(records) if "privacy" in records.study else "",

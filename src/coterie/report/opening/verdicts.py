@@ -20,15 +20,15 @@ from ...scores.baselines import (
     baseline_summary,
     baseline_words,
     best_alone,
+    gain_over_baseline,
     is_constant,
-    over_baseline,
 )
 from ...scores.failures import failures
-from ...scores.finals import baseline_of, labels_of, shown
+from ...scores.finals import display_label, labels_of, local_label
 from ...scores.gains import Gain, gain_of
 from ...scores.promises import promise_of
-from ...scores.summaries import favourite_of, ranked
-from ...scores.words import all_of, counted
+from ...scores.summaries import favourite_of, rank_methods
+from ...scores.words import all_of, count_in_words
 from ..headlines import choice_text, infinite_text, shortfall_text
 from .costs import cost_text
 from .groups import groups_text
@@ -70,7 +70,7 @@ def notices_of(records: Records) -> list[str]:
 
 def subject_of(records: Records) -> str | None:
     """The method that the verdict is about; None where nothing can be compared."""
-    local = baseline_of(records)
+    local = local_label(records)
     if local is None or labels_of(records) == [local]:
         return None
     label = favourite_of(records)
@@ -108,7 +108,7 @@ def sides_of(gain: Gain) -> Sides:
     means = gain.clients["mean"]
     chosen = (means > 0, means < 0, means == 0, means.isna())
     better, worse, same, unknown = (means.index[some].tolist() for some in chosen)
-    sure = gain.who("gains"), gain.who("loses")
+    sure = gain.clients_with("gains"), gain.clients_with("loses")
     return Sides(better, worse, same, unknown, *sure)
 
 
@@ -119,14 +119,14 @@ def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
         records: of the study.
         table: their `summary`.
     """
-    local, failed = baseline_of(records), " ".join(failures(records).values())
+    local, failed = local_label(records), " ".join(failures(records).values())
     label = subject_of(records)
     if label is None or local is None:
         return _nothing(records, table)
     gain = gain_of(records, label)
     average = _average(records, table, label, gain)
     before = _about_baselines(records, table, label)
-    name = shown(records, label)
+    name = display_label(records, label)
     sides = side_sentences(records, gain, f"With {name}")
     if "We are sure of the average" in sides:  # which need not be said twice
         average = average.removesuffix(f" {_SURE}")
@@ -140,8 +140,8 @@ def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
 
 def _nothing(records: Records, table: pd.DataFrame) -> Verdict:
     """Why nothing can be compared, and the best score as far as there is one."""
-    local, failed = baseline_of(records), failures(records)
-    best = ranked(records, table["mean"])
+    local, failed = local_label(records), failures(records)
+    best = rank_methods(records, table["mean"])
     more = [*failed.values()]
     if local is None:
         lead = "This study does not train `local`, so we cannot say who does better "
@@ -174,23 +174,25 @@ def side_sentences(records: Records, gain: Gain, named: str) -> str:
         who = f"{all_of(total, many)} get" if total > 1 else f"the {one} gets"
     elif better:
         verb = "gets" if better == 1 else "get"
-        who = f"{counted(better)} of {counted(total)} {many} {verb}"
+        who = f"{count_in_words(better)} of {count_in_words(total)} {many} {verb}"
     else:
         nobody = "neither" if total == 2 else "none"
-        who = f"{nobody} of the {counted(total)} {many} gets"
+        who = f"{nobody} of the {count_in_words(total)} {many} gets"
     said = [f"{named}, {who} a better model by learning together."]
     worse = len(sides.worse)
     if worse:
         few = worse <= MOST_NAMED
         names = f" ({names_of(records, sides.worse)})" if few else ""
         verb = "gets" if worse == 1 else "get"
-        said.append(f"{counted(worse).capitalize()} {verb} a worse one{names}.")
+        said.append(f"{count_in_words(worse).capitalize()} {verb} a worse one{names}.")
     elif better < total:
         said.append("None gets a worse one.")
     if sides.same:
-        said.append(f"For {counted(len(sides.same))} nothing changes.")
+        said.append(f"For {count_in_words(len(sides.same))} nothing changes.")
     if sides.unknown:
-        said.append(f"{counted(len(sides.unknown)).capitalize()} cannot be compared.")
+        said.append(
+            f"{count_in_words(len(sides.unknown)).capitalize()} cannot be compared."
+        )
     if better or worse:
         said.append(_sure(records, sides, average=gain.verdict != "cannot tell"))
     return " ".join(said)
@@ -208,20 +210,20 @@ def _sure(records: Records, sides: Sides, *, average: bool) -> str:
         return "We are sure about it."
     if not less:
         every = more == changed and more > 1
-        return f"We are sure about {all_of(more) if every else counted(more)}."
+        return f"We are sure about {all_of(more) if every else count_in_words(more)}."
     few = less <= MOST_NAMED
-    names = names_of(records, sides.surely_worse) if few else counted(less)
+    names = names_of(records, sides.surely_worse) if few else count_in_words(less)
     verb = "gets" if less == 1 else "get"
     bad = f"that {names} {verb} a worse one"
     if not more:
         return f"We are sure {bad}."
     verb = "gets" if more == 1 else "get"
-    return f"We are sure that {counted(more)} {verb} a better one, and {bad}."
+    return f"We are sure that {count_in_words(more)} {verb} a better one, and {bad}."
 
 
 def _average(records: Records, table: pd.DataFrame, label: str, gain: Gain) -> str:
     """Both mean scores, their difference, and whether it may be chance."""
-    mean, alone = (table["mean"][a] for a in (label, str(baseline_of(records))))
+    mean, alone = (table["mean"][a] for a in (label, str(local_label(records))))
     amounts = amounts_of(records)
     if not np.isfinite(gain.mean):
         return "The average over clients cannot be compared with training alone."
@@ -233,7 +235,7 @@ def _average(records: Records, table: pd.DataFrame, label: str, gain: Gain) -> s
     text += f", which is {amounts.size(gain.mean)} {better}"
     if not np.isfinite(gain.high - gain.low):
         return f"{text}. We do not know how sure that is."
-    interval = f"95 % interval: {amounts.between(gain.low, gain.high)}"
+    interval = f"95 % interval: {amounts.interval(gain.low, gain.high)}"
     sure = gain.verdict != "cannot tell"
     end = _SURE if sure else "That may be chance."
     return f"{text} ({interval}). {end}"
@@ -250,14 +252,14 @@ def _matters(lead: Gain, mean: float) -> bool:
 
 def _about_baselines(records: Records, table: pd.DataFrame, label: str) -> str:
     """Says first where a baseline is as good as learning together; usually nothing."""
-    said, best = [], ranked(records, table["mean"])
+    said, best = [], rank_methods(records, table["mean"])
     if not best or not baseline_labels(records):
         return ""
     first, mean = best[-1]
     amounts, (one, _) = amounts_of(records), client_nouns(records)
     beside = baseline_summary(records)["mean"]
     alone = best_alone(records)
-    lead = None if alone is None else over_baseline(records, first, alone)
+    lead = None if alone is None else gain_over_baseline(records, first, alone)
     if alone is not None and lead is not None and _matters(lead, mean):
         sure = lead.verdict == "loses"
         how = "does better than" if sure else "does at least as well as"

@@ -1,7 +1,7 @@
 """What private training promised: epsilon over rounds, and who told whom how much."""
 
-from .figures import spending, told
+from .figures import epsilon_curves, epsilon_matrix
 from .officer import officer_section
 from .section import privacy_section
 
-__all__ = ["officer_section", "privacy_section", "spending", "told"]
+__all__ = ["epsilon_curves", "epsilon_matrix", "officer_section", "privacy_section"]

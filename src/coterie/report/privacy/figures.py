@@ -13,7 +13,7 @@ from ...scores.finals import CROWD, is_crowd, labels_of
 from ...types import SERVER
 from ..styles import (
     LABELLED,
-    Drawn,
+    PlotSpec,
     colour_bar,
     escape,
     finish,
@@ -23,7 +23,7 @@ from ..styles import (
 )
 
 
-def spent(records: Records) -> pd.DataFrame:
+def epsilon_by_client(records: Records) -> pd.DataFrame:
     """Epsilon of every client by algorithm and round, the largest over seeds."""
     if "epsilon" not in records.metrics:
         raise InputError("the records have no epsilon: a study needs [privacy].")
@@ -31,13 +31,13 @@ def spent(records: Records) -> pd.DataFrame:
     return records.metrics.groupby(keys)["epsilon"].max().reset_index()
 
 
-def spending(records: Records) -> go.Figure:
+def epsilon_curves(records: Records) -> go.Figure:
     """Epsilon over rounds: of the client who released most, and the mean of all.
 
     Raises:
         InputError: without [privacy].
     """
-    table, styles = spent(records), styles_of(records)
+    table, styles = epsilon_by_client(records), styles_of(records)
     traces = []
     for label in labels_of(records):
         own = table[(table["algorithm"] == label) & np.isfinite(table["epsilon"])]
@@ -56,13 +56,15 @@ def spending(records: Records) -> go.Figure:
                 "hovertemplate": f"%{{y:.3g}} ({words} client)",
             }
             traces.append(trace)
-    down = {"title": {"text": _named(records)}, "rangemode": "tozero"}
+    down = {"title": {"text": _epsilon_title(records)}, "rangemode": "tozero"}
     looks = {"xaxis": {"title": {"text": "round"}}, "yaxis": down}
     title = "Epsilon over rounds: worst client, and mean (dotted)"
     return finish(traces, looks, title, 420)
 
 
-def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure:
+def epsilon_matrix(
+    records: Records, algorithm: str, seed: int | None = None
+) -> go.Figure:
     """Who told whom how much: epsilon of row client in the eyes of the column's.
 
     Raises:
@@ -92,10 +94,10 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
         "zmin": 0,
         "zmax": max([*matrix[np.isfinite(matrix)], 1e-9]),
         "colorscale": [[0, "#ffffff"], [0.5, "#fc9272"], [1, "#67000d"]],
-        "colorbar": colour_bar(_named(records)),
+        "colorbar": colour_bar(_epsilon_title(records)),
     }
     texts = tick_names(records, clients, 16)
-    many: Drawn = {"showgrid": False, "zeroline": False, "constrain": "domain"}
+    many: PlotSpec = {"showgrid": False, "zeroline": False, "constrain": "domain"}
     across = [*texts, "server"][: len(receivers)]
     x = {"tickvals": list(range(len(across))), "ticktext": across}
     few = len(clients) <= 20
@@ -111,7 +113,7 @@ def told(records: Records, algorithm: str, seed: int | None = None) -> go.Figure
     return finish([trace], looks, title, height, menu=True)
 
 
-def _named(records: Records) -> str:
+def _epsilon_title(records: Records) -> str:
     """What an axis of epsilon is called."""
     source = records.study.get("privacy", {}).get("noise_source", "seed")
     return f"epsilon ({SIMULATION_ONLY})" if source == "seed" else "epsilon"

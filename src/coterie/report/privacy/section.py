@@ -12,7 +12,7 @@ from ...scores.finals import CROWD, is_crowd, labels_of
 from ...scores.roles import epsilon_by_role
 from ...types import SERVER
 from ..html import render
-from .figures import spending, told
+from .figures import epsilon_curves, epsilon_matrix
 
 
 def privacy_section(records: Records) -> Markup:
@@ -20,7 +20,7 @@ def privacy_section(records: Records) -> Markup:
     settings = records.study.get("privacy")
     if not isinstance(settings, dict) or "epsilon" not in records.metrics:
         return Markup()
-    roles, summed = epsilon_by_role(records), _summed(records)
+    roles, summed = epsilon_by_role(records), _labels_of_sums(records)
     released = set() if records.releases.empty else {*records.releases["algorithm"]}
     labels = [label for label in labels_of(records) if label in released]
     crowd = is_crowd(records)
@@ -40,10 +40,12 @@ def privacy_section(records: Records) -> Markup:
             ]
             for label in map(str, roles.index)
         ],
-        spending=spending(records),
+        spending=epsilon_curves(records),
         labels=labels,
         most=CROWD,
-        matrices=None if crowd else [told(records, label) for label in labels],
+        matrices=None
+        if crowd
+        else [epsilon_matrix(records, label) for label in labels],
     )
 
 
@@ -51,7 +53,7 @@ def _shown(epsilon: float) -> str:
     return f"{epsilon:.3g}" if np.isfinite(epsilon) else "infinite"
 
 
-def _summed(records: Records) -> list[str]:
+def _labels_of_sums(records: Records) -> list[str]:
     """The algorithms of which a server saw sums, so that rows would have told more."""
     table = records.metrics
     if "epsilon_others" not in table:
