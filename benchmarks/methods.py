@@ -46,7 +46,7 @@ from coterie import Simulation, methods
 from coterie.checks import parameters_of
 from coterie.clients import comparisons
 from coterie.clients.samples import Batch
-from coterie.collaboration import Halves, of_pairs
+from coterie.collaboration import Halves, pair_statistics
 from coterie.engine.rounds import beginning
 from coterie.models import build, layout, ravel
 from coterie.seeds import generator
@@ -85,9 +85,9 @@ class Ground:
         self.x = ravel(module).to(device).repeat(len(data), 1)
         self.losses = 0.0  # of single samples of an average client, so far
         self._loss = self.simulation.kernel.loss
-        self.simulation.kernel.loss = self._counted  # type: ignore[method-assign]
+        self.simulation.kernel.loss = self._count_losses  # type: ignore[method-assign]
 
-    def _counted(self, points: Tensor, batch: Batch) -> Tensor:
+    def _count_losses(self, points: Tensor, batch: Batch) -> Tensor:
         self.losses += float((batch.weight != 0).sum()) / len(points)
         return self._loss(points, batch)
 
@@ -127,7 +127,7 @@ class Products(TorchDispatchMode):
         self._again: list[Callable[[], Tensor]] = []
         # Factors of the same shape are kept once: in a round they are at hand too.
         self._kept: dict[str, tuple[Any, Any]] = {}
-        with mock.patch.object(comparisons, "of_pairs", self._noted), self:
+        with mock.patch.object(comparisons, "pair_statistics", self._noted), self:
             runner.round(compiled=False)
         self.number = self._arithmetic / (self._clients**2 * size)
 
@@ -142,8 +142,8 @@ class Products(TorchDispatchMode):
         self._arithmetic += arithmetic
 
     def _noted(self, reader: Halves, other: Halves) -> Tensor:
-        self._note(of_pairs, reader, other, 3 * reader[0].numel())
-        return of_pairs(reader, other)
+        self._note(pair_statistics, reader, other, 3 * reader[0].numel())
+        return pair_statistics(reader, other)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         first = MULTIPLIED.get(func)

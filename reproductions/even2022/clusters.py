@@ -12,7 +12,7 @@ from torch import Tensor
 
 import coterie as co
 from coterie.cli import Claim, run_shown, settings
-from coterie.collaboration import same_cluster, within
+from coterie.collaboration import same_cluster, threshold_weights
 from coterie.seeds import generator
 
 from .claims import EXPECTED, near, states
@@ -69,7 +69,9 @@ def errors_by_weights(n: int, d: int, rounds: int, seed: int) -> dict[str, Tenso
     for s in (1, 3, 5):
         mean = early[:s].mean(0)
         # Two means of S samples are 2 d / S apart by noise; Delta^2 = 50.
-        weights[f"S={s}"] = within(torch.cdist(mean, mean).square(), 2 * d / s + 25)
+        weights[f"S={s}"] = threshold_weights(
+            torch.cdist(mean, mean).square(), 2 * d / s + 25
+        )
     errors = {}
     for name, w in weights.items():
         *_, last = calls(average(w), means(draw), torch.zeros_like(centre), rounds)

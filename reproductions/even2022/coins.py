@@ -12,7 +12,7 @@ from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
 from coterie.cli import Claim, settings
-from coterie.collaboration import within
+from coterie.collaboration import threshold_weights
 from coterie.seeds import generator
 from coterie.types import Algorithm
 
@@ -184,7 +184,7 @@ def without_clusters(rounds: int = 50, eps: float = 0.005) -> list[Claim]:
     """The same on coins, where who is near is no equivalence relation."""
     problem = coins(100, seed=0, repeats=50)
     x = torch.full((100, 50), 0.5, dtype=REAL)
-    weights = within(2 * problem.biases, eps)
+    weights = threshold_weights(2 * problem.biases, eps)
     options = {"lr": 1.0, "schedule": "inverse(1)"}
     methods = {
         "All-for-one": all_for_one(weights, **options),

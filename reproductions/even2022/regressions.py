@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.cli import Claim, settings
-from coterie.collaboration import same_cluster, within
+from coterie.collaboration import same_cluster, threshold_weights
 from coterie.seeds import generator
 
 from .claims import EXPECTED, near, published, states
@@ -106,7 +106,7 @@ def cluster_errors(given: Figure81, *, shared: bool) -> dict[str, Tensor]:
             # Above what the noise alone makes, by half of Delta^2 = 2.
             u_s = 2 * moment_noise(problem) / s + 1.0
             seen = moment_distance(problem.early[0][:s], problem.early[1][:s])
-            weights[f"S={s}"] = within(seen, u_s)
+            weights[f"S={s}"] = threshold_weights(seen, u_s)
         for name, w in weights.items():
             errors = tuned(w, problem, given.rounds, given.grid)
             found.setdefault(name, []).append(errors)
@@ -129,7 +129,9 @@ def spread_errors(given: Figure81, quantiles: Sequence[float]) -> dict[str, Tens
         order = distance.flatten().sort().values
         for q in quantiles:
             bound = float(order[round(q * (len(order) - 1))])
-            errors = tuned(within(distance, bound), problem, given.rounds, given.grid)
+            errors = tuned(
+                threshold_weights(distance, bound), problem, given.rounds, given.grid
+            )
             found.setdefault(f"{q:g}", []).append(errors)
     return {name: torch.stack(values) for name, values in found.items()}
 

@@ -353,7 +353,7 @@ def gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return clients.grad(x)
 
 
-class Kind(NamedTuple):
+class TaskKind(NamedTuple):
     """A kind of task: a client program, whose samples it uses, and what travels.
 
     Rows that travel come to the client with the task, answers that travel leave it;
@@ -437,7 +437,7 @@ class Flow(NamedTuple):
     """As of an `Algorithm`: models for clients that were not there in training."""
     info: Callable[[State], Info] = lambda state: {}
     """As of a round; what was sent is counted for it."""
-    kinds: tuple[Kind, ...] = (Kind(),)
+    kinds: tuple[TaskKind, ...] = (TaskKind(),)
     starts: tuple[int, ...] | None = None  # who gets a first task; None: everybody
     together: bool = False  # whether tasks that end at the same time arrive at once
     send: Callable[[State, int, float], Tensor] | None = None

@@ -36,7 +36,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from coterie import checks
-from coterie.collaboration.weights import spectral_radius, within
+from coterie.collaboration.weights import spectral_radius, threshold_weights
 
 from .rates import (
     Bounded,
@@ -56,7 +56,7 @@ from .rates import (
 def collaboration_radius(eps: float, mu: float, *, share: float = 0.5) -> float:
     """The distance b at which the bias b^2 / (2 mu) is that share of the precision eps.
 
-    `b = sqrt(2 mu share eps)`, to be used as the threshold of `within`. All-for-all
+    `b = sqrt(2 mu share eps)`, the threshold for `threshold_weights`. All-for-all
     needs b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis), All-for-one
     b^2 <= mu eps / 2 (share 1/4, Theorem 8.2), and beyond b^2 = 4 mu eps (share 2,
     Theorem 8.1) nobody can help, whatever the method.
@@ -76,7 +76,7 @@ def count_near(cost: Float[Tensor, "n n"], eps: float) -> Int[Tensor, " n"]:
     >>> count_near(torch.tensor([[0.0, 1.0], [3.0, 0.0]]), 2.0)
     tensor([2, 1])
     """
-    return (within(cost, eps) > 0).sum(1)
+    return (threshold_weights(cost, eps) > 0).sum(1)
 
 
 def all_for_one_speed_up(
@@ -107,7 +107,7 @@ def all_for_one_weights(
     distance: Float[Tensor, "n n"], eps: float, mu: float
 ) -> Tensor:
     """`l_ij = 1{b_ij^2 <= mu eps / 2} / N_i`; Theorem 8.2, where mu is missing."""
-    return within(distance, collaboration_radius(eps, mu, share=0.25))
+    return threshold_weights(distance, collaboration_radius(eps, mu, share=0.25))
 
 
 def _of_each(weights: Tensor, losses: LossClass) -> list[LossClass]:
@@ -237,9 +237,9 @@ def all_for_all_weights(
 ) -> Tensor:
     """`l_ij = 1{b_ij^2 <= mu eps} / N_i`; Corollary 8.5.1.
 
-    Where gaps c are known, `within(2 * c, eps)` has a bias of at most eps / 2 as well.
+    If gaps c are known, the bias of `threshold_weights(2 * c, eps)` is at most eps / 2.
     """
-    return within(distance, collaboration_radius(eps, mu, share=0.5))
+    return threshold_weights(distance, collaboration_radius(eps, mu, share=0.5))
 
 
 def mean_bias(weights: Float[Tensor, "n n"], gap: Float[Tensor, "n n"]) -> float:

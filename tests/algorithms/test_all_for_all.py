@@ -47,7 +47,9 @@ SETTINGS = {"momentum": 0.5, "weight_decay": 0.1, "steps": 2, "schedule": "inver
 @pytest.mark.parametrize("lam", [random_weights(), None], ids=["random", "threshold"])
 def test_both_forms_give_the_same_models_and_so_does_a_plain_loop(lam, some, settings):
     best = problem()[1]
-    lam = weights.within(torch.cdist(best, best), 1.5) if lam is None else lam
+    lam = (
+        weights.threshold_weights(torch.cdist(best, best), 1.5) if lam is None else lam
+    )
     activity = some_activity() if some else None
     given = {"lr": 0.1, **settings}
     direct, _ = trained(all_for_all(lam, **given), start(), activity=activity)
@@ -82,7 +84,7 @@ def test_both_forms_give_the_same_models_and_so_does_a_plain_loop(lam, some, set
 
 def test_what_is_sent_is_counted_along_the_links_of_each_form():
     best = problem()[1]
-    lam = weights.within(torch.cdist(best, best), 1.5)
+    lam = weights.threshold_weights(torch.cdist(best, best), 1.5)
     i, k = ((lam > 0) & ~torch.eye(N, dtype=torch.bool)).nonzero()[0].tolist()
     lam[i, k] = 0  # trust need not be mutual
     lam = weights.normalised(lam)
@@ -307,7 +309,7 @@ def test_participation_of_one_nth_is_the_asynchronous_oracle(classification):
 def star(n=50):
     far = torch.ones(n, n, dtype=REAL)
     far[0] = far[:, 0] = 0
-    return weights.within(far, 0.5)
+    return weights.threshold_weights(far, 0.5)
 
 
 def test_on_a_star_the_printed_step_diverges_and_the_safe_one_does_not():

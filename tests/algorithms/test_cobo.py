@@ -12,7 +12,7 @@ from coterie import seeds
 from coterie.algorithms.cobo import cobo
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
-from coterie.collaboration.links import summed
+from coterie.collaboration.links import row_sums
 from coterie.data import synthetic
 from coterie.graphs.families import matchings
 from support.federations import of_groups
@@ -219,7 +219,7 @@ def test_newcomers_get_the_model_that_fits_best():
 def test_both_ends_of_a_meeting_add_up_the_same_bits(columns):
     """However many other rows lie beside theirs."""
     rows = torch.randn(9, columns, generator=torch.Generator().manual_seed(0))
-    found = summed(rows)
+    found = row_sums(rows)
     for i in range(9):
-        assert torch.equal(summed(rows[i : i + 1]), found[i : i + 1])
+        assert torch.equal(row_sums(rows[i : i + 1]), found[i : i + 1])
         assert float(found[i]) == pytest.approx(math.fsum(rows[i].tolist()), abs=1e-4)

@@ -17,7 +17,7 @@ from coterie.clients.oracles import SimulatedOracle
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.directions import by_lanczos
 from coterie.data.federation import Table, federate
-from coterie.optim.factors import expanded, factor_columns, first_factors, of_factors
+from coterie.optim.factors import expand, factor_columns, factor_gradient, first_factors
 from coterie_theory.structure import (
     burer_monteiro,
     fista,
@@ -123,8 +123,8 @@ def test_gradients_of_factors_are_those_of_the_corrected_model():
     factors = torch.randn(2, factor_columns(shape), generator=rng, dtype=REAL)
     target = torch.randn(2, 47, generator=rng, dtype=REAL)
     factors.requires_grad_()
-    (expanded(factors, shape, 47) * target).sum().backward()
-    assert_close(of_factors(target, factors.detach(), shape), factors.grad)
+    (expand(factors, shape, 47) * target).sum().backward()
+    assert_close(factor_gradient(target, factors.detach(), shape), factors.grad)
 
 
 def test_corrections_begin_with_nothing_and_have_their_rank():
@@ -132,9 +132,9 @@ def test_corrections_begin_with_nothing_and_have_their_rank():
     rng = torch.Generator().manual_seed(0)
     like = torch.zeros(1, dtype=REAL)
     first = first_factors(shape, rng, like)
-    assert not expanded(first[None], shape, 47).any()
+    assert not expand(first[None], shape, 47).any()
     noise = torch.randn(1, len(first), generator=rng, dtype=REAL)
-    whole = expanded(noise, shape, 47)[0]
+    whole = expand(noise, shape, 47)[0]
     for begin, o, i in LAYERS.tolist():
         matrix = whole[begin : begin + o * i].view(o, i)
         assert torch.linalg.matrix_rank(matrix) == 2

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.collaboration.rows import alike
+from coterie.collaboration.rows import compute_once
 from coterie.conformance.divided import divided
 from coterie.types import SERVER, Numbers, traffic_of
 from support.plain_clients import (
@@ -229,10 +229,10 @@ def test_what_is_made_of_one_row_is_computed_once_and_else_row_by_row():
         return a * b
 
     mean, other = torch.arange(3.0).expand(5, 3), torch.arange(15.0).reshape(5, 3)
-    once = alike(product, mean, torch.full((1, 3), 2.0).expand(5, 3))
+    once = compute_once(product, mean, torch.full((1, 3), 2.0).expand(5, 3))
     assert once.stride() == (0, 1)
     assert_close(once, 2 * torch.arange(3.0).repeat(5, 1))
-    assert_close(alike(product, mean, other), mean * other)
+    assert_close(compute_once(product, mean, other), mean * other)
     assert asked == [1, 5]
 
 

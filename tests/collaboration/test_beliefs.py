@@ -16,7 +16,7 @@ from coterie.collaboration.beliefs import (
     estimated_precision,
     learn,
     no_belief,
-    of_each,
+    own_statistics,
 )
 from coterie.types import Comparison
 
@@ -117,7 +117,7 @@ def test_the_noise_of_a_sample_is_unbiased_also_where_halves_are_unequal(m):
     g = torch.randn(5, D, generator=torch.Generator().manual_seed(7), dtype=REAL)
     drawn = torch.stack([g[list(p)] for p in itertools.permutations(range(5), m)])
     a, b = drawn[:, : m // 2].mean(1), drawn[:, m // 2 :].mean(1)
-    found = of_each((a, b, torch.full((len(a),), float(m), dtype=REAL)))
+    found = own_statistics((a, b, torch.full((len(a),), float(m), dtype=REAL)))
     assert_close(found[2].mean(), g.var(0).sum(), rtol=1e-12, atol=0)
     assert_close(found[1], drawn.mean(1).square().sum(1), rtol=1e-12, atol=1e-12)
 
@@ -339,7 +339,7 @@ def test_against_noise_a_common_part_of_gradients_makes_no_partners():
     for against in ("gradient", "noise"):
         trust, belief = Trust(against=against, memory=0.9), no_belief(apart)
         for one in seen:
-            belief = trust.learnt(belief, one)
+            belief = trust.learn(belief, one)
         taken[against] = belief.ratio
     assert (taken["gradient"] > 0.9).all()
     assert_close(taken["noise"], torch.eye(N, dtype=REAL))
@@ -354,7 +354,7 @@ def test_against_noise_twins_are_partners_where_gradients_vanish():
     equal = torch.ones(N, dtype=REAL)
     for _ in range(500):
         seen = compared(torch.zeros(N, N, D, dtype=REAL), equal, rng)
-        belief = trust.learnt(belief, seen)
+        belief = trust.learn(belief, seen)
     # 1 - distance / noise, with a mean of 200 comparisons of D = 4 numbers: the product
     # of differences of halves has deviation 4 / M / sqrt(D), noise mean 1 / M. What the
     # first 300 add to the last 200 is little: .99^200 of all.

@@ -233,23 +233,25 @@ def test_same_cluster_follows_the_precision_when_given():
 
 def test_within_keeps_the_near_and_always_oneself():
     bias = torch.tensor([[9.0, 1.0, 2.0], [1.0, 0.0, 3.0], [2.0, 3.0, 0.0]])
-    assert weights.within(bias, 1.0).tolist() == [
+    assert weights.threshold_weights(bias, 1.0).tolist() == [
         [0.5, 0.5, 0],
         [0.5, 0.5, 0],
         [0, 0, 1],
     ]
-    assert_close(weights.within(bias, 0.5), torch.eye(3))
+    assert_close(weights.threshold_weights(bias, 0.5), torch.eye(3))
 
 
 def test_among_all_clients_nothing_changes():
     alpha = weights.collaboration_weights(*random_federation(), weights.binary(LAM))
-    assert_close(weights.among(alpha, torch.ones(N, dtype=torch.bool)), alpha)
+    assert_close(
+        weights.restrict_to_active(alpha, torch.ones(N, dtype=torch.bool)), alpha
+    )
 
 
 def test_among_keeps_row_totals_of_the_active_and_silences_the_others():
     alpha = weights.collaboration_weights(*random_federation(), weights.binary(LAM))
     active = torch.tensor([True, False, True, True, False])
-    result = weights.among(alpha, active)
+    result = weights.restrict_to_active(alpha, active)
     assert_close(result.sum(1), alpha.sum(1) * active)
     assert (result[:, ~active] == 0).all()
     kept = alpha[0, [0, 2, 3]]
@@ -258,7 +260,7 @@ def test_among_keeps_row_totals_of_the_active_and_silences_the_others():
 
 def test_among_gives_the_weight_of_a_row_without_active_partners_to_the_client():
     alpha = torch.tensor([[0.0, 1.5], [0.5, 0.5]])
-    result = weights.among(alpha, torch.tensor([True, False]))
+    result = weights.restrict_to_active(alpha, torch.tensor([True, False]))
     assert result.tolist() == [[1.5, 0.0], [0.0, 0.0]]
 
 
@@ -276,14 +278,14 @@ def star(n=50):
     """Everybody averages with the hub, and the hub with everybody."""
     far = torch.ones(n, n, dtype=torch.float64)
     far[0] = far[:, 0] = 0
-    return weights.within(far, 0.5)
+    return weights.threshold_weights(far, 0.5)
 
 
 BUILDERS = {
-    "within": lambda b: weights.within(b, 0.3),
+    "within": lambda b: weights.threshold_weights(b, 0.3),
     "interpolation": lambda b: weights.interpolation(0.4, len(b)).double(),
     "water_filling": lambda b: weights.water_filling(b, 0.2),
-    "metropolis": lambda b: weights.metropolis(weights.within(b, 0.3)),
+    "metropolis": lambda b: weights.metropolis(weights.threshold_weights(b, 0.3)),
     "same_cluster": lambda b: weights.same_cluster(torch.arange(len(b)) % 2).double(),
 }
 every_builder = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
@@ -305,14 +307,14 @@ def test_every_builder_gives_rows_on_the_simplex_and_a_symmetric_positive_produc
 
 
 def test_a_threshold_joins_in_both_directions():
-    lam = weights.within(distances(), 0.3)
+    lam = weights.threshold_weights(distances(), 0.3)
     assert torch.equal(lam > 0, (lam > 0).T)
     assert (lam != lam.T).any()
 
 
 def test_vanishing_biases_join_everybody_and_infinite_ones_nobody():
     b = distances()
-    for build in (weights.within, weights.water_filling):
+    for build in (weights.threshold_weights, weights.water_filling):
         assert_close(build(b * 0, 1.0), torch.full((7, 7), 1 / 7).double())
         alone = b + 1e9 * (1 - torch.eye(7))
         assert_close(build(alone, 1.0), torch.eye(7).double())
@@ -366,7 +368,7 @@ def test_water_filling_is_no_worse_than_the_best_threshold(c):
     best = objective(weights.water_filling(a, c), a, c)
     strictly = torch.zeros(7, dtype=torch.bool)
     for threshold in a.unique().tolist():
-        other = objective(weights.within(a, threshold), a, c)
+        other = objective(weights.threshold_weights(a, threshold), a, c)
         assert (best <= other + 1e-12).all()
         strictly |= best < other - 1e-9
     assert strictly.all()
@@ -378,7 +380,11 @@ def test_water_filling_without_volume_is_refused():
 
 
 def test_metropolis_weights_are_doubly_stochastic_whatever_the_graph():
-    for lam in (star(), weights.within(distances(), 0.3), random_federation()[0]):
+    for lam in (
+        star(),
+        weights.threshold_weights(distances(), 0.3),
+        random_federation()[0],
+    ):
         lam = weights.normalised(lam)
         result = weights.metropolis(lam)
         assert torch.equal(result, result.T)
@@ -390,7 +396,7 @@ def test_metropolis_weights_are_doubly_stochastic_whatever_the_graph():
 
 
 def test_metropolis_of_a_threshold_has_the_larger_neighbourhood():
-    lam = weights.within(distances(), 0.3)
+    lam = weights.threshold_weights(distances(), 0.3)
     count = (lam > 0).sum(1)
     result = weights.metropolis(lam)
     for i in range(7):

@@ -17,7 +17,7 @@ from coterie.cli.commands import main
 from coterie.conformance.cases import EVENTS, Case, NotApplicable, event_loop
 from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import CHECKS, check_algorithm, faces_of
-from coterie.types import Algorithm, Flow, Kind, Task
+from coterie.types import Algorithm, Flow, Task, TaskKind
 
 IN_TIME = [name for name, check in CHECKS.items() if "time" in check.faces]
 
@@ -170,7 +170,7 @@ def mixes_in_its_program() -> Algorithm:
     def program(clients, x):
         return clients.grad(x.mean(0).expand_as(x))
 
-    return plain(kinds=(Kind(program),))
+    return plain(kinds=(TaskKind(program),))
 
 
 def hides_its_state() -> Algorithm:
@@ -202,7 +202,7 @@ def understates_its_work() -> Algorithm:
     def program(clients, x):
         return (clients.grad(x) + clients.grad(x)) / 2
 
-    return plain(kinds=(Kind(program),))
+    return plain(kinds=(TaskKind(program),))
 
 
 def overstates_its_work() -> Algorithm:

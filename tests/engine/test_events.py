@@ -19,7 +19,7 @@ from coterie.engine.clocks import Delays, Rings
 from coterie.engine.events import EventLoop, run_events
 from coterie.engine.rounds import run_rounds
 from coterie.records import pack, unpack
-from coterie.types import Algorithm, Flow, Kind, Task
+from coterie.types import Algorithm, Flow, Task, TaskKind
 from coterie_theory.asynchrony import practical_steps
 from coterie_theory.delays import applied_steps, delays_of
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
@@ -349,7 +349,7 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
     method = local_steps(
         task=lambda state, i, time: Task((state[i], none), work=3),
         arrive=arrive,
-        kinds=(Kind(steps, "each"),),
+        kinds=(TaskKind(steps, "each"),),
     )
     run = EventLoop(method, simulation, x, clock=ORDINARY)
     finished = [0] * 6
@@ -482,7 +482,7 @@ def test_a_task_takes_as_long_as_its_work(simulation, x):
         return clients.grad(rows) + clients.grad(rows) + clients.grad(rows)
 
     method = local_steps(
-        kinds=(Kind(three, "each"),),
+        kinds=(TaskKind(three, "each"),),
         task=lambda state, client, time: Task((state[client],), work=3),
     )
     run = EventLoop(method, simulation, x, clock=STEADY)
@@ -522,7 +522,7 @@ def test_kinds_have_their_own_programs_and_arrive_apart(simulation, x, grouped):
         return now.clients
 
     method = local_steps(
-        kinds=(Kind(), Kind(pair)),
+        kinds=(TaskKind(), TaskKind(pair)),
         task=lambda state, client, time: Task((state[client],), kind=int(client < 3)),
         arrive=arrive,
         together=True,
@@ -597,7 +597,7 @@ def test_a_task_that_waits_travels_meanwhile(simulation, x):
         init=lambda models: [],
         task=lambda state, client, time: Task((none,)),
         arrive=arrive,
-        kinds=(Kind(lambda clients, rows: rows),),
+        kinds=(TaskKind(lambda clients, rows: rows),),
     )
     paces = Paces(1.0, 1.0, 1.0, 1.0, 1.0, 0.0, jitter=0.0)
     run = EventLoop(method, simulation, x, clock=paces, links=Delays("constant(10)"))

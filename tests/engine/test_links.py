@@ -15,7 +15,7 @@ from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.engine import Delays, EventLoop, Rings, clock
 from coterie.records import pack, unpack
-from coterie.types import Algorithm, Flow, Kind, Task
+from coterie.types import Algorithm, Flow, Task, TaskKind
 from support.paces import EXACT, UNEVEN, question
 from support.quadratics import REAL, SAMPLES, D, hessians, quadratics, start
 
@@ -213,7 +213,7 @@ def walk(following, first=0, lr=0.1):
         lambda state, client, time: Task((state.x,), peer=state.at),
         arrive,
         lambda state: state.x.repeat(6, 1),
-        kinds=(Kind(up=()),),  # the model stays where it was computed
+        kinds=(TaskKind(up=()),),  # the model stays where it was computed
         starts=(first,),
         messages="direct",
     )

@@ -11,7 +11,7 @@ import torch
 from coterie.algorithms.agraf import agraf
 from coterie.algorithms.loss_network import loss_network
 from coterie.checks import InputError
-from coterie.collaboration.weights import links
+from coterie.collaboration.weights import count_links
 from coterie.graphs import (
     circles,
     degrees,
@@ -217,7 +217,7 @@ def test_pairs_are_joined_by_an_entry_in_either_direction(seed, kind):
     ]
     assert joined(given).tolist() == near
     ordered = sum(bool(matrix[v, w]) for v in range(7) for w in range(7) if v != w)
-    assert links(given) == ordered
+    assert count_links(given) == ordered
     found = [circle.tolist() for circle in circles(joined(given), 7)]
     assert found == [
         sorted({v, *(a + b - v for a, b in near if v in (a, b))}) for v in range(7)
@@ -249,7 +249,7 @@ def test_twenty_thousand_nodes_are_ordinary(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "to_dense", only_vectors)
     matrix = gossip_matrix(edges, n)
-    assert links(matrix) == 2 * n
+    assert count_links(matrix) == 2 * n
     refuse_apart("ring", joined(matrix), n)
     method = agraf(matrix, lr=0.1)
     x = torch.arange(n, dtype=REAL)[:, None].repeat(1, 2)

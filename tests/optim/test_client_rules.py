@@ -10,7 +10,7 @@ from coterie.algorithms import ditto, fedavg, local
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.models import linear, mlp
-from coterie.optim.steps import LocalDescent, of_clients, sgd, velocity
+from coterie.optim.steps import LocalDescent, rule_in_numbers, sgd, velocity
 from support.linear_groups import linear_clients
 
 REAL = torch.float64
@@ -115,7 +115,7 @@ def test_the_mean_decay_of_a_shared_model_is_k_over_all_samples(federation):
 
     def look(clients, rows):
         seen.append(
-            of_clients(LocalDescent(1.0, 0.0, "samples(5)"), clients, rows, 3.0)
+            rule_in_numbers(LocalDescent(1.0, 0.0, "samples(5)"), clients, rows, 3.0)
         )
         return rows
 

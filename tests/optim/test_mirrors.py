@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.testing import assert_close
 
-from coterie.optim import Newton, conjugate_gradients, mirrored, sharpness
+from coterie.optim import Newton, conjugate_gradients, inverse_mirror, sharpness
 
 REAL = torch.float64
 
@@ -66,7 +66,7 @@ def test_where_curvature_is_negative_the_steepest_direction_is_taken():
 def test_far_away_newton_steps_are_shortened_until_the_gradient_is_met():
     target = torch.tensor([[30.0, -2.0], [0.0, 5.0]], dtype=REAL)
     x = torch.tensor([[-6.0, 0.0], [4.0, -7.0]], dtype=REAL)
-    found = mirrored(Bowls(), x, target, ridge=0.0, solver=Newton(60, 2))
+    found = inverse_mirror(Bowls(), x, target, ridge=0.0, solver=Newton(60, 2))
     assert_close(found, target.arcsinh())
 
 

@@ -118,7 +118,7 @@ WEIGHTS = {
     "clusters": lambda b: weights.same_cluster(
         torch.arange(len(b)) % 2, torch.ones(len(b), dtype=REAL)
     ),
-    "threshold": lambda b: weights.within(b, float(b.median())),
+    "threshold": lambda b: weights.threshold_weights(b, float(b.median())),
     "mixture": lambda b: weights.interpolation(0.5, len(b)).to(REAL),
     "random": lambda b: weights.normalised(
         torch.rand(b.shape, generator=generator(5), dtype=REAL)

@@ -86,7 +86,7 @@ def test_theorem_8_3_as_printed_fails_on_a_star_where_the_radius_is_not_one():
     n, calls = 50, 30
     far = torch.ones(n, n, dtype=REAL)
     far[0] = far[:, 0] = 0
-    lam = weights.within(far, 0.5)
+    lam = weights.threshold_weights(far, 0.5)
     matrices = torch.eye(1, dtype=REAL).expand(n, 1, 1)
     best = torch.zeros(n, 1, dtype=REAL)
     x = torch.ones(n, 1, dtype=REAL)
@@ -312,7 +312,7 @@ def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
     gap = (best[:, None] - best).abs()  # f_i(best_j) - f_i(best_i)
     eps, bound = 0.4, math.sqrt(2.0)
     x = torch.full((8,), 0.7, dtype=REAL)
-    lam = weights.within(2 * gap, eps)  # clusters: the best y is `best`
+    lam = weights.threshold_weights(2 * gap, eps)  # clusters: the best y is `best`
     radius = math.sqrt(float((x - best).square().mean()))
     known = Bounded(radius, bound)
     samples = theory.all_for_all_bounded_samples(gap, eps, known)

@@ -84,7 +84,7 @@ def test_the_printed_threshold_of_all_for_one_forgets_the_curvature():
     mu, eps = 0.01, 0.1
     b = math.sqrt(0.49 * eps)
     far = torch.tensor([[0.0, b], [b, 0.0]], dtype=REAL)
-    printed = weights.within(far.square(), eps / 2)
+    printed = weights.threshold_weights(far.square(), eps / 2)
     assert (printed == 0.5).all()
     midpoint = mu / 2 * (b / mu / 2) ** 2  # the excess at which both then stay
     assert midpoint > 5 * eps
@@ -196,7 +196,7 @@ def test_samples_of_6_a_reach_the_precision():
     gap = line() * 0.4
     eps, known = 0.1, Bounded(radius=1.3, bound=2.0)
     samples = theory.all_for_one_bounded_samples(gap, eps, known)
-    lam = weights.within(2 * gap, eps)
+    lam = weights.threshold_weights(2 * gap, eps)
     for i in range(8):
         calls = math.ceil(float(samples[i]))
         bound = theory.all_for_one_bounded_bound(lam, gap, calls, known)

@@ -18,7 +18,7 @@ from support.noisy_quadratics import REAL, generator, mean_and_error
 
 
 def found_weights(means, threshold):
-    return weights.within(torch.cdist(means, means).square(), threshold)
+    return weights.threshold_weights(torch.cdist(means, means).square(), threshold)
 
 
 def sample_means(centres, size, samples, deviation, rng):

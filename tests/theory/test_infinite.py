@@ -100,7 +100,7 @@ def test_for_finitely_many_agents_it_is_asynchronous_all_for_all():
     best = torch.randn(n, d, generator=rng, dtype=REAL)
     noise = torch.randn(calls, d, generator=rng, dtype=REAL)
     woken = torch.randint(n, (calls,), generator=rng)
-    lam = weights.within(torch.cdist(theta, theta), 0.25)
+    lam = weights.threshold_weights(torch.cdist(theta, theta), 0.25)
     masses = torch.full((n,), 1 / n, dtype=REAL)
     kernel = nodes(theta, masses, closer_than(0.25))
     assert_close(kernel(theta, theta), n * lam @ lam.T)

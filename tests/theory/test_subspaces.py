@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.optim.projections import capped
+from coterie.optim.projections import cap_norms
 from coterie_theory.structure import (
     cut,
     principal_sines,
@@ -66,7 +66,7 @@ def test_a_matrix_is_cut_to_its_largest_singular_values(shape):
 
 def test_only_rows_that_are_too_long_are_scaled_down():
     x = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    assert_close(capped(x, 1.0), torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
+    assert_close(cap_norms(x, 1.0), torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
 
 
 def test_the_least_in_a_ball_has_no_better_point_in_it():

@@ -36,9 +36,9 @@ from ..checks import number
 from ..graphs.matrices import Mixing, joined
 from ..optim.meetings import Companions, companions, meetings
 from ..options import Positive, method
-from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task, Tempo
+from ..types import Algorithm, Arrivals, Flow, Meeting, Task, TaskKind, Tempo
 
-Chosen = Annotated[float | None, partial(number, at_least=0, at_most=1e6)]
+RateOrNone = Annotated[float | None, partial(number, at_least=0, at_most=1e6)]
 
 
 @dataclass
@@ -54,8 +54,8 @@ def accelerated_gossip_sgd(
     mixing: Mixing,
     *,
     lr: Positive = 0.1,
-    eta: Chosen = None,
-    alpha: Chosen = None,
+    eta: RateOrNone = None,
+    alpha: RateOrNone = None,
 ) -> Algorithm:
     """SGD of nodes that do not wait, with accelerated randomised gossip.
 
@@ -93,7 +93,7 @@ def accelerated_gossip_sgd(
         arrive,
         lambda state: state.rows.latest(),
         info=lambda state: {"weights": mixing},
-        kinds=(Kind(down=(), up=()),),
+        kinds=(TaskKind(down=(), up=()),),
         together=True,
         messages="instant",
         send=lambda state, client, time: state.rows.at(client, time)[0],

@@ -22,9 +22,9 @@ References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
     personalized distributed learning with heterogeneous clients", NeurIPS 2025.
 
-Differences: partial participation is ours (`coterie.collaboration.weights.among`);
-`rule="normalised"` divides rows by their sums, as the authors' code does but not the
-paper.
+Differences: partial participation is ours (`restrict_to_active` in
+`coterie.collaboration.weights`). `rule="normalised"` divides rows by their sums, which
+the authors' code does and the paper does not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ from torch import Tensor
 from ..checks import InputError, integer
 from ..collaboration.beliefs import Belief, Trust, no_belief
 from ..collaboration.best_fit import mean_of_partners
-from ..collaboration.weights import among, effective_variance, noise_variance
+from ..collaboration.weights import (
+    effective_variance,
+    noise_variance,
+    restrict_to_active,
+)
 from ..graphs.matrices import neighbouring
 from ..optim.delays import Late
 from ..optim.steps import Descent, Schedule, follow, velocity
@@ -60,7 +64,7 @@ def _in_halves(name: str, samples: int) -> None:
         raise InputError(f"`{name}` must be 0 (all) or at least 2, got 1.")
 
 
-Compared = Annotated[int, _in_halves]
+HalvedSamples = Annotated[int, _in_halves]
 
 
 class State(NamedTuple):
@@ -83,7 +87,7 @@ def adaptive_all_for_one(
     schedule: Schedule = "constant",
     steps: Count = 1,
     every: Count = 20,
-    samples: Compared = 0,
+    samples: HalvedSamples = 0,
     estimator: Literal["split", "plain"] = "split",
     memory: BelowOne = 0.8,
     confidence: NotNegative = 0.5,
@@ -127,7 +131,7 @@ def adaptive_all_for_one(
 
     def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
         alpha, s = trust.weights(belief, precision, phi)  # newcomers come last
-        alpha = among(alpha, active)
+        alpha = restrict_to_active(alpha, active)
         # Both relative to the variance of training alone.
         return alpha, {
             "effective_variance": effective_variance(belief.ratio, s, phi) * s,
@@ -143,7 +147,7 @@ def adaptive_all_for_one(
         for t_now in range(t, t + steps):
             if t_now % every == 0:
                 seen = oracle.compare(x, samples=samples or None, pairs=near)
-                belief = trust.learnt(belief, seen)
+                belief = trust.learn(belief, seen)
             if t_now % every == 0 or t_now == t:
                 alpha, variances = weigh(belief, oracle.present)
             x, v = follow(oracle, alpha, move, x, v, steps=1, t=t_now)

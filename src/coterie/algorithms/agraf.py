@@ -33,12 +33,12 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError
-from ..collaboration.weights import links
+from ..collaboration.weights import count_links
 from ..graphs.matrices import DoublyStochastic, circles, joined
 from ..optim import delays
 from ..optim.delays import Balance
 from ..options import Count, Positive, method
-from ..types import Algorithm, Arrivals, Flow, Kind, Meeting, Task
+from ..types import Algorithm, Arrivals, Flow, Meeting, Task, TaskKind
 
 
 @dataclass
@@ -77,12 +77,12 @@ def agraf(
         raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
     edges = joined(mixing)
     circle = circles(edges, len(mixing))
-    used = links(mixing)
+    used = count_links(mixing)
 
     def init(x: Tensor) -> State:
         return State(x.clone(), [0] * len(x))
 
-    def mixed(state: State, now: Arrivals) -> None:
+    def mix_models(state: State, now: Arrivals) -> None:
         before, state.k = state.k, state.k + len(now.clients)
         if mix == "matrix" and before // every < state.k // every:
             state.x.copy_(mixing.to(state.x) @ state.x)
@@ -95,7 +95,7 @@ def agraf(
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         if order == "mix_then_step":
-            mixed(state, now)
+            mix_models(state, now)
         g = now.answers[0]
         for client in now.clients:
             state.answers[client] += 1
@@ -103,7 +103,7 @@ def agraf(
         g = g * torch.tensor(shares, dtype=torch.float64).to(g)[:, None]
         state.x[now.clients] -= lr * g
         if order == "step_then_mix":
-            mixed(state, now)
+            mix_models(state, now)
         return now.clients
 
     def meet(state: State, now: Meeting) -> None:
@@ -115,7 +115,7 @@ def agraf(
         lambda state, client, time: Task((state.x[client],)),
         arrive,
         info=lambda state: {"weights": mixing},
-        kinds=(Kind(down=(), up=()),),
+        kinds=(TaskKind(down=(), up=()),),
         together=True,
         messages="instant",
         send=(lambda state, client, time: state.x[client]) if mix == "pairs" else None,

@@ -53,7 +53,7 @@ from ..options import (
     Stochastic,
     method,
 )
-from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Releases, Task
+from ..types import Algorithm, Arrivals, Flow, Info, Oracle, Releases, Task, TaskKind
 from .local import State
 
 
@@ -147,7 +147,7 @@ def _refuse_strangers(weights: Tensor, near: Tensor) -> None:
 
 
 @dataclass
-class Underway:
+class FlowState:
     """The models, and Lambda Lambda^T."""
 
     x: Tensor  # (N, D)
@@ -162,10 +162,10 @@ def _flow(
     # A gradient goes to all partners; in the factored form as many models come back.
     messages = ((1 + factored) * (used.sum(0) - used.diagonal().long())).tolist()
 
-    def init(x: Tensor) -> Underway:
-        return Underway(weights.to(x) @ x, product.to(x))
+    def init(x: Tensor) -> FlowState:
+        return FlowState(weights.to(x) @ x, product.to(x))
 
-    def arrive(state: Underway, now: Arrivals) -> list[int]:
+    def arrive(state: FlowState, now: Arrivals) -> list[int]:
         (g,) = now.answers
         if late != "constant":
             c = [delays.factor(late, len(state.x), tau) for tau in now.delays]
@@ -179,6 +179,6 @@ def _flow(
         lambda state, client, time: Task((state.x[client],)),
         arrive,
         info=lambda state: {"weights": weights},
-        kinds=(Kind(down=(), up=()),),
+        kinds=(TaskKind(down=(), up=()),),
         together=True,
     )

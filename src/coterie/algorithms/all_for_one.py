@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..collaboration.best_fit import mean_of_partners
-from ..collaboration.weights import among
+from ..collaboration.weights import restrict_to_active
 from ..optim.steps import Descent, Schedule, follow, velocity
 from ..options import BelowOne, Count, NotNegative, Positive, Weights, method
 from ..types import Algorithm, Info, Oracle, Releases
@@ -58,7 +58,7 @@ def all_for_one(
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, v, t = state
-        alpha = among(weights.to(x), oracle.present)
+        alpha = restrict_to_active(weights.to(x), oracle.present)
         if one_at_a_time:
             for t_now in range(t, t + steps):
                 now = _one_column(alpha, oracle.present, rng)
@@ -70,7 +70,7 @@ def all_for_one(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         n = len(state.x)
         trained = torch.arange(len(weights), device=state.x.device) < n
-        alpha = among(weights.to(state.x), trained)[:n, :n]
+        alpha = restrict_to_active(weights.to(state.x), trained)[:n, :n]
         return mean_of_partners(oracle, state.x, alpha)
 
     return Algorithm(init, step, welcome=welcome, releases=Releases(blended=steps))

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.steps import (
     LocalDecay,
@@ -33,7 +33,7 @@ from ..optim.steps import (
     LocalLr,
     Schedule,
     descend,
-    of_clients,
+    rule_in_numbers,
     step_size,
     velocity,
 )
@@ -52,7 +52,7 @@ class State(NamedTuple):
     t: int
 
 
-def mixed(
+def mixture(
     w: Float[Tensor, "n d"], v: Float[Tensor, "n d"], a: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
     """The personal models u_i = a_i v_i + (1 - a_i) w_i."""
@@ -72,9 +72,9 @@ def mixture_sgd(
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: steps of v and a while w stays, the first is number t."""
-    own = of_clients(rule, clients, v)
+    own = rule_in_numbers(rule, clients, v)
     for t_local in range(t, t + steps):
-        g = clients.grad(mixed(w, v, a))
+        g = clients.grad(mixture(w, v, a))
         a_now = a
         if adaptive:
             slope = ((v - w) * g).sum(1)
@@ -101,7 +101,7 @@ def apfl_round(
     together: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A client program: local steps of w, v and a, the first is number t."""
-    shared = of_clients(rule, clients, w, together)
+    shared = rule_in_numbers(rule, clients, w, together)
     for t_local in range(t, t + steps):
         batch = clients.held()
         v, a, v_velocity = mixture_sgd(
@@ -145,7 +145,7 @@ def apfl(
     options: Options = {"rule": rule, "adaptive": adaptive}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w, a = common(oracle, x), x.new_full((len(x),), alpha)
+        w, a = mean_of_all(oracle, x), x.new_full((len(x),), alpha)
         return State(w, x, a, velocity(rule, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
@@ -158,13 +158,13 @@ def apfl(
         return State(w, v, a, w_velocity, v_velocity, t + steps), {"mixture": a}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = handed(oracle, state.w)
+        w = row_for_each(oracle, state.w)
         a = state.a.mean().expand(len(w))
         rows = w, a, velocity(rule, w), w
         v, a, _ = oracle.each(mixture_sgd, *rows, steps=state.t, t=0, **options)
-        return mixed(w, v, a)
+        return mixture(w, v, a)
 
     def personal(state: State, oracle: Oracle) -> Tensor:
-        return mixed(state.w, state.v, state.a)
+        return mixture(state.w, state.v, state.a)
 
     return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

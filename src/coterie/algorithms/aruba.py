@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..collaboration.rows import alike, common, handed
+from ..collaboration.rows import compute_once, mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..options import Count, Positive, Scale, Sizes, Whole, method
 from ..types import Algorithm, Clients, Info, Oracle, Releases, Rows
@@ -84,12 +84,12 @@ def aruba(
 
     def run(state: State, oracle: Oracle, count: int) -> tuple[Tensor, ...]:
         """Every client's copy of w after so many steps, and its squared gradients."""
-        eta = alike(lambda b, g: (b / g).sqrt(), state.b, state.g)
+        eta = compute_once(lambda b, g: (b / g).sqrt(), state.b, state.g)
         none = torch.zeros_like(state.w)
         return oracle.each(scaled_sgd, state.w, none, eta, steps=count)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w = common(oracle, x)
+        w = mean_of_all(oracle, x)
         one = torch.ones_like(w[:1])
         return State(w, (eps**2 * one).expand_as(w), (zeta**2 * one).expand_as(w), 0)
 
@@ -97,19 +97,26 @@ def aruba(
         w, b, g, t = state
         w_i, squares = run(state, oracle, steps)
         fade = (t + 2) ** -p  # round t + 1
-        far, much = common(oracle, (w_i - w).square_()), common(oracle, squares)
+        far, much = (
+            mean_of_all(oracle, (w_i - w).square_()),
+            mean_of_all(oracle, squares),
+        )
         # A mean of squares is not negative, unless it was released with noise.
-        b = alike(lambda b, far: b + eps**2 * fade + far.clamp(min=0) / 2, b, far)
-        g = alike(lambda g, much: g + zeta**2 * fade + much.clamp(min=0), g, much)
+        b = compute_once(
+            lambda b, far: b + eps**2 * fade + far.clamp(min=0) / 2, b, far
+        )
+        g = compute_once(
+            lambda g, much: g + zeta**2 * fade + much.clamp(min=0), g, much
+        )
         info: Info = {"step_size": float((b[0] / g[0]).sqrt().mean())}
         return State(oracle.average(shares[oracle.mine], w_i), b, g, t + 1), info
 
-    def tuned(state: State, oracle: Oracle) -> Tensor:
+    def personal(state: State, oracle: Oracle) -> Tensor:
         return run(state, oracle, tune_steps)[0]
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w, b, g = (handed(oracle, part) for part in state[:3])
-        return tuned(State(w, b, g, state.t), oracle)
+        w, b, g = (row_for_each(oracle, part) for part in state[:3])
+        return personal(State(w, b, g, state.t), oracle)
 
     sent = Releases(average=3)  # a model, how far it went, and squared gradients
-    return Algorithm(init, step, tuned, welcome, releases=sent)
+    return Algorithm(init, step, personal, welcome, releases=sent)

@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..collaboration.links import summed
+from ..collaboration.links import row_sums
 from ..collaboration.weights import normalised
 from ..graphs.families import matchings
 from ..optim.steps import Descent, Schedule, descend, step_size, velocity
@@ -84,7 +84,7 @@ def cobo(
         for t_now in range(t, t + steps):
             g = oracle.grads(x)
             pairs = matchings(oracle.present, meetings, rng)
-            w = (w + gamma * _met(oracle, x, pairs)).clamp(0, 1)
+            w = (w + gamma * _gradient_products(oracle, x, pairs)).clamp(0, 1)
             near = w * present
             moved, v_new = descend(rule, x, g, v, t_now)
             pull = near.sum(1, keepdim=True) * x - oracle.mix(near, x)
@@ -101,7 +101,7 @@ def cobo(
     return Algorithm(init, step, releases=sent)
 
 
-def _met(
+def _gradient_products(
     oracle: Oracle, x: Float[Tensor, "n d"], pairs: Int[Tensor, "m k"]
 ) -> Float[Tensor, "n k"]:
     """Products of the gradients of pairs at their midpoints, 0 of those who did not."""
@@ -112,7 +112,7 @@ def _met(
     for partner in pairs:
         swap = own[partner]  # swap @ x is x[partner], several times faster
         g = oracle.grads(oracle.mix((own + swap) / 2, x))
-        products[here, partner[oracle.mine]] = summed(g * oracle.mix(swap, g))
+        products[here, partner[oracle.mine]] = row_sums(g * oracle.mix(swap, g))
     # Who had no partner met oneself.
     products[here, here + oracle.mine.start] = 0
     return products

@@ -49,7 +49,7 @@ from ..collaboration.divisions import (
     with_evidence,
 )
 from ..collaboration.evidence import choices
-from ..collaboration.rows import common
+from ..collaboration.rows import mean_of_all
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Positive, Sizes, method
@@ -135,7 +135,7 @@ def coteries(
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w, v = common(oracle, x), velocity(rule, x)
+        w, v = mean_of_all(oracle, x), velocity(rule, x)
         told = Numbers(shares.to(x)[oracle.mine])
         columns = x.shape[1] if oracle.home is None else int((~oracle.home).sum())
         server, *place = oracle.central(_begin, None, told, columns=columns)
@@ -245,7 +245,7 @@ def _looked(
         new = new._replace(
             told=mean,
             tellings=tellings,
-            everybody=common(oracle, Numbers(mean)),
+            everybody=mean_of_all(oracle, Numbers(mean)),
             noise=(told - exact).square().mean(1) / oracle.present.sum(),
         )
     # Who is away learns nothing.

@@ -38,7 +38,7 @@ from .coteries_task import FIRST, TELL, Found
 
 
 @dataclass
-class Underway:
+class FlowState:
     """Models, what clients know and told, when they began, and what is decided."""
 
     own: Tensor  # (N, D)
@@ -67,11 +67,11 @@ class Underway:
     number: int = 0  # of the round
 
 
-def begin(x: Float[Tensor, "n d"], *, shares: Tensor) -> Underway:
+def begin(x: Float[Tensor, "n d"], *, shares: Tensor) -> FlowState:
     """One group of all, of whom nobody has begun."""
     n, no = len(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
     zero, shares = no.long(), shares.to(x)
-    return Underway(
+    return FlowState(
         own=x.clone(),
         models=x.mean(0).repeat(n, 1),
         offset=torch.zeros_like(x),
@@ -96,7 +96,7 @@ def begin(x: Float[Tensor, "n d"], *, shares: Tensor) -> Underway:
     )
 
 
-def hear(state: Underway, i: Tensor, found: Found, phase: int, looks: int) -> None:
+def hear(state: FlowState, i: Tensor, found: Found, phase: int, looks: int) -> None:
     """Takes in all that is not a shared model."""
     chose = state.offered[i] >= 0
     if bool(chose.any()):
@@ -135,13 +135,13 @@ def _ends(found: Found, phase: int) -> tuple[tuple[Tensor, Tensor], ...]:
     return half if phase == TRIAL else whole, whole if phase == REST else half
 
 
-def _competes(state: Underway, i: Int[Tensor, " m"], phase: int) -> Bool[Tensor, " m"]:
+def _competes(state: FlowState, i: Int[Tensor, " m"], phase: int) -> Bool[Tensor, " m"]:
     """Whose task of that phase was about the halves that are there now."""
     same = (state.since[i] == state.stage) & (state.offered[i] < 0)
     return same & (phase != REST)
 
 
-def _join(state: Underway, i: Int[Tensor, " m"], pick: Int[Tensor, " m"]) -> None:
+def _join(state: FlowState, i: Int[Tensor, " m"], pick: Int[Tensor, " m"]) -> None:
     """Who was busy when its group divided goes to the half that it takes.
 
     If its group has divided again since, and it stays, it has yet to choose there.
@@ -167,7 +167,9 @@ def _forget(ballot: Ballot, who: Tensor) -> None:
     ballot.tellings[who] = ballot.tellings[who].clamp(max=1)
 
 
-def _learn(state: Underway, i: Int[Tensor, " m"], found: Found, *, tells: bool) -> None:
+def _learn(
+    state: FlowState, i: Int[Tensor, " m"], found: Found, *, tells: bool
+) -> None:
     """What clients find out for themselves, what all are told, and choices."""
     of = state.ballot
     of.losses[i], of.looks[i] = averaged(of.losses[i], of.looks[i], found.losses)
@@ -180,7 +182,7 @@ def _learn(state: Underway, i: Int[Tensor, " m"], found: Found, *, tells: bool) 
     state.choice[i] = choices(mine.losses, mine.samples, without_chance(mine))
 
 
-def decide(state: Underway, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
+def decide(state: FlowState, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
     """What a coordinator decides at the end of a round, and whose half is its group."""
     server, nobody = state.server, torch.zeros_like(state.fresh)
     if not state.every:
@@ -205,7 +207,7 @@ def decide(state: Underway, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
 
 
 def move(
-    state: Underway, i: Int[Tensor, " m"], found: Found, phase: int, now: Coordinator
+    state: FlowState, i: Int[Tensor, " m"], found: Found, phase: int, now: Coordinator
 ) -> None:
     """Models move by what arrives, with places as they are before a verdict.
 
@@ -238,7 +240,7 @@ def _parts(share: Float[Tensor, " n"], of: Int[Tensor, " n"]) -> Float[Tensor, "
     return share / share.new_zeros(2 * len(of)).index_add(0, of, share)[of]
 
 
-def place(state: Underway, old: Coordinator, moved: Bool[Tensor, " n"]) -> None:
+def place(state: FlowState, old: Coordinator, moved: Bool[Tensor, " n"]) -> None:
     """After a verdict: groups that were halves, or halves where a trial begins."""
     new, pick = state.server, old.pick
     if bool(moved.any()):

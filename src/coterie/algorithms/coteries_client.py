@@ -15,7 +15,7 @@ from ..checks import InputError
 from ..collaboration.best_fit import best_fit
 from ..collaboration.divisions import Coordinator
 from ..collaboration.evidence import bounded
-from ..optim.steps import LocalDescent, of_clients, sgd, take_steps, velocity
+from ..optim.steps import LocalDescent, rule_in_numbers, sgd, take_steps, velocity
 from ..types import ALONE, Clients, Info, Oracle, Rows
 
 OWN, GROUP, TUNED, MIDDLE = range(4)
@@ -235,7 +235,7 @@ def shared_steps(
     t: int,
 ) -> tuple[Tensor, Tensor]:
     """A client program: local steps of a model that so many train together."""
-    own = of_clients(rule, clients, x, together)
+    own = rule_in_numbers(rule, clients, x, together)
     return take_steps(clients, x, v, own, steps, t)
 
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from ..collaboration.divisions import CONTEST, PIECES, REST, TRIAL, places
 from ..optim.steps import LocalDescent
-from ..types import Arrivals, Flow, Info, Kind, Oracle, Task
-from .coteries_arrivals import Underway, begin, decide, hear, move, place
+from ..types import Arrivals, Flow, Info, Oracle, Task, TaskKind
+from .coteries_arrivals import FlowState, begin, decide, hear, move, place
 from .coteries_client import candidates, sharing, welcomed
 from .coteries_task import FIRST, LOOK, LOOKS, NOTHING, TELL, Asked, Found, task_of
 
@@ -41,7 +41,7 @@ def flow_of_coteries(
 ) -> Flow:
     """Coteries for clients that work at their own pace; see `coteries`."""
 
-    def arrive(state: Underway, now: Arrivals) -> list[int]:
+    def arrive(state: FlowState, now: Arrivals) -> list[int]:
         i = torch.tensor(now.clients, device=state.own.device)
         (phase, looks), found = divmod(now.kind // 2, LOOKS), Found(*now.answers)
         hear(state, i, found, phase, looks)
@@ -56,17 +56,17 @@ def flow_of_coteries(
             state.number += 1
         return now.clients
 
-    def personal(state: Underway) -> Tensor:
+    def personal(state: FlowState) -> Tensor:
         group = state.models[state.server.member]
         models = torch.stack(candidates(state.own, group, state.offset), 1)
         return models[torch.arange(len(group), device=group.device), state.choice]
 
-    def welcome(state: Underway, oracle: Oracle) -> Tensor:
+    def welcome(state: FlowState, oracle: Oracle) -> Tensor:
         member, taken = state.server.member, steps * state.number
         of = state.models[member], member, state.choice
         return welcomed(oracle, *of, rule=rule, steps=steps, taken=taken)
 
-    def info(state: Underway) -> Info:
+    def info(state: FlowState) -> Info:
         return sharing(state.server.member, state.choice)
 
     program = functools.partial(task_of, rule=rule, steps=steps)
@@ -90,7 +90,7 @@ def flow_of_coteries(
 
 def _kind(
     program: functools.partial[Found], phase: int, looks: int, *, asks: bool
-) -> Kind:
+) -> TaskKind:
     """What travels: shared models, a few numbers, and no model of one's own.
 
     Where nobody looks in a trial, the whole is known from its halves.
@@ -107,7 +107,7 @@ def _kind(
     if asks:
         up += ["evidence"]
     given, answered = Asked._fields, Found._fields
-    return Kind(
+    return TaskKind(
         functools.partial(program, phase=phase, looks=looks, asks=asks),
         "each",
         reads=_IN_REST if phase == REST else None,
@@ -116,7 +116,7 @@ def _kind(
     )
 
 
-def _ask(state: Underway, client: int, time: float, *, steps: int) -> Task:
+def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
     """What a client does that begins now."""
     server, known = state.server, places(state.server)
     member, phase, pick = server.member[client], server.clock.phase, server.pick[client]

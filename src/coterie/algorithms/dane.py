@@ -19,9 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..collaboration.rows import common, one_model
+from ..collaboration.rows import mean_of_all, one_model
 from ..collaboration.weights import shares_of
-from ..optim.mirrors import Newton, preconditioned
+from ..optim.mirrors import Newton, preconditioned_step
 from ..options import Count, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Releases
 from .preconditioned_gradient import State
@@ -55,13 +55,13 @@ def dane(
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(common(oracle, x))
+        return State(mean_of_all(oracle, x))
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         (x,), mine = state, shares[oracle.mine]
         g = oracle.average(mine, oracle.grads(x)) + weight_decay * x
         (y,) = oracle.each(
-            preconditioned,
+            preconditioned_step,
             x,
             g,
             lr=lr,

@@ -37,9 +37,9 @@ from torch import Tensor
 
 from ..graphs.intensities import delayed_shares
 from ..graphs.matrices import Mixing, joined
-from ..optim.conjugates import Bowl, conjugate_gradient
+from ..optim.conjugates import ConvexLoss, conjugate_gradient
 from ..options import Accuracy, NotNegative, Positive, method
-from ..types import Algorithm, Arrivals, Clients, Flow, Kind, Meeting, Task, Tempo
+from ..types import Algorithm, Arrivals, Clients, Flow, Meeting, Task, TaskKind, Tempo
 
 _AT_ONCE = 1e-9  # seconds of a computation that takes no time
 
@@ -55,11 +55,11 @@ class State:
     of_nodes: list[float]  # s_v
 
 
-def computed(
-    clients: Clients, g: Tensor, y: Tensor, x: Tensor, *, bowl: Bowl, steps: int
+def local_optimum(
+    clients: Clients, g: Tensor, y: Tensor, x: Tensor, *, loss: ConvexLoss, steps: int
 ) -> tuple[Tensor, Tensor]:
     """A client program: nearly argmin_x phi(x) - <y, x>, and x as it was."""
-    return conjugate_gradient(clients, g, y, bowl=bowl, steps=steps), x
+    return conjugate_gradient(clients, g, y, loss=loss, steps=steps), x
 
 
 @method(known_optimum={"lr": 1 / 3, "curvature": 2.0})
@@ -81,10 +81,10 @@ def ddo(
         weight_decay: factor of the model in its gradient.
         accuracy: of a dual gradient: what is left of the distance from the last one.
     """
-    bowl = Bowl(lr, curvature, weight_decay)
-    edges, half = joined(mixing), bowl.checked().curvature / 2
+    loss = ConvexLoss(lr, curvature, weight_decay)
+    edges, half = joined(mixing), loss.valid().curvature / 2
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
-    phi = Bowl(1 / (1 / bowl.lr - half), half, bowl.weight_decay - half)
+    phi = ConvexLoss(1 / (1 / loss.lr - half), half, loss.weight_decay - half)
     steps = phi.steps(accuracy)
 
     def init(x: Tensor) -> State:
@@ -127,8 +127,8 @@ def ddo(
         arrive,
         info=lambda state: {"weights": mixing},
         kinds=(
-            Kind(
-                functools.partial(computed, bowl=phi, steps=steps),
+            TaskKind(
+                functools.partial(local_optimum, loss=phi, steps=steps),
                 "each",
                 down=(),
                 up=(),

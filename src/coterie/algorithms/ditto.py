@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim import delays
 from ..optim.delays import Late
@@ -51,12 +51,12 @@ from ..types import (
     Clients,
     Flow,
     Info,
-    Kind,
     Options,
     Oracle,
     Releases,
     Rows,
     Task,
+    TaskKind,
 )
 
 
@@ -128,7 +128,7 @@ def ditto(
     options: Options = {"rule": rule, "lam": lam, "together": float(len(sizes))}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w = common(oracle, x)
+        w = mean_of_all(oracle, x)
         return State(w, x, velocity(rule, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
@@ -141,7 +141,7 @@ def ditto(
         return State(w, v, w_velocity, v_velocity, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = handed(oracle, state.w)
+        w = row_for_each(oracle, state.w)
         rows = w, velocity(rule, w), w
         return oracle.each(proximal_sgd, *rows, steps=state.t, t=0, **options)[0]
 
@@ -151,7 +151,7 @@ def ditto(
 
 
 @dataclass
-class Underway:
+class FlowState:
     """The global model, that with which each client began, and the personal ones."""
 
     w: Tensor  # (D,)
@@ -166,16 +166,16 @@ def _flow(
     """Ditto for clients that work at their own pace; see `ditto`."""
     shares = shares.double() / shares.double().sum()
 
-    def init(x: Tensor) -> Underway:
+    def init(x: Tensor) -> FlowState:
         w = x.mean(0)
-        return Underway(w, w.repeat(len(x), 1), x.clone(), x.new_zeros(0))
+        return FlowState(w, w.repeat(len(x), 1), x.clone(), x.new_zeros(0))
 
-    def task(state: Underway, client: int, time: float) -> Task:
+    def task(state: FlowState, client: int, time: float) -> Task:
         state.began[client] = state.w
         rows = (state.w, state.v[client], state.none, state.none)
         return Task(rows, work=2 * steps)
 
-    def arrive(state: Underway, now: Arrivals) -> list[int]:
+    def arrive(state: FlowState, now: Arrivals) -> list[int]:
         w_i, v_i = now.answers[:2]
         c = [delays.factor(late, len(state.v), tau) for tau in now.delays]
         share = (shares[now.clients] * torch.tensor(c, dtype=torch.float64)).to(w_i)
@@ -185,5 +185,5 @@ def _flow(
 
     program = functools.partial(ditto_round, rule=rule, lam=lam, steps=steps, t=0)
     # Only the global model travels.
-    kind = Kind(program, "each", down=(0,), up=(0,))
+    kind = TaskKind(program, "each", down=(0,), up=(0,))
     return Flow(init, task, arrive, lambda state: state.v, kinds=(kind,), together=True)

@@ -35,10 +35,10 @@ from torch import Tensor
 
 from ..graphs.capacities import met
 from ..graphs.matrices import Mixing, joined
-from ..optim.conjugates import Bowl, conjugate_gradient
+from ..optim.conjugates import ConvexLoss, conjugate_gradient
 from ..optim.meetings import Companions, companions, dual_steps
 from ..options import Accuracy, NotNegative, Positive, method
-from ..types import Algorithm, Arrivals, Flow, Kind, Task, Tempo
+from ..types import Algorithm, Arrivals, Flow, Task, TaskKind, Tempo
 
 
 @dataclass
@@ -70,10 +70,10 @@ def dual_accelerated(
         weight_decay: factor of the model in its gradient.
         accuracy: of a dual gradient: what is left of the distance from the last one.
     """
-    bowl = Bowl(lr, curvature, weight_decay)
+    loss = ConvexLoss(lr, curvature, weight_decay)
     edges = joined(mixing)
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
-    steps = bowl.checked().steps(accuracy)
+    steps = loss.valid().steps(accuracy)
 
     def init(x: Tensor) -> State:
         return State(x.clone(), companions(torch.zeros_like(x)), [0.0] * len(edges))
@@ -82,7 +82,7 @@ def dual_accelerated(
         busy = now.delays + now.lengths[now.edges].amax(1)
         rates = met(now.edges, now.rates, busy)
         found = dual_steps(
-            now.edges, rates, smoothness=1 / bowl.lr, curvature=bowl.curvature
+            now.edges, rates, smoothness=1 / loss.lr, curvature=loss.curvature
         )
         state.duals.eta, state.jump = found.eta, found.jump
         for pair, share in zip(now.edges.tolist(), found.shares.tolist(), strict=True):
@@ -102,14 +102,14 @@ def dual_accelerated(
                 state.duals.move(node, now.time, dy, dz)
         return []
 
-    program = functools.partial(conjugate_gradient, bowl=bowl, steps=steps)
+    program = functools.partial(conjugate_gradient, loss=loss, steps=steps)
     flow = Flow(
         init,
         task,
         arrive,
         info=lambda state: {"weights": mixing},
         # Dual points stay, and what was computed goes to the other end.
-        kinds=(Kind(program, "each", down=(), passes=steps),),
+        kinds=(TaskKind(program, "each", down=(), passes=steps),),
         together=True,
         edges=edges,
         ringing=ringing,

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.matrices import Gossip, among_present
-from ..optim.steps import Descent, decayed
+from ..optim.steps import Descent, add_weight_decay
 from ..options import NotNegative, Positive, method
 from ..types import Algorithm, Info, Oracle, Releases, Rows
 
@@ -72,7 +72,7 @@ def extra(
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, h = state
         w, here = among_present(mixing, oracle.present), oracle.active[:, None]
-        move = lr * (decayed(rule, x, oracle.grads(x)) + h)
+        move = lr * (add_weight_decay(rule, x, oracle.grads(x)) + h)
         if form == "d2":
             m = torch.where(here, x - move, x)
             near = oracle.mix(w, m)

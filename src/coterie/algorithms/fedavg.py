@@ -17,7 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..collaboration.rows import common, one_model
+from ..collaboration.rows import mean_of_all, one_model
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Sizes, method
@@ -53,7 +53,7 @@ def fedavg(
     shares, n = shares_of(sizes, weighting), float(len(sizes))
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(common(oracle, x), velocity(rule, x), 0)
+        return State(mean_of_all(oracle, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, v, t = state

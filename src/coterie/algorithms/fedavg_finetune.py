@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..collaboration.rows import handed
+from ..collaboration.rows import row_for_each
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, train_alone
 from ..options import BelowOne, Count, Sizes, Whole, method
 from ..types import Algorithm, Oracle, Releases
@@ -59,7 +59,7 @@ def fedavg_finetune(
         return train_alone(oracle, state.x, tuning, tune_steps)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
+        return train_alone(oracle, row_for_each(oracle, state.x), tuning, tune_steps)
 
     return Algorithm(
         average.init, average.step, personal, welcome, releases=Releases(average=1)

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..collaboration.rows import common, handed, refuse_personal
+from ..collaboration.rows import mean_of_all, refuse_personal, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.steps import (
     LocalDecay,
@@ -32,7 +32,7 @@ from ..optim.steps import (
     LocalLr,
     Schedule,
     descend,
-    of_clients,
+    rule_in_numbers,
     velocity,
 )
 from ..options import BelowOne, Count, Head, Sizes, method
@@ -60,7 +60,10 @@ def part_sgd(
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """A client program: gradient steps of some columns, the first is number t."""
-    own, buffered = of_clients(rule, clients, x, together), v.shape[1] // x.shape[1]
+    own, buffered = (
+        rule_in_numbers(rule, clients, x, together),
+        v.shape[1] // x.shape[1],
+    )
     for t_local in range(t, t + steps):
         moved, faster = descend(own, x, clients.grad(x), v, t_local)
         x = torch.where(part, moved, x)
@@ -123,7 +126,7 @@ def fedrep(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         refuse_personal(oracle)
-        return State(x, common(oracle, x), velocity(rule, x), 0)
+        return State(x, mean_of_all(oracle, x), velocity(rule, x), 0)
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         return torch.where(head.to(state.x.device), state.x, state.w)
@@ -141,7 +144,7 @@ def fedrep(
         return State(x, w.expand(len(x), -1), v, state.t + 1), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = handed(oracle, state.w)
+        w = row_for_each(oracle, state.w)
         rows = w, velocity(rule, w), head.to(w.device).expand(len(w), -1)
         work = state.t * head_steps
         return oracle.each(part_sgd, *rows, rule=rule, steps=work, t=0)[0]

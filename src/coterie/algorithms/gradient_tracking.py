@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.matrices import Gossip, among_present
-from ..optim.steps import PlainDescent, Schedule, decayed, step_size
+from ..optim.steps import PlainDescent, Schedule, add_weight_decay, step_size
 from ..options import NotNegative, Positive, method
 from ..types import Algorithm, Info, Oracle, Releases, Rows
 
@@ -64,7 +64,7 @@ def gradient_tracking(
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, y, g, t = state
         w, here = among_present(mixing, oracle.present), oracle.active[:, None]
-        fresh = torch.where(here, decayed(rule, x, oracle.grads(x)), g)
+        fresh = torch.where(here, add_weight_decay(rule, x, oracle.grads(x)), g)
         y = y + (fresh - g)  # nothing is added, not even rounding, for who is absent
         moved = torch.where(here, x - step_size(rule, t) * y, x)
         x, y = oracle.mix(w, moved), oracle.mix(w, y)

@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..collaboration.best_fit import best_fit, training_losses
-from ..collaboration.rows import alike, common, handed
+from ..collaboration.rows import compute_once, mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Positive, Sizes, method
@@ -82,28 +82,28 @@ def ifca(
     shares = shares_of(sizes, weighting)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        w = common(oracle, x)[:, None].expand(-1, clusters, -1)
+        w = mean_of_all(oracle, x)[:, None].expand(-1, clusters, -1)
         nobody = torch.full((len(x),), ALONE, device=x.device)
         return State(w, nobody, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, choice, v, t = state
         if t == 0 and clusters > 1:
-            draws = [_apart(w, spread, rng) for _ in range(starts)]
+            draws = [_perturb(w, spread, rng) for _ in range(starts)]
             w = max(draws, key=lambda draw: _gain(oracle, draw))
         # One model leaves no choice, and the minibatches are those of FedAvg.
         best = best_fit(oracle, w) if clusters > 1 else torch.zeros_like(choice)
         chosen = torch.where(oracle.active, best, choice)
         # A buffer is about the model that it was filled with.
         v = torch.where((chosen == choice)[:, None], v, 0)
-        x = _of_choice(w, chosen)
+        x = _chosen_models(w, chosen)
         # On average, a model has this many clients.
         work: Options = {"steps": steps, "t": t, "together": len(sizes) / clusters}
         x, v = oracle.each(sgd, x, v, rule=rule, **work)
         member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, n)
         mean = oracle.average(member * shares.to(x)[oracle.mine], x)
-        chose = common(oracle, Numbers(member.T.to(x)))  # (n, C)
-        w = alike(_renewed, w, mean, chose)
+        chose = mean_of_all(oracle, Numbers(member.T.to(x)))  # (n, C)
+        w = compute_once(_update_models, w, mean, chose)
         info: Info = {"member": chosen, "clusters": float(chose[0].count_nonzero())}
         return State(w, chosen, v, t + steps), info
 
@@ -112,41 +112,41 @@ def ifca(
             return state.w[:, 0]
         # Others may have moved the models since a client made its choice.
         best = best_fit(oracle, state.w)
-        return _of_choice(state.w, torch.where(oracle.active, best, state.choice))
+        return _chosen_models(state.w, torch.where(oracle.active, best, state.choice))
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = handed(oracle, state.w)
-        return _of_choice(w, best_fit(oracle, w))
+        w = row_for_each(oracle, state.w)
+        return _chosen_models(w, best_fit(oracle, w))
 
     return Algorithm(
         init, step, personal, welcome, releases=Releases(average=1, losses=True)
     )
 
 
-def _of_choice(
+def _chosen_models(
     w: Float[Tensor, "n c d"], choice: Int[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
     """The model that each client chose, the first where it never did."""
     return w[torch.arange(len(w), device=w.device), choice.clamp(min=0)]
 
 
-def _renewed(w: Tensor, mean: Tensor, chose: Tensor) -> Tensor:
+def _update_models(w: Tensor, mean: Tensor, chose: Tensor) -> Tensor:
     """The new model of a cluster, or as it was where nobody chose it."""
     return torch.where((chose > 0)[:, :, None], mean, w)
 
 
-def _apart(
+def _perturb(
     w: Float[Tensor, "n c d"], spread: float, rng: torch.Generator
 ) -> Float[Tensor, "n c d"]:
     """Equal models with noise, the same for everybody, whose mean is theirs."""
     noise = torch.randn(w.shape[1:], generator=rng, dtype=w.dtype, device=rng.device)
     noise = (noise - noise.mean(0)).to(w.device)
-    return alike(lambda w: w + spread * noise * (w if bool(w.any()) else 1), w)
+    return compute_once(lambda w: w + spread * noise * (w if bool(w.any()) else 1), w)
 
 
 def _gain(oracle: Oracle, w: Float[Tensor, "n c d"]) -> float:
     """How much smaller losses are where all choose than with the best single model."""
     losses = training_losses(oracle, w).nan_to_num()  # of those who are not there
-    single = common(oracle, Numbers(losses))[0].min()
-    chosen = common(oracle, Numbers(losses.amin(1, keepdim=True)))[0]
+    single = mean_of_all(oracle, Numbers(losses))[0].min()
+    chosen = mean_of_all(oracle, Numbers(losses.amin(1, keepdim=True)))[0]
     return float(single - chosen)

@@ -33,9 +33,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..collaboration.rows import common
+from ..collaboration.rows import mean_of_all
 from ..optim.projections import onto_balls, project, squared_radii
-from ..optim.steps import PlainDescent, Schedule, decayed, step_size
+from ..optim.steps import PlainDescent, Schedule, add_weight_decay, step_size
 from ..options import Dissimilarities, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Releases, Rows, Server
 
@@ -92,17 +92,21 @@ def karula(
     bounds = squared_radii(radius, t)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        x = common(oracle, x)
+        x = mean_of_all(oracle, x)
         server, x = oracle.central(_begin, None, x)
         return State(x, server, 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         x, server, k = state
         a = (sizes / sizes.to(torch.float64).mean()).to(x)[oracle.mine]
-        fresh = decayed(rule, x, oracle.grads(x)).mul_(a[:, None])
+        fresh = add_weight_decay(rule, x, oracle.grads(x)).mul_(a[:, None])
         lr = step_size(rule, k)
         server, new, mixing, gap, pairs = oracle.central(
-            _projected, Coordinator(bounds, server), fresh, lr=lr, tolerance=tolerance
+            _project_step,
+            Coordinator(bounds, server),
+            fresh,
+            lr=lr,
+            tolerance=tolerance,
         )
         if oracle.home is not None:  # nobody holds these columns back
             alone = torch.where(oracle.active[:, None], x - lr * fresh, x)
@@ -116,7 +120,7 @@ def karula(
         nearest = onto_balls(state.x, near, tolerance=tolerance)
         x, multipliers, _ = nearest(state.x.mean(0).repeat(m, 1))
         for k in range(state.t):
-            g = decayed(rule, x, oracle.grads(x))
+            g = add_weight_decay(rule, x, oracle.grads(x))
             x, multipliers, _ = nearest(x - step_size(rule, k) * g, multipliers)
         return x
 
@@ -128,7 +132,7 @@ def _begin(server: None, who: Tensor, x: Tensor) -> tuple[Memory, Tensor]:
     return Memory(x, torch.zeros_like(x), x.new_zeros(len(x), len(x))), x
 
 
-def _projected(
+def _project_step(
     server: Coordinator,
     who: Int[Tensor, " p"],
     fresh: Float[Tensor, "p d"],

@@ -24,7 +24,17 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, method
-from ..types import Algorithm, Arrivals, Flow, Info, Kind, Oracle, Releases, Rows, Task
+from ..types import (
+    Algorithm,
+    Arrivals,
+    Flow,
+    Info,
+    Oracle,
+    Releases,
+    Rows,
+    Task,
+    TaskKind,
+)
 
 
 class State(NamedTuple):
@@ -85,7 +95,7 @@ def local(
 
 
 @dataclass
-class Underway:
+class FlowState:
     """Models and momentum, from where all began, and how many tasks are done."""
 
     x: Tensor  # (N, D)
@@ -100,15 +110,15 @@ def _flow(rule: LocalDescent, steps: int) -> Flow:
     A newcomer takes as many steps as the others on average.
     """
 
-    def init(x: Tensor) -> Underway:
-        return Underway(x.clone(), velocity(rule, x), x.mean(0))
+    def init(x: Tensor) -> FlowState:
+        return FlowState(x.clone(), velocity(rule, x), x.mean(0))
 
-    def arrive(state: Underway, now: Arrivals) -> list[int]:
+    def arrive(state: FlowState, now: Arrivals) -> list[int]:
         state.x[now.clients], state.v[now.clients] = now.answers
         state.tasks += len(now.clients)
         return now.clients
 
-    def welcome(state: Underway, oracle: Oracle) -> Tensor:
+    def welcome(state: FlowState, oracle: Oracle) -> Tensor:
         x = state.start.repeat(len(oracle.active), 1)
         taken = steps * round(state.tasks / len(state.x))
         return train_alone(oracle, x, rule, taken)
@@ -121,7 +131,7 @@ def _flow(rule: LocalDescent, steps: int) -> Flow:
         ),
         arrive,
         welcome=welcome,
-        kinds=(Kind(program, "each", down=(), up=()),),
+        kinds=(TaskKind(program, "each", down=(), up=()),),
         together=True,
         messages="none",
     )

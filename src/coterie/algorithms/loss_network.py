@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ..graphs.matrices import Mixing, joined
 from ..options import Positive, method
-from ..types import Algorithm, Arrivals, Flow, Kind, Task
+from ..types import Algorithm, Arrivals, Flow, Task, TaskKind
 
 
 @dataclass
@@ -68,7 +68,7 @@ def loss_network(mixing: Mixing, *, lr: Positive = 0.1) -> Algorithm:
         task,
         arrive,
         info=lambda state: {"weights": mixing},
-        kinds=(Kind(up=()),),
+        kinds=(TaskKind(up=()),),
         together=True,
         edges=edges,
         couples=True,

@@ -25,13 +25,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.factors import (
-    expanded,
+    expand,
     factor_columns,
+    factor_gradient,
     first_factors,
-    of_factors,
     refuse_layers,
 )
 from ..optim.steps import Descent, Schedule, descend, velocity
@@ -63,13 +63,13 @@ def correct(
 ) -> tuple[Tensor, Tensor]:
     """A client program: steps of the correction while w stays, the first number t."""
     for t_local in range(t, t + steps):
-        g = clients.grad(w + expanded(factors, shape, w.shape[1]))
-        slope = of_factors(g, factors, shape)
+        g = clients.grad(w + expand(factors, shape, w.shape[1]))
+        slope = factor_gradient(g, factors, shape)
         factors, v = descend(rule, factors, slope, v, t_local)
     return factors, v
 
 
-def corrected_round(
+def correction_round(
     clients: Clients,
     w: Float[Tensor, "n d"],
     factors: Float[Tensor, "n f"],
@@ -85,7 +85,7 @@ def corrected_round(
     """A client program: steps of the correction, then of the shared model, round t."""
     work: Options = {"rule": rule, "shape": shape, "steps": own_steps}
     factors, v = correct(clients, factors, v, w, t=t * own_steps, **work)
-    change = expanded(factors, shape, w.shape[1])
+    change = expand(factors, shape, w.shape[1])
     for t_local in range(t * steps, (t + 1) * steps):
         g = clients.grad(w + change)
         w, w_velocity = descend(rule, w, g, w_velocity, t_local)
@@ -132,7 +132,7 @@ def low_rank_corrections(
         refuse_layers(layers, x.shape[1])
         none = x.new_zeros(factor_columns(shape))
         factors = none.expand(len(x), -1)
-        start = common(oracle, x), factors, none
+        start = mean_of_all(oracle, x), factors, none
         return State(*start, velocity(rule, x), velocity(rule, factors), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
@@ -142,19 +142,19 @@ def low_rank_corrections(
             factors = start.expand(len(w), -1)
         work = {"steps": steps, "own_steps": own_steps, "t": t, **options}
         rows = w, factors, w_velocity, v
-        w, factors, w_velocity, v = oracle.each(corrected_round, *rows, **work)
+        w, factors, w_velocity, v = oracle.each(correction_round, *rows, **work)
         w = oracle.average(shares[oracle.mine], w)
         return State(w, factors, start, w_velocity, v, t + 1), {}
 
     def personal(state: State, oracle: Oracle) -> Tensor:
-        return state.w + expanded(state.factors, shape, state.w.shape[1])
+        return state.w + expand(state.factors, shape, state.w.shape[1])
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = handed(oracle, state.w)
+        w = row_for_each(oracle, state.w)
         factors = state.start.expand(len(w), -1)
         rows = factors, velocity(rule, factors), w
         work = {"steps": state.t * own_steps, "t": 0, **options}
         factors = oracle.each(correct, *rows, **work)[0]
-        return w + expanded(factors, shape, w.shape[1])
+        return w + expand(factors, shape, w.shape[1])
 
     return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

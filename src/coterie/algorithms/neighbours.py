@@ -40,7 +40,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..collaboration.evidence import choices
-from ..collaboration.links import Links, all_links, exchange, judged
+from ..collaboration.links import Links, all_links, exchange, judge_link
 from ..graphs.colourings import colouring
 from ..graphs.matrices import DoublyStochastic, joined
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, velocity
@@ -109,9 +109,9 @@ def neighbours(
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         other = partners.to(state.own.device)
-        new = _trained(state, oracle, rule, steps)
+        new = _train(state, oracle, rule, steps)
         judging = state.t // steps >= BEGIN
-        new, weights = _mixed(new, oracle, other, sure, judging=judging)
+        new, weights = _mix(new, oracle, other, sure, judging=judging)
         kept, of = new.links.kept, new.ballot
         choice = choices(of.losses, of.samples, of.told) * kept.any(1)
         choice = torch.where(oracle.active, choice, state.choice)
@@ -121,18 +121,18 @@ def neighbours(
         return new._replace(choice=choice), info
 
     flow = in_time(partners, rule, steps, sure)
-    made = Algorithm(init, step, lambda state, oracle: in_use(state), flow=flow)
+    made = Algorithm(init, step, lambda state, oracle: models_in_use(state), flow=flow)
     # A model to every neighbour.
     return made._replace(releases=Releases(mix=len(partners), losses=True))
 
 
-def in_use(state: State) -> Float[Tensor, "n d"]:
+def models_in_use(state: State) -> Float[Tensor, "n d"]:
     """The model that each client uses."""
     models = torch.stack(candidates(state.own, state.shared, state.tuned), 1)
     return models[torch.arange(len(models), device=models.device), state.choice]
 
 
-def _trained(state: State, oracle: Oracle, rule: LocalDescent, steps: int) -> State:
+def _train(state: State, oracle: Oracle, rule: LocalDescent, steps: int) -> State:
     """After the local steps, with held-out losses of all models."""
     own, tuned, v, w_v, *ballot = oracle.each(
         local_steps,
@@ -156,7 +156,7 @@ def _trained(state: State, oracle: Oracle, rule: LocalDescent, steps: int) -> St
     )
 
 
-def _mixed(
+def _mix(
     state: State,
     oracle: Oracle,
     other: Int[Tensor, "m k"],
@@ -179,7 +179,7 @@ def _mixed(
         if judging:
             said = oracle.each(harm, said, u, theirs, state.ballot.cap)[0]
         there = oracle.mix(swap, Numbers(torch.cat([degree, said, told], 1)))
-        links = judged(links, m, met, said + there[:, 1:4], sure)
+        links = judge_link(links, m, met, said + there[:, 1:4], sure)
         met = (met & links.kept[:, m])[:, None]
         weight = met / (1 + torch.maximum(degree, there[:, :1]))
         w += weight * (theirs - u)

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..collaboration.evidence import choices
-from ..collaboration.links import Links, all_links, judged
+from ..collaboration.links import Links, all_links, judge_link
 from ..optim.steps import LocalDescent, velocity
-from ..types import Arrivals, Clients, Flow, Info, Kind, Task
+from ..types import Arrivals, Clients, Flow, Info, Task, TaskKind
 from .neighbours_client import (
     BEGIN,
     NO_DATA,
@@ -39,7 +39,7 @@ TRAIN, COMPARE = range(2)
 
 
 @dataclass
-class Underway:
+class FlowState:
     """Of each client its models, what it said, its links, and how far it is."""
 
     models: Tensor  # (N, 3, D) v, w and u
@@ -67,9 +67,9 @@ def in_time(
     """
     n = partners.shape[1]
 
-    def init(x: Tensor) -> Underway:
+    def init(x: Tensor) -> FlowState:
         links, v = all_links(partners, slice(0, n), x), velocity(rule, x)
-        return Underway(
+        return FlowState(
             x[:, None].repeat(1, 3, 1),
             torch.stack([v, v]),
             empty_ballot(x),
@@ -82,7 +82,7 @@ def in_time(
             [TRAIN] * n,
         )
 
-    def task(state: Underway, client: int, time: float) -> Task:
+    def task(state: FlowState, client: int, time: float) -> Task:
         own, shared, tuned = state.models[client]
         theirs = state.models[partners[:, client].to(own.device), -1]  # (M, D)
         *ballot, cap = (known[client] for known in state.ballot)
@@ -93,29 +93,29 @@ def in_time(
         rows = tuned, theirs, cap
         return Task(rows, COMPARE, int(state.rounds[client]), 0.0)
 
-    def arrive(state: Underway, now: Arrivals) -> list[int]:
+    def arrive(state: FlowState, now: Arrivals) -> list[int]:
         i = torch.tensor(now.clients, device=state.models.device)
         if now.kind == TRAIN:
-            _trained(state, i, now)
+            _take_training(state, i, now)
         else:
-            _compared(state, i, now, partners.to(i.device).T, sure)
+            _take_comparison(state, i, now, partners.to(i.device).T, sure)
         for client in now.clients:
             state.kinds[client] = 1 - now.kind
         return now.clients
 
-    def info(state: Underway) -> Info:
-        return _sharing(state, partners.to(state.models.device).T)
+    def info(state: FlowState) -> Info:
+        return _links_in_use(state, partners.to(state.models.device).T)
 
     train = functools.partial(_local_steps, rule=rule, steps=steps)
     return Flow(
         init,
         task,
         arrive,
-        _in_use,
+        _models_in_use,
         info=info,
         kinds=(
-            Kind(train, "each", down=(), up=()),
-            Kind(_harms, "each", reads=3, down=(), up=()),
+            TaskKind(train, "each", down=(), up=()),
+            TaskKind(_harm_of_each, "each", reads=3, down=(), up=()),
         ),
         together=True,
         messages="instant",
@@ -129,7 +129,7 @@ def _metropolis(
     return met / (1 + torch.maximum(degree[:, None], degree[other]))
 
 
-def _sharing(state: Underway, other: Int[Tensor, "n m"]) -> Info:
+def _links_in_use(state: FlowState, other: Int[Tensor, "n m"]) -> Info:
     """Who learns with whom, how many links there are, and who uses its own model."""
     kept, n = state.links.kept, len(other)
     weights = state.models.new_zeros(n, n)
@@ -140,13 +140,13 @@ def _sharing(state: Underway, other: Int[Tensor, "n m"]) -> Info:
     return {"weights": weights, "links": int(kept.sum()) / 2, "alone": alone}
 
 
-def _in_use(state: Underway) -> Float[Tensor, "n d"]:
+def _models_in_use(state: FlowState) -> Float[Tensor, "n d"]:
     """The model that each client uses."""
     models = torch.stack(candidates(*state.models.unbind(1)), 1)
     return models[torch.arange(len(models), device=models.device), state.choice]
 
 
-def _trained(state: Underway, i: Tensor, now: Arrivals) -> None:
+def _take_training(state: FlowState, i: Tensor, now: Arrivals) -> None:
     """Takes in what local steps gave, which goes along the links."""
     own, tuned, v, w_v, *ballot = now.answers
     state.models[i, 0], state.models[i, 2] = own, tuned
@@ -161,8 +161,8 @@ def _trained(state: Underway, i: Tensor, now: Arrivals) -> None:
     now.passed(int(state.links.kept[i].sum()), own[0])
 
 
-def _compared(
-    state: Underway, i: Tensor, now: Arrivals, other: Tensor, sure: float
+def _take_comparison(
+    state: FlowState, i: Tensor, now: Arrivals, other: Tensor, sure: float
 ) -> None:
     """Judges links of which both ends have news, and mixes models along the others."""
     every = torch.arange(other.shape[1], device=other.device)
@@ -177,7 +177,7 @@ def _compared(
     numbers = state.said.shape[2] + 1 + told.shape[1]
     now.passed(int(free[i].sum()), told.new_empty(numbers))
     for m in every.tolist():
-        state.links = judged(state.links, m, both[:, m], said[:, m], sure)
+        state.links = judge_link(state.links, m, both[:, m], said[:, m], sure)
     state.new &= ~both
     met = free & state.links.kept
     weights = _metropolis(met, degree, other)
@@ -214,7 +214,7 @@ def _local_steps(
     return local_steps(clients, *rows, rule=rule, steps=steps, t=0)
 
 
-def _harms(
+def _harm_of_each(
     clients: Clients,
     u: Float[Tensor, "n d"],
     theirs: Float[Tensor, "n m d"],

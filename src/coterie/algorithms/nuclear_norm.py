@@ -34,8 +34,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..collaboration.directions import by_lanczos, second_moment, slopes
-from ..collaboration.rows import common, handed, refuse_personal
+from ..collaboration.directions import by_lanczos, gradients_and_losses, second_moment
+from ..collaboration.rows import mean_of_all, refuse_personal, row_for_each
 from ..optim.heads import heads_by_descent, model
 from ..optim.projections import onto_simplex_ball
 from ..options import Count, Positive, method
@@ -81,16 +81,16 @@ def nuclear_norm(
     def init(x: Tensor, oracle: Oracle) -> State:
         refuse_personal(oracle)
         basis = x.new_zeros(width, x.shape[1])
-        return State(common(oracle, x), torch.zeros_like(x), basis, 0)
+        return State(mean_of_all(oracle, x), torch.zeros_like(x), basis, 0)
 
-    def corrected(oracle: Oracle, centre: Tensor, c: Tensor, q: Tensor) -> Tensor:
+    def correct(oracle: Oracle, centre: Tensor, c: Tensor, q: Tensor) -> Tensor:
         """Coordinates (n, k) in columns of q after steps, each projected."""
         ahead, momentum = c, 1.0
         for _ in range(corrections):
-            g, _ = slopes(oracle, centre + ahead @ q.T)
+            g, _ = gradients_and_losses(oracle, centre + ahead @ q.T)
             new = _onto_ball(oracle, ahead - lr * (g @ q), radius)
             uphill = ((ahead - new) * (new - c)).sum(1, keepdim=True)
-            if float(common(oracle, Numbers(uphill))[0]) > 0:
+            if float(mean_of_all(oracle, Numbers(uphill))[0]) > 0:
                 momentum = 1.0  # it went too far: begin anew
             after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = new + (momentum - 1) / after * (new - c)
@@ -99,14 +99,14 @@ def nuclear_norm(
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         centre, w, basis, t = state
-        g, losses = slopes(oracle, centre + w)
+        g, losses = gradients_and_losses(oracle, centre + w)
         found, bound = by_lanczos(oracle, g, exchanges, rng)
         kept = basis[basis.norm(dim=1) > 0]
         q = torch.linalg.qr(torch.cat([kept, found[:atoms]]).T)[0]  # (D, k)
         numbers = torch.cat([losses, (g * w).sum(1, keepdim=True)], 1)
-        told = common(oracle, Numbers(numbers))[0]
+        told = mean_of_all(oracle, Numbers(numbers))[0]
         gap = float(told[1]) + radius * math.sqrt(bound)
-        c = corrected(oracle, centre, w @ q, q)
+        c = correct(oracle, centre, w @ q, q)
         values, turn = torch.linalg.eigh(second_moment(oracle, c))
         turn = turn[:, values > 0].flip(1)[:, :width].to(q)
         moved, new = (c @ turn) @ (q @ turn).T, torch.zeros_like(basis)
@@ -120,7 +120,7 @@ def nuclear_norm(
         return state.centre + state.w
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        centre = handed(oracle, state.centre)
+        centre = row_for_each(oracle, state.centre)
         u = state.basis.expand(len(centre), -1, -1)
         rows = centre.new_zeros(len(centre), width), centre, u
         work: Options = {"lr": lr, "cap": cap, "steps": state.t * corrections}

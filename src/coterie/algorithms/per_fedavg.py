@@ -36,7 +36,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..collaboration.rows import common, handed
+from ..collaboration.rows import mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.hessians import hessian_times
 from ..optim.steps import (
@@ -45,7 +45,7 @@ from ..optim.steps import (
     LocalLr,
     Schedule,
     descend,
-    of_clients,
+    rule_in_numbers,
     train_alone,
     velocity,
 )
@@ -68,7 +68,7 @@ def meta_sgd(
     together: float,
 ) -> tuple[Tensor, Tensor]:
     """A client program: `steps` steps on F_i, the first of them number t."""
-    own = of_clients(rule, clients, w, together)
+    own = rule_in_numbers(rule, clients, w, together)
     for t_local in range(t, t + steps):
         g = clients.grad(w)
         u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
@@ -117,7 +117,7 @@ def per_fedavg(
     tuning = LocalDescent(alpha)
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(common(oracle, x), velocity(rule, x), 0)
+        return State(mean_of_all(oracle, x), velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, v, t = state
@@ -128,6 +128,6 @@ def per_fedavg(
         return train_alone(oracle, state.x, tuning, tune_steps)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        return train_alone(oracle, handed(oracle, state.x), tuning, tune_steps)
+        return train_alone(oracle, row_for_each(oracle, state.x), tuning, tune_steps)
 
     return Algorithm(init, step, personal, welcome, releases=Releases(average=1))

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.rows import alike, common, handed
+from ..collaboration.rows import compute_once, mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.steps import Descent, Schedule, descend, proximal_point, velocity
 from ..options import BelowOne, Count, NotNegative, Positive, Sizes, method
@@ -103,17 +103,17 @@ def pfedme(
     options |= {"outer": rule._replace(weight_decay=0.0), "steps": steps}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(common(oracle, x), x, velocity(rule, x), 0)
+        return State(mean_of_all(oracle, x), x, velocity(rule, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, theta, v, t = state
         theta, w_i, v = oracle.each(pfedme_round, theta, w, v, t=t, **options)
         mean = oracle.average(shares[oracle.mine], w_i)
-        w = alike(lambda w, mean: (1 - beta) * w + beta * mean, w, mean)
+        w = compute_once(lambda w, mean: (1 - beta) * w + beta * mean, w, mean)
         return State(w, theta, v, t + steps), {}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        w = handed(oracle, state.w)
+        w = row_for_each(oracle, state.w)
         v = velocity(rule, w)
         return oracle.each(pfedme_round, w, w, v, t=state.t, **options)[0]
 

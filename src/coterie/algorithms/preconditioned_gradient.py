@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from ..collaboration.references import Reference, at_reference, from_reference
-from ..collaboration.rows import common, one_model
-from ..optim.mirrors import Newton, preconditioned
+from ..collaboration.rows import mean_of_all, one_model
+from ..optim.mirrors import Newton, preconditioned_step
 from ..options import Count, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Releases, Rows
 
@@ -65,13 +65,13 @@ def preconditioned_gradient(
     ridge = mu + weight_decay
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(common(oracle, x))
+        return State(mean_of_all(oracle, x))
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         (x,) = state
         g = at_reference(oracle, reference, sizes, oracle.grads(x)) + weight_decay * x
         (y,) = oracle.each(
-            preconditioned,
+            preconditioned_step,
             x,
             g,
             who=reference.to(x.device)[oracle.mine],

@@ -35,11 +35,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..collaboration.beliefs import Belief, Trust, no_belief, of_each, of_pairs
+from ..collaboration.beliefs import (
+    Belief,
+    Trust,
+    no_belief,
+    own_statistics,
+    pair_statistics,
+)
 from ..collaboration.best_fit import mean_of_partners
 from ..collaboration.weights import Criterion
 from ..optim import delays
-from ..types import Arrivals, Clients, Comparison, Flow, Kind, Oracle, Task
+from ..types import Arrivals, Clients, Comparison, Flow, Oracle, Task, TaskKind
 
 GRADIENT, OWN, COMPARED = range(3)
 
@@ -111,7 +117,7 @@ def readers_in_turn(
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         _turn_page(state, now.time)
-        _note(state, now, lr, late)
+        _take_answers(state, now, lr, late)
         ended = [client for client in now.clients if not _serve(state, client)]
         goes_on = [client for client in now.clients if client not in ended]
         if now.kind == COMPARED and ended:
@@ -129,7 +135,7 @@ def readers_in_turn(
         others = ~torch.eye(len(state.x), dtype=torch.bool)
         rows = (state.seen.known & others).any(1)
         seen = state.seen._replace(known=state.seen.known & rows[:, None])
-        state.belief = trust.learnt(state.belief, seen)
+        state.belief = trust.learn(state.belief, seen)
         state.seen.known[rows] = False
         state.alpha, _ = trust.weights(state.belief, precision, phi)
 
@@ -164,10 +170,10 @@ def readers_in_turn(
         welcome=welcome,
         info=lambda state: {"weights": state.alpha},
         kinds=(
-            Kind(verb="blended", reads=1),
-            Kind(functools.partial(_own, samples=samples or None), "compare", 1),
-            Kind(
-                functools.partial(_compared, samples=samples or None),
+            TaskKind(verb="blended", reads=1),
+            TaskKind(functools.partial(_halve, samples=samples or None), "compare", 1),
+            TaskKind(
+                functools.partial(_compare, samples=samples or None),
                 "compare",
                 down=(0, 1, 2),
                 up=(),
@@ -199,7 +205,7 @@ def _turn_page(state: State, time: float) -> None:
         state.moved, state.time = [], time
 
 
-def _note(state: State, now: Arrivals, lr: float, late: str) -> None:
+def _take_answers(state: State, now: Arrivals, lr: float, late: str) -> None:
     """Takes a step with the answers, or keeps what they show and compare."""
     k = torch.tensor(now.clients)
     i = torch.tensor([state.reader[client] for client in now.clients])
@@ -271,7 +277,7 @@ def _show(
     for kept, new in zip(state.halves, (page, a, b, used[:, None]), strict=True):
         kept[k.to(new.device)] = new
     seen = state.seen
-    found = of_each((a, b, used)).cpu()
+    found = own_statistics((a, b, used)).cpu()
     for part, new in zip(
         (seen.own, seen.own_pooled, seen.variance), found, strict=True
     ):
@@ -286,12 +292,12 @@ class _Halving(Clients, Protocol):
     ) -> tuple[Tensor, Tensor, Tensor]: ...
 
 
-def _own(clients: _Halving, x: Tensor, *, samples: int | None) -> tuple[Tensor, ...]:
+def _halve(clients: _Halving, x: Tensor, *, samples: int | None) -> tuple[Tensor, ...]:
     """A client program: gradients of two halves at one's own model."""
     return (x, *clients.half_grads(x, samples))
 
 
-def _compared(
+def _compare(
     clients: _Halving,
     x: Tensor,
     a: Tensor,
@@ -310,4 +316,4 @@ def _compared(
         used: (n, 1) how many samples both have.
         samples: how many are compared with; None takes all.
     """
-    return of_pairs((a, b, used[:, 0]), clients.half_grads(x, samples)).T
+    return pair_statistics((a, b, used[:, 0]), clients.half_grads(x, samples)).T

@@ -126,7 +126,7 @@ def server_sgd(
 
     def personal(state: State) -> Tensor:
         waits = set() if go_on else set(state.held)
-        x = _averaged(state, step_size, waits) if average else state.x
+        x = _average_with_open(state, step_size, waits) if average else state.x
         return x.repeat(len(state.answers), 1)
 
     return Algorithm(flow=Flow(init, task, arrive, personal))
@@ -149,7 +149,7 @@ def _take(state: State, client: int, g: Tensor, gamma: float, wait: int) -> list
     return waited
 
 
-def _averaged(
+def _average_with_open(
     state: State, step_size: Callable[[State, int, int], float], waits: set[int]
 ) -> Tensor:
     """The average with gradients under way as if they arrived now.

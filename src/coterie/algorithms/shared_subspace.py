@@ -1,7 +1,7 @@
 """Models in a common subspace that all find together, each with coordinates of its own.
 
     x_i = c + v_i U,    U (r, D) with orthonormal rows,  |v_i| <= cap
-    v_i <- capped(v_i - lr U g_i(x_i))                       `head_steps` times
+    v_i <- cap_norms(v_i - lr U g_i(x_i))                       `head_steps` times
     U   <- U - lr (mean v_i' v_i)^-1 mean v_i' g_i,   then R U = U,  v_i <- v_i R
 
 with gradients of all training data; c is the mean of the first models, 0 for linear
@@ -23,8 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..collaboration.directions import by_power, slopes
-from ..collaboration.rows import common, handed, refuse_personal
+from ..collaboration.directions import by_power, gradients_and_losses
+from ..collaboration.rows import mean_of_all, refuse_personal, row_for_each
 from ..optim.heads import (
     heads_and_slope,
     heads_by_descent,
@@ -70,16 +70,16 @@ def shared_subspace(
         refuse_rank(rank, len(oracle.present), x.shape[1])
         refuse_personal(oracle)
         u = x.new_zeros(1, rank, x.shape[1]).expand(len(x), -1, -1)
-        return State(common(oracle, x), u, x.new_zeros(len(x), rank), 0)
+        return State(mean_of_all(oracle, x), u, x.new_zeros(len(x), rank), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         centre, u, v, t = state
         if t == 0:
-            u = by_power(oracle, slopes(oracle, centre)[0], rank, rng)
+            u = by_power(oracle, gradients_and_losses(oracle, centre)[0], rank, rng)
         rows = v, torch.zeros_like(centre), centre, u
         v, g = oracle.each(heads_and_slope, *rows, steps=head_steps, **options)
         sums = torch.cat([v[:, :, None] * g[:, None], v[:, :, None] * v[:, None]], 2)
-        mean = common(oracle, Numbers(sums.flatten(1)))[0].view(rank, -1)
+        mean = mean_of_all(oracle, Numbers(sums.flatten(1)))[0].view(rank, -1)
         slope, second = mean[:, : g.shape[1]], mean[:, g.shape[1] :]
         held = second + 1e-6 * (second.trace() + 1e-12) * torch.eye(rank).to(second)
         new, turned = orthonormal(u[0] - lr * torch.linalg.solve(held, slope))
@@ -89,7 +89,7 @@ def shared_subspace(
         return model(state.centre, state.v, state.u)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
-        centre, u = handed(oracle, state.centre), handed(oracle, state.u)
+        centre, u = row_for_each(oracle, state.centre), row_for_each(oracle, state.u)
         rows = centre.new_zeros(len(centre), rank), centre, u
         work = state.t * head_steps
         (v,) = oracle.each(heads_by_descent, *rows, steps=work, **options)

@@ -31,8 +31,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..collaboration.references import Reference, at_reference, from_reference
-from ..collaboration.rows import common, one_model
-from ..optim.mirrors import Newton, mirrored
+from ..collaboration.rows import mean_of_all, one_model
+from ..optim.mirrors import Newton, inverse_mirror
 from ..options import Count, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Clients, Info, Numbers, Oracle, Releases, Rows
 
@@ -49,7 +49,7 @@ class State(NamedTuple):
     gain: Rows  # (n, 1)
 
 
-def accelerated(
+def accelerated_step(
     clients: Clients,
     v: Float[Tensor, "n d"],
     counts: Float[Tensor, "n 1"],
@@ -66,17 +66,17 @@ def accelerated(
     alpha, beta, e, gain = factors[:, :, None].unbind(1)  # (n, 1) each
     at_v, at_y = own.grad(v) + ridge * v, own.grad(y) + ridge * y
     target = (1 - beta) * at_v + beta * at_y - e * g
-    z = mirrored(own, v, target, ridge=ridge, solver=solver)
+    z = inverse_mirror(own, v, target, ridge=ridge, solver=solver)
 
     def phi(x: Tensor) -> Tensor:
         return (own.loss(x) + ridge / 2 * x.square().sum(1))[:, None]
 
-    def apart(x: Tensor, there: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+    def bregman(x: Tensor, there: Tensor, value: Tensor, slope: Tensor) -> Tensor:
         return phi(x) - value - (slope * (x - there)).sum(1, keepdim=True)
 
     phi_v, phi_y = phi(v), phi(y)
-    near = (1 - beta) * apart(z, v, phi_v, at_v) + beta * apart(z, y, phi_y, at_y)
-    moved = apart((1 - alpha) * x + alpha * z, y, phi_y, at_y)
+    near = (1 - beta) * bregman(z, v, phi_v, at_v) + beta * bregman(z, y, phi_y, at_y)
+    moved = bregman((1 - alpha) * x + alpha * z, y, phi_y, at_y)
     slack = _ROUNDING * torch.finfo(x.dtype).eps * phi_y.abs()
     return z, (moved <= alpha**2 * gain * near + slack).to(x.dtype)
 
@@ -107,7 +107,7 @@ def spag(
     sigma, ridge = weight_decay / (weight_decay + 2 * mu), mu + weight_decay
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        start, zero = common(oracle, x), torch.zeros_like(x[:, :1])
+        start, zero = mean_of_all(oracle, x), torch.zeros_like(x[:, :1])
         return State(start, start, zero, zero + 1)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
@@ -120,7 +120,7 @@ def spag(
         y = ((1 - alpha) * x + alpha * (1 - beta) * v) / (1 - alpha * beta)
         g = at_reference(oracle, reference, sizes, oracle.grads(y)) + weight_decay * y
         z, counts = oracle.each(
-            accelerated,
+            accelerated_step,
             *(v, torch.zeros_like(gain), x, y, g),
             torch.cat([alpha, beta, e, gain], 1),
             who=reference.to(x.device)[oracle.mine],

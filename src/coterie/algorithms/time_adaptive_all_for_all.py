@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from ..checks import InputError
-from ..collaboration.weights import spectral_radius, within
+from ..collaboration.weights import spectral_radius, threshold_weights
 from ..graphs.matrices import among_present
 from ..options import Count, NotNegative, Positive, Weights, method
 from ..types import Algorithm, Info, Oracle, Releases, Rows
@@ -101,7 +101,7 @@ def time_adaptive_all_for_all(
     @functools.lru_cache(maxsize=1)
     def plan(p: int) -> Phase:
         eps = start * 0.5**p
-        lam = within(2 * biases.double(), eps)
+        lam = threshold_weights(2 * biases.double(), eps)
         rho = spectral_radius(lam)
         variance = noise * float(lam.square().sum()) / len(lam)
         if regularity == "convex":

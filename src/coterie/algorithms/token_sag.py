@@ -34,10 +34,9 @@ from torch import Tensor
 
 from ..graphs.chains import hitting_time_of
 from ..graphs.matrices import Mixing, joined
-from ..graphs.walks import Kind as WalkKind
-from ..graphs.walks import Token, Visits, oldest, oldest_by_epochs, walk_on
+from ..graphs.walks import Token, Visits, WalkKind, oldest, oldest_by_epochs, walk_on
 from ..options import Positive, method
-from ..types import Algorithm, Arrivals, Flow, Kind, Task
+from ..types import Algorithm, Arrivals, Flow, Task, TaskKind
 
 
 @dataclass
@@ -100,7 +99,7 @@ def token_sag(
         arrive,
         lambda state: state.x.repeat(n, 1),
         # Model and mean come; the answer stays, and goes on within them.
-        kinds=(Kind(reads=1, up=()),),
+        kinds=(TaskKind(reads=1, up=()),),
         starts=(0,),
         messages="direct",
     )

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..graphs.matrices import Mixing, joined
-from ..graphs.walks import Kind as WalkKind
-from ..graphs.walks import Token, walk_on
+from ..graphs.walks import Token, WalkKind, walk_on
 from ..options import Count, Positive, method
-from ..types import Algorithm, Arrivals, Clients, Flow, Kind, Task
+from ..types import Algorithm, Arrivals, Clients, Flow, Task, TaskKind
 
 
 @dataclass
@@ -38,7 +37,7 @@ class State:
     token: Token
 
 
-def passed_on(clients: Clients, x: Tensor) -> Tensor:
+def pass_token(clients: Clients, x: Tensor) -> Tensor:
     """A client program: nothing."""
     return x
 
@@ -83,7 +82,7 @@ def token_sgd(
         arrive,
         lambda state: state.x.repeat(n, 1),
         # The model stays where it was computed, and goes on from there.
-        kinds=(Kind(up=()), Kind(passed_on, up=())),
+        kinds=(TaskKind(up=()), TaskKind(pass_token, up=())),
         starts=(0,),
         messages="direct",
     )

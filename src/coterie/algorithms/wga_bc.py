@@ -25,7 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..collaboration.weights import among, normalised, shares_of
+from ..collaboration.weights import normalised, restrict_to_active, shares_of
 from ..optim.steps import Descent, Schedule, descend, velocity
 from ..options import BelowOne, Count, NotNegative, Positive, Share, Sizes, method
 from ..types import Algorithm, Info, Oracle, Releases, Rows
@@ -78,7 +78,9 @@ def wga_bc(
         moving = oracle.active[:, None]
         # The average of nobody says nothing about the bias.
         alone = int(oracle.present.sum()) == 1
-        others = among(normalised((1 - own) * shares.to(x)), oracle.present)
+        others = restrict_to_active(
+            normalised((1 - own) * shares.to(x)), oracle.present
+        )
         for t_now in range(t, t + steps):
             g = g_0 = oracle.grads(x)
             if not alone:

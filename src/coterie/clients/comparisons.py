@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..collaboration.beliefs import of_each, of_pairs
+from ..collaboration.beliefs import own_statistics, pair_statistics
 from ..types import Comparison
 from .blends import Release, with_own
 from .groups import Group, fetched
@@ -83,8 +83,8 @@ def compared(
         a_k, b_k = asked.half_grads(point, (first, second), k)
         pair = who[i], mine[k]
         answers = release_a(a_k, *pair), release_b(b_k, *pair), used[k]
-        values[:, i, k] = of_pairs((reader[0], reader[1], reader[2]), answers)
-    alone = torch.cat([of_each(own), used[None].to(x)]).T
+        values[:, i, k] = pair_statistics((reader[0], reader[1], reader[2]), answers)
+    alone = torch.cat([own_statistics(own), used[None].to(x)]).T
     told = torch.cat([values.permute(2, 0, 1).flatten(1), alone], 1)  # (a, 3 m + 4)
     values, alone = group.join(told, counts).split([3 * m, 4], 1)
     values, n = values.unflatten(1, (3, m)).permute(1, 2, 0), len(present)

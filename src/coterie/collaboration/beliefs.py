@@ -67,7 +67,7 @@ Halves = tuple[Tensor, Tensor, Tensor]
 many samples (n,) there are in both."""
 
 
-def of_pairs(reader: Halves, other: Halves) -> Float[Tensor, "3 n"]:
+def pair_statistics(reader: Halves, other: Halves) -> Float[Tensor, "3 n"]:
     """`cross`, `pooled` and `noise` of a `Comparison`, of each reader with one other.
 
     Args:
@@ -82,7 +82,7 @@ def of_pairs(reader: Halves, other: Halves) -> Float[Tensor, "3 n"]:
     )
 
 
-def of_each(own: Halves) -> Float[Tensor, "3 n"]:
+def own_statistics(own: Halves) -> Float[Tensor, "3 n"]:
     """`own`, `own_pooled` and `variance` of a `Comparison`, of each client."""
     a, b, samples = own
     first = first_half(samples)
@@ -212,7 +212,7 @@ class Trust(NamedTuple):
         one_of("criterion", self.criterion, ("binary", "continuous"))
         return binary(self.lam) if self.criterion == "binary" else continuous
 
-    def learnt(self, belief: Belief, seen: Comparison) -> Belief:
+    def learn(self, belief: Belief, seen: Comparison) -> Belief:
         """The belief after one more comparison."""
         if self.against == "noise":
             # What all gradients have in common, at the start most, is no evidence then.

@@ -12,15 +12,17 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from ..optim.heads import along, orthonormal, whole_gradient
+from ..optim.heads import coordinates, orthonormal, whole_gradient
 from ..types import Numbers, Oracle
-from .rows import common
+from .rows import mean_of_all
 
 _POWER = 10
 """Multiplications by M, for directions to begin with."""
 
 
-def slopes(oracle: Oracle, x: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor]:
+def gradients_and_losses(
+    oracle: Oracle, x: Float[Tensor, "n d"]
+) -> tuple[Tensor, Tensor]:
     """Gradients and losses of all training data; zeros of those who are not there."""
     places = torch.zeros_like(x), x.new_zeros(len(x), 1)
     g, losses = oracle.each(whole_gradient, *places, x)
@@ -30,7 +32,9 @@ def slopes(oracle: Oracle, x: Float[Tensor, "n d"]) -> tuple[Tensor, Tensor]:
 def second_moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float64[Tensor, "k k"]:
     """`mean c_i c_i'`, column after column."""
     c = c.double()
-    columns = [common(oracle, Numbers(c * c[:, j, None]))[0] for j in range(c.shape[1])]
+    columns = [
+        mean_of_all(oracle, Numbers(c * c[:, j, None]))[0] for j in range(c.shape[1])
+    ]
     moment = torch.stack(columns, 1)
     return (moment + moment.T) / 2
 
@@ -39,11 +43,11 @@ def by_power(
     oracle: Oracle, g: Float[Tensor, "n d"], rank: int, rng: torch.Generator
 ) -> Float[Tensor, "n r d"]:
     """About the longest of all, orthonormal and the same for everybody."""
-    u = orthonormal(_drawn((rank, g.shape[1]), rng, g))[0]
+    u = orthonormal(_random_directions((rank, g.shape[1]), rng, g))[0]
     for _ in range(_POWER):
-        here = along(u.expand(len(g), -1, -1), g)  # (n, r)
+        here = coordinates(u.expand(len(g), -1, -1), g)  # (n, r)
         products = (here[:, :, None] * g[:, None]).flatten(1)
-        mean = common(oracle, Numbers(products))
+        mean = mean_of_all(oracle, Numbers(products))
         u = orthonormal(mean[0].view_as(u))[0]
     return u.expand(len(g), -1, -1)
 
@@ -56,16 +60,16 @@ def by_lanczos(
     rows: list[Tensor] = []
     images: list[Tensor] = []
     squares = precise.square().sum(1, keepdim=True)
-    trace = float(common(oracle, Numbers(squares))[0])
-    q = _drawn((d,), rng, precise)
+    trace = float(mean_of_all(oracle, Numbers(squares))[0])
+    q = _random_directions((d,), rng, precise)
     for _ in range(min(exchanges, d)):
-        rest = _apart(q, rows)
+        rest = _orthogonal_part(q, rows)
         # Near the solution many directions are equally long, and what one start can
         # reach is soon exhausted: another one goes on.
         if float(rest.norm()) <= 1e-9 * trace:
-            rest = _apart(_drawn((d,), rng, precise), rows)
+            rest = _orthogonal_part(_random_directions((d,), rng, precise), rows)
         rows.append(rest / rest.norm())
-        q = common(oracle, precise * (precise @ rows[-1])[:, None])[0]
+        q = mean_of_all(oracle, precise * (precise @ rows[-1])[:, None])[0]
         images.append(q)
     basis, image = torch.stack(rows), torch.stack(images)
     inside = basis @ image.T
@@ -77,13 +81,15 @@ def by_lanczos(
     return (vectors.T.flip(0) @ basis).to(g), max(bound, 0.0)
 
 
-def _drawn(shape: tuple[int, ...], rng: torch.Generator, g: Tensor) -> Tensor:
+def _random_directions(
+    shape: tuple[int, ...], rng: torch.Generator, g: Tensor
+) -> Tensor:
     """Random directions, the same for everybody."""
     noise = torch.randn(shape, generator=rng, dtype=g.dtype, device=rng.device)
     return noise.to(g.device)
 
 
-def _apart(q: Tensor, rows: list[Tensor]) -> Tensor:
+def _orthogonal_part(q: Tensor, rows: list[Tensor]) -> Tensor:
     """What is left of q without orthonormal rows; twice is enough for rounding."""
     if rows:
         basis = torch.stack(rows)

@@ -53,7 +53,7 @@ def exchange(
     )
 
 
-def averaged(
+def running_average(
     old: Float[Tensor, "*n m"], new: Float[Tensor, "*n m"]
 ) -> Float[Tensor, "*n m"]:
     """The running average of what was said, whose first entry is a number of samples.
@@ -64,7 +64,7 @@ def averaged(
     return torch.where(known, MEMORY * old + (1 - MEMORY) * new, new)
 
 
-def judged(
+def judge_link(
     links: Links, m: int, met: Bool[Tensor, " n"], said: Tensor, sure: float
 ) -> Links:
     """After the m-th matching, in which these clients met and both ends said this.
@@ -72,13 +72,13 @@ def judged(
     A link is dropped where the mean difference is surely above 0: where it does harm.
     """
     evidence, kept = links.evidence.clone(), links.kept.clone()
-    new = averaged(evidence[:, m], said)
+    new = running_average(evidence[:, m], said)
     evidence[:, m] = torch.where(met[:, None], new, evidence[:, m])
     kept[:, m] &= ~(met & (surely_above_zero(*new.double().unbind(1)) > sure))
     return Links(kept, evidence)
 
 
-def summed(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+def row_sums(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """The sum of each row, by halves: the same bits however many rows there are.
 
     So both ends of a meeting, which may be in two processes, learn the same weight.

@@ -46,7 +46,7 @@ def at_reference(
 ) -> Float[Tensor, "n d"]:
     """The mean of the rows of all who take part, for holders; zero for the others."""
     present = oracle.present.to(shares.device)
-    return _sent(oracle, reference.to(present) & present, shares * present, rows)
+    return _send_mean(oracle, reference.to(present) & present, shares * present, rows)
 
 
 def from_reference(
@@ -66,10 +66,10 @@ def from_reference(
             "a client of `reference` must take part in every round, but none does: use "
             "`run.participation` 1, or name more clients."
         )
-    return _sent(oracle, torch.ones_like(here), shares * here, rows)
+    return _send_mean(oracle, torch.ones_like(here), shares * here, rows)
 
 
-def _sent(
+def _send_mean(
     oracle: Oracle, to: Bool[Tensor, " m"], shares: Tensor, rows: Message
 ) -> Float[Tensor, "n d"]:
     """The mean by shares of rows, sent to some."""

@@ -11,14 +11,14 @@ from ..checks import InputError
 from ..types import Message, Oracle, State, tensor_of
 
 
-def alike(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     """What a row-wise function gives, computed once where all rows are one in memory.
 
     An average is the same row for everybody, and so is what is made of averages alone.
 
     >>> import torch
     >>> mean = torch.ones(3).expand(1000, 3)
-    >>> alike(torch.exp, mean).stride()
+    >>> compute_once(torch.exp, mean).stride()
     (0, 1)
     """
     if all(row.stride(0) == 0 for row in rows):
@@ -28,20 +28,22 @@ def alike(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     return function(*rows)
 
 
-def common(oracle: Oracle, rows: Message) -> Float[Tensor, "n d"]:
+def mean_of_all(oracle: Oracle, rows: Message) -> Float[Tensor, "n d"]:
     """The mean of the rows of all who take part: the same row for everybody."""
     values = tensor_of(rows)
     return oracle.average(values.new_ones(len(values)), rows)
 
 
-def handed(oracle: Oracle, rows: Float[Tensor, "n ..."]) -> Float[Tensor, "m ..."]:
+def row_for_each(
+    oracle: Oracle, rows: Float[Tensor, "n ..."]
+) -> Float[Tensor, "m ..."]:
     """A row that all have in common, for each of those whom the oracle asks now."""
     return rows[:1].expand(len(oracle.active), *rows.shape[1:])
 
 
 def one_model(state: State, oracle: Oracle) -> Float[Tensor, "m d"]:
     """`welcome` of methods with one model for all: newcomers get it."""
-    return handed(oracle, state.x)
+    return row_for_each(oracle, state.x)
 
 
 def refuse_personal(oracle: Oracle) -> None:

@@ -15,7 +15,7 @@ References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
     personalized distributed learning with heterogeneous clients", NeurIPS 2025.
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
-    federated learning", NeurIPS 2022 (`within`).
+    federated learning", NeurIPS 2022 (`threshold_weights`).
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, chapter 8 (`interpolation`,
     `collaboration_radius`).
@@ -153,7 +153,7 @@ def normalised(weights: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
     return weights / torch.where(total > 0, total, 1)
 
 
-def among_neighbours(
+def restrict_to_neighbours(
     weights: Float[Tensor, "n n"], near: Bool[Tensor, "n n"]
 ) -> Float[Tensor, "n n"]:
     """Weights for oneself and one's neighbours alone, whose rows sum to 1.
@@ -187,7 +187,9 @@ def same_cluster(
     return normalised(same * precision)
 
 
-def within(bias: Float[Tensor, "n n"], threshold: float) -> Float[Tensor, "n n"]:
+def threshold_weights(
+    bias: Float[Tensor, "n n"], threshold: float
+) -> Float[Tensor, "n n"]:
     """Uniform weights over {k : bias_ik <= threshold} and oneself; rows sum to 1.
 
     The oracle of Even et al. (2022), who know a bound `bias_ik` on the distance between
@@ -228,7 +230,7 @@ def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
     The first term is the variance of the mixed gradient, the second its bias. The
     minimiser is `l_ik = (tau_i - a_ik)_+ / (2 c)` with tau_i such that the row sums to
     1: water of volume 2 c is poured into the row of a. It never does worse than the
-    best threshold of `within`.
+    best threshold of `threshold_weights`.
 
     Args:
         bias: a, for example b^2 / (2 mu) or the gap f_i(x_k^*) - f_i(x_i^*).
@@ -250,8 +252,8 @@ def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
 def metropolis(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     """Symmetric weights on mutual links: `min(l_ik, l_ki)`, the rest for oneself.
 
-    Rows and columns sum to 1, so that the spectral radius of All-for-all is 1 whatever
-    the graph. For the uniform weights of `within` these are the Metropolis weights
+    Rows and columns sum to 1, so the spectral radius of All-for-all is 1 on any graph.
+    For the uniform weights of `threshold_weights` these are the Metropolis weights
     1 / max(N_i, N_k).
     """
     mutual = torch.where(_identity(weights), 0, torch.minimum(weights, weights.T))
@@ -268,7 +270,7 @@ def spectral_radius(weights: Float[Tensor, "n n"]) -> float:
     return float(torch.linalg.matrix_norm(weights.double(), ord=2)) ** 2
 
 
-def among(
+def restrict_to_active(
     weights: Float[Tensor, "n n"], active: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
     """The weights when only some clients take part in a round.
@@ -298,10 +300,10 @@ def shares_of(sizes: Real[Tensor, " n"], weighting: str) -> Real[Tensor, " n"]:
     return sizes if weighting == "samples" else torch.ones_like(sizes)
 
 
-def links(weights: Float[Tensor, "n n"]) -> float:
+def count_links(weights: Float[Tensor, "n n"]) -> float:
     """How many ordered pairs of different clients have a weight, sparse or dense.
 
-    >>> links(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+    >>> count_links(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     1.0
     """
     entries = weights.to_sparse().coalesce()

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..checks import TrainingError
 from ..engine.clocks import Clock, clock
 from ..engine.events import EventLoop
-from ..types import Kind
+from ..types import TaskKind
 from .cases import (
     EVENTS,
     PACES,
@@ -87,7 +87,7 @@ def check_work(case: Case) -> None:
     flow = flow_of(algorithm)
     taken = torch.zeros(len(federation), dtype=torch.float64)
 
-    def counting(kind: Kind) -> Kind:
+    def counting(kind: TaskKind) -> TaskKind:
         def program(clients: Any, *rows: Tensor) -> Any:
             answers = kind.program(clients, *rows)
             taken.add_(clients._gradients)  # it asked this question alone

@@ -114,18 +114,18 @@ def as_bytes(rows: Sequence[Tensor]) -> Tensor:
     return torch.cat([row.contiguous().flatten().view(torch.uint8) for row in rows])
 
 
-Kind = tuple[tuple[int, ...], torch.dtype]
+RowType = tuple[tuple[int, ...], torch.dtype]
 """Shape of a row, and its type."""
 
 
-def size_of(kinds: Sequence[Kind], rows: int) -> int:
+def size_of(kinds: Sequence[RowType], rows: int) -> int:
     """Bytes of so many rows of tensors of these kinds."""
     return sum(
         rows * torch.Size(shape).numel() * dtype.itemsize for shape, dtype in kinds
     )
 
 
-def from_bytes(found: Tensor, kinds: Sequence[Kind], rows: int) -> list[Tensor]:
+def from_bytes(found: Tensor, kinds: Sequence[RowType], rows: int) -> list[Tensor]:
     """Tensors of so many rows each, of these kinds, from bytes."""
     sizes = [size_of([kind], rows) for kind in kinds]
     return [

@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from ..checks import Disconnected
 from ..clients.groups import refuse_text
 from .heartbeats import patience, watch
-from .messages import Kind, as_bytes, decode, encode, from_bytes, size_of
+from .messages import RowType, as_bytes, decode, encode, from_bytes, size_of
 
 Found = TypeVar("Found")
 
@@ -37,8 +37,8 @@ class Processes:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         # What rows process 0 answered with, by the rows that it had collected; None
         # where that changes. All processes know the same.
-        self._answers: dict[tuple[Kind, ...], _Answer | None] = {}
-        self._collected: tuple[Kind, ...] = ()
+        self._answers: dict[tuple[RowType, ...], _Answer | None] = {}
+        self._collected: tuple[RowType, ...] = ()
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, the same bits in each."""
@@ -158,7 +158,7 @@ class _Answer(NamedTuple):
     """What rows a process gets."""
 
     device: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[RowType, ...]
 
 
 def _plain(answer: str | _Answer | None) -> Any:

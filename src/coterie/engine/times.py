@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..checks import InputError
-from ..types import Flow, Kind, Staggered, Task, Tempo
+from ..types import Flow, Staggered, Task, TaskKind, Tempo
 from .clocks import Clock, LinkDelays, Rings
 
 _DRAWN = 64
@@ -77,7 +77,7 @@ class Times:
         return drawn.popleft()
 
 
-def work_of(task: Task, kind: Kind, size: float, batch: float) -> float:
+def work_of(task: Task, kind: TaskKind, size: float, batch: float) -> float:
     """Gradients of a minibatch that a task takes a client with so many samples."""
     return task.work + (min(task.samples, size) + kind.passes * size) / batch
 

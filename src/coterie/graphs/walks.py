@@ -35,7 +35,7 @@ from ..checks import InputError, one_of
 from .families import refuse_apart
 from .matrices import circles, gossip_matrix
 
-Kind = Literal[
+WalkKind = Literal[
     "metropolis",
     "simple",
     "lazy",
@@ -44,7 +44,7 @@ Kind = Literal[
     "reshuffled",
     "iid",
 ]
-WALKS: tuple[str, ...] = get_args(Kind)
+WALKS: tuple[str, ...] = get_args(WalkKind)
 
 
 @dataclass

@@ -146,7 +146,7 @@ def _one_by_one(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
     return rest
 
 
-def _counted(
+def _without_each(
     of: Callable[[np.ndarray], float],
 ) -> Callable[[Tensor, Tensor], np.ndarray]:
     """Of a measure that reads a confusion table, the same without each sample."""
@@ -209,10 +209,10 @@ def _explained(outputs: Tensor, targets: Tensor) -> np.ndarray:
 _Without = Callable[[Tensor, Tensor], np.ndarray]
 
 _COUNTED: dict[Callable[[Tensor, Tensor], Tensor | float], _Without] = {
-    balanced_accuracy: _counted(balanced_accuracy_of),
-    f1: _counted(f1_of),
-    sensitivity: _counted(sensitivity_of),
-    specificity: _counted(specificity_of),
+    balanced_accuracy: _without_each(balanced_accuracy_of),
+    f1: _without_each(f1_of),
+    sensitivity: _without_each(sensitivity_of),
+    specificity: _without_each(specificity_of),
 }
 
 _BY_CLASS = (auc, balanced_accuracy, sensitivity, specificity)

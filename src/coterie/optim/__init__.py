@@ -2,7 +2,7 @@
 
 from . import conjugates, meetings
 from .hessians import sharpness
-from .mirrors import Newton, conjugate_gradients, mirrored, preconditioned
+from .mirrors import Newton, conjugate_gradients, inverse_mirror, preconditioned_step
 from .projections import Projection, onto_balls, project
 from .steps import (
     Descent,
@@ -31,10 +31,10 @@ __all__ = [
     "conjugates",
     "descend",
     "follow",
+    "inverse_mirror",
     "meetings",
-    "mirrored",
     "onto_balls",
-    "preconditioned",
+    "preconditioned_step",
     "project",
     "sgd",
     "sharpness",

@@ -29,7 +29,7 @@ from ..options import NotNegative, Positive
 from ..types import Clients
 
 
-class Bowl(NamedTuple):
+class ConvexLoss(NamedTuple):
     """What is known of f, of every client: options of methods that ask for this.
 
     Args:
@@ -42,7 +42,7 @@ class Bowl(NamedTuple):
     curvature: Positive = 1.0
     weight_decay: NotNegative = 0.0
 
-    def checked(self) -> Bowl:
+    def valid(self) -> ConvexLoss:
         """The same, if the smoothness is not below the curvature."""
         if self.lr * self.curvature > 1:
             raise InputError(
@@ -54,7 +54,7 @@ class Bowl(NamedTuple):
     def steps(self, accuracy: float) -> int:
         """How many leave at most this part of the distance.
 
-        >>> Bowl(0.1, 1.0).steps(0.1), Bowl(1.0, 1.0).steps(0.1)
+        >>> ConvexLoss(0.1, 1.0).steps(0.1), ConvexLoss(1.0, 1.0).steps(0.1)
         (19, 1)
         """
         r = math.sqrt(self.lr * self.curvature)
@@ -68,14 +68,14 @@ def conjugate_gradient(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, "n d"],
     *,
-    bowl: Bowl,
+    loss: ConvexLoss,
     steps: int,
 ) -> Float[Tensor, "n d"]:
     """A client program: nearly argmin_x f(x) - <y, x>, from an earlier x."""
-    r = math.sqrt(bowl.lr * bowl.curvature)
+    r = math.sqrt(loss.lr * loss.curvature)
     beta, here, p = (1 - r) / (1 + r), clients.whole(), x
     for _ in range(steps):
-        g = here.grad(p) + bowl.weight_decay * p - y
-        x, before = p - bowl.lr * g, x
+        g = here.grad(p) + loss.weight_decay * p - y
+        x, before = p - loss.lr * g, x
         p = x + beta * (x - before)
     return x

@@ -43,7 +43,9 @@ def tied_pairs(radius: Float[np.ndarray, "n n"]) -> Pairs:
     return Pairs(i, j, i * len(radius) + j)
 
 
-def between(gram: Float[np.ndarray, "n n"], pairs: Pairs) -> Float[np.ndarray, " p"]:
+def squared_distances(
+    gram: Float[np.ndarray, "n n"], pairs: Pairs
+) -> Float[np.ndarray, " p"]:
     """Squared distances of pairs, from the products of their rows."""
     own = gram.diagonal()
     return own[pairs.i] + own[pairs.j] - 2 * gram.take(pairs.flat)
@@ -85,7 +87,7 @@ class PairProblem(NamedTuple):
         With 1 / s = 1 + n lam they draw all rows together by the factor s, which is the
         projection if every distance is too large by the same factor.
         """
-        squared = between(self.gram, self.pairs)
+        squared = squared_distances(self.gram, self.pairs)
         if not (squared > self.limits).all():
             return None
         s = float(np.sqrt(self.limits / squared).mean())
@@ -102,10 +104,10 @@ class PairProblem(NamedTuple):
         inner = inverse(system)  # (M + L)^-1
         mixed = product(inner * mass, self.gram)  # x v^T
         moved = product(mixed * mass, inner)  # x x^T
-        squared = np.maximum(between(moved, pairs), 0)
+        squared = np.maximum(squared_distances(moved, pairs), 0)
         tension = multipliers * squared
         # <x_i - x_j, v_i - v_j>, whose sum with the multipliers is <v, v - x>.
-        work = dot(multipliers, between((mixed + mixed.T) / 2, pairs))
+        work = dot(multipliers, squared_distances((mixed + mixed.T) / 2, pairs))
         # Towards the mean, until every pair is near enough.
         group, sets = self.together[pairs.i], int(self.together.max()) + 1
         shrink = np.ones(sets)
@@ -160,13 +162,15 @@ class _ImplicitModel(NamedTuple):
     @property
     def diagonal(self) -> Float[np.ndarray, " m"]:
         """Of the curvature."""
-        return between(self.inner, self.pairs) * between(self.moved, self.pairs)
+        return squared_distances(self.inner, self.pairs) * squared_distances(
+            self.moved, self.pairs
+        )
 
     def times(self, p: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """The product H p."""
         laplacian = _laplacian(len(self.inner), p, self.pairs.flat)
         bent = product(self.inner, laplacian, self.moved)
-        return between((bent + bent.T) / 2, self.pairs)
+        return squared_distances((bent + bent.T) / 2, self.pairs)
 
     def solve(
         self,

@@ -52,7 +52,7 @@ def factor_columns(shape: Sequence[int]) -> int:
     return sum(k * (o + i) for *_, (o, k, i) in _matrices(shape))
 
 
-def expanded(
+def expand(
     factors: Float[Tensor, "n f"], shape: Sequence[int], columns: int
 ) -> Float[Tensor, "n d"]:
     """Rows of parameters with A_l B_l in the matrices, and 0 elsewhere."""
@@ -63,7 +63,7 @@ def expanded(
     return rows
 
 
-def of_factors(
+def factor_gradient(
     g: Float[Tensor, "n d"], factors: Float[Tensor, "n f"], shape: Sequence[int]
 ) -> Float[Tensor, "n f"]:
     """The gradient in the factors, from that in the parameters."""

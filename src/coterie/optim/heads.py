@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..checks import InputError, integer
 from ..types import Clients
-from .projections import capped
+from .projections import cap_norms
 
 
 def model(
@@ -22,7 +22,9 @@ def model(
     return centre + (v[:, None] @ u)[:, 0]
 
 
-def along(u: Float[Tensor, "n r d"], g: Float[Tensor, "n d"]) -> Float[Tensor, "n r"]:
+def coordinates(
+    u: Float[Tensor, "n r d"], g: Float[Tensor, "n d"]
+) -> Float[Tensor, "n r"]:
     """Coordinates U g_i of rows in the subspace."""
     return (u @ g[:, :, None])[:, :, 0]
 
@@ -37,10 +39,10 @@ def heads_by_descent(
     cap: float,
     steps: int,
 ) -> Float[Tensor, "n r"]:
-    """A client program: `v <- capped(v - lr U g_i(c + v U))`, so many times."""
+    """A client program: `v <- cap_norms(v - lr U g_i(c + v U))`, so many times."""
     data = clients.whole()
     for _ in range(steps):
-        v = capped(v - lr * along(u, data.grad(model(centre, v, u))), cap)
+        v = cap_norms(v - lr * coordinates(u, data.grad(model(centre, v, u))), cap)
     return v
 
 

@@ -89,7 +89,7 @@ class Companions:
     def latest(self) -> Tensor:
         """(N, D) the x of all nodes, when something last happened to any."""
         since = torch.tensor(self.since, dtype=torch.float64)
-        share = flown(since.max() - since, self.eta).to(self.x)
+        share = share_of_way(since.max() - since, self.eta).to(self.x)
         return self.x + share[:, None] * (self.z - self.x)
 
 
@@ -98,7 +98,7 @@ def companions(start: Float[Tensor, "n d"], eta: float = 0.0) -> Companions:
     return Companions(start.clone(), start.clone(), [0.0] * len(start), eta)
 
 
-def flown(spans: Float64[Tensor, "*s"], eta: float) -> Float64[Tensor, "*s"]:
+def share_of_way(spans: Float64[Tensor, "*s"], eta: float) -> Float64[Tensor, "*s"]:
     """Which part of the way to the other each row has gone after these times."""
     return -torch.expm1(-2 * eta * spans) / 2
 

@@ -69,7 +69,7 @@ def conjugate_gradients(
     return u
 
 
-def mirrored(
+def inverse_mirror(
     clients: Clients,
     x: Float[Tensor, "n d"],
     target: Float[Tensor, "n d"],
@@ -107,7 +107,7 @@ def mirrored(
     return x
 
 
-def preconditioned(
+def preconditioned_step(
     clients: Clients,
     x: Float[Tensor, "n d"],
     g: Float[Tensor, "n d"],
@@ -123,4 +123,4 @@ def preconditioned(
     """
     own = clients.whole()
     target = own.grad(x) + ridge * x - lr * g
-    return mirrored(own, x, target, ridge=ridge, solver=solver)
+    return inverse_mirror(own, x, target, ridge=ridge, solver=solver)

@@ -30,7 +30,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..checks import number
-from .dual_problems import BallProblem, PairProblem, Pairs, between, tied_pairs
+from .dual_problems import (
+    BallProblem,
+    PairProblem,
+    Pairs,
+    squared_distances,
+    tied_pairs,
+)
 from .newton import ascend, product
 
 _EXACT = 2**20
@@ -99,7 +105,11 @@ def project(
     if not np.isfinite(gram).all():
         return unmoved._replace(gap=math.nan)
     pairs = tied_pairs(radius)
-    squared, own, limits = between(gram, pairs), gram.diagonal(), radius[pairs[:2]]
+    squared, own, limits = (
+        squared_distances(gram, pairs),
+        gram.diagonal(),
+        radius[pairs[:2]],
+    )
     noise = 8 * torch.finfo(centred.dtype).eps * (own[pairs.i] + own[pairs.j])
     if ((squared <= limits + noise) & (limits > 0)).all():
         return unmoved
@@ -290,7 +300,7 @@ def onto_simplex_ball(s: Float[Tensor, " k"], radius: float) -> Float[Tensor, " 
     return (s - excess[last]).clamp(min=0)
 
 
-def capped(x: Float[Tensor, "*n d"], cap: float) -> Float[Tensor, "*n d"]:
+def cap_norms(x: Float[Tensor, "*n d"], cap: float) -> Float[Tensor, "*n d"]:
     """Rows scaled down to norm `cap` where they are longer."""
     number("cap", cap, above=0)
     length = x.norm(dim=-1, keepdim=True)

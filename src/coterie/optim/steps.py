@@ -154,7 +154,7 @@ AnyDescent = Descent | RowDescent
 """A rule by which `descend` takes steps."""
 
 
-def of_clients(
+def rule_in_numbers(
     rule: LocalDescent,
     clients: Clients,
     x: Float[Tensor, "n d"],
@@ -240,7 +240,7 @@ def velocity(
     return x.new_zeros(len(x), x.shape[1] if rule.momentum else 0)
 
 
-def decayed(
+def add_weight_decay(
     rule: Descent | PlainDescent, x: Float[Tensor, "n d"], g: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n d"]:
     """The gradient with weight decay, in the memory of g."""
@@ -261,7 +261,7 @@ def descend(
     """
     if isinstance(rule, RowDescent):
         return _adam(rule, x, g, v, t) if rule.adam else _descend_rows(rule, x, g, v, t)
-    g = decayed(rule, x, g)
+    g = add_weight_decay(rule, x, g)
     if rule.momentum:
         v = g.add_(v, alpha=rule.momentum)
         return x.add(v, alpha=-step_size(rule, t)), v
@@ -311,7 +311,7 @@ def sgd(
 
     So many clients train the same model `together`.
     """
-    own = of_clients(LocalDescent(*rule), clients, x, together)
+    own = rule_in_numbers(LocalDescent(*rule), clients, x, together)
     return take_steps(clients, x, v, own, steps, t)
 
 
@@ -350,7 +350,7 @@ def proximal_sgd(
 ) -> tuple[Tensor, Tensor]:
     """A client program: SGD steps on f_i(v) + lam/2 |v - w|^2, the first number t."""
     away = torch.empty_like(v)  # v - w, in the same memory in every step
-    rows = of_clients(LocalDescent(*rule), clients, v, together, pull=lam)
+    rows = rule_in_numbers(LocalDescent(*rule), clients, v, together, pull=lam)
     for t_local in range(t, t + steps):
         g = clients.grad(v).add_(torch.sub(v, w, out=away), alpha=lam)
         v, v_velocity = descend(rows, v, g, v_velocity, t_local)

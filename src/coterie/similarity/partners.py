@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import checks
-from ..collaboration.weights import within
+from ..collaboration.weights import threshold_weights
 from ..data.federation import Federation
 from .distances import Distances, mmd_distances, moment_distances
 from .projected import fourier_distances, sliced_distances
@@ -133,7 +133,7 @@ def weights_from(
         threshold = gap_threshold(distances)
     verdict = classify_pairs(distances, threshold, confidence=confidence)
     least = UNDECIDED if undecided_is_near else NEAR
-    return within(-verdict.to(distances.squared), -float(least))
+    return threshold_weights(-verdict.to(distances.squared), -float(least))
 
 
 def estimated_weights(

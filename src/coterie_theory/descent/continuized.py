@@ -43,7 +43,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from coterie import checks
-from coterie.optim.meetings import flown
+from coterie.optim.meetings import share_of_way
 
 Gradient = Callable[[Tensor, torch.Generator], Tensor]
 """`grad(x, rng)`, exact or with noise."""
@@ -97,7 +97,7 @@ def steady(eta: float, jump: Jump) -> Schedule:
     """Constant parameters, eta' = eta: only how much time has passed matters."""
 
     def flow(t0: Tensor, t1: Tensor) -> Mix:
-        share = flown(t1 - t0, eta)
+        share = share_of_way(t1 - t0, eta)
         return Mix(share, share)
 
     return Schedule(flow, lambda t: jump)

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from coterie import checks
 from coterie.graphs.capacities import RingTimes
-from coterie.optim.meetings import MeetingRates, flown, meetings
+from coterie.optim.meetings import MeetingRates, meetings, share_of_way
 
 from .rings import layers, pieces, rows, until_each
 
@@ -100,12 +100,12 @@ def accelerated(
     for some, now in zip(until_each(edges, rings, at), at.tolist(), strict=True):
         ends, times = edges[rings.which[some]].cpu(), rings.times[some]
         spans = times[:, None] - _times_before(ends, times, seen)
-        gone = flown(spans, pace.eta).to(x)
+        gone = share_of_way(spans, pace.eta).to(x)
         for layer in layers(ends, len(x)):
             for piece in pieces(layer, 2 * x.shape[1]):
                 flow = gone[piece.to(x.device)]
                 _meet(x, z, ends[piece].to(x.device), flow, pace.gamma)
-        share = flown(now - seen, pace.eta).to(x)[:, None]
+        share = share_of_way(now - seen, pace.eta).to(x)[:, None]
         way = share * (z - x)
         found.append((x + way, z - way))
     return RowPairs(*(torch.stack(each) for each in zip(*found, strict=True)))
@@ -128,7 +128,7 @@ def moved(
         eta: as of `pace`.
     """
     seen = torch.zeros(nodes, dtype=torch.float64)
-    return flown(times[:, None] - _times_before(ends, times, seen), eta)
+    return share_of_way(times[:, None] - _times_before(ends, times, seen), eta)
 
 
 def _times_before(ends: Tensor, times: Tensor, seen: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ Burer-Monteiro writes w_i = U v_i with orthonormal U (D, r) and alternates
 so that only U and its gradients sum_i g_i v_i' would travel. It begins with the longest
 directions of -grad L(0): for squared errors the method of moments. Hard thresholding is
 
-    W <- capped(SVD_r(W - eta N grad L(W))).
+    W <- cap_norms(SVD_r(W - eta N grad L(W))).
 
 The cap is no luxury: with about r samples a client, some v_i explode without it while
 the subspace is good already.
@@ -33,7 +33,7 @@ from torch import Tensor
 
 from coterie.checks import integer, number
 from coterie.optim.heads import refuse_rank
-from coterie.optim.projections import capped
+from coterie.optim.projections import cap_norms
 
 from .subspaces import cut, top_subspace
 from .tasks import (
@@ -163,7 +163,7 @@ def hard_thresholding(
     x = data.features.new_zeros(data.shape)
     before, t = loss(data, x), 0
     for t in range(1, integer("steps", steps, at_least=1) + 1):  # noqa: B007
-        x = capped(cut(x - eta * n * gradients(data, x), rank), cap)
+        x = cap_norms(cut(x - eta * n * gradients(data, x), rank), cap)
         now = loss(data, x)
         if abs(before - now) <= tolerance * before:
             break

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from coterie.checks import InputError
 from coterie.optim.heads import refuse_rank
-from coterie.optim.projections import capped
+from coterie.optim.projections import cap_norms
 
 _SECULAR = 20
 """Newton steps at most for the multiplier of a norm; each doubles the digits."""
@@ -111,4 +111,4 @@ def least_in_ball(
         bend = (inside.square() / (values + lam) ** 3).sum(-1, keepdim=True)
         lam = lam + torch.where(more > 0, length.square() / bend * more, 0)
     v = (h.vectors @ (inside / (values + lam))[..., None])[..., 0]
-    return capped(v, cap)  # of what is left, rounding
+    return cap_norms(v, cap)  # of what is left, rounding

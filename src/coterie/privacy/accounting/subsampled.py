@@ -239,7 +239,7 @@ def steps_of(ledger: Ledger) -> list[Counter[Step]]:
         refuse_sizes(event)
         number("rate", event.rate, at_least=0, at_most=1)
         if id(event.links) not in known:
-            known[id(event.links)] = _counted(event.links[:, 0])
+            known[id(event.links)] = _links_by_sender(event.links[:, 0])
         for client, links in zip(*known[id(event.links)], strict=True):
             moved = event.sensitivity * math.sqrt(links if event.apart else 1)
             if moved > 0 and event.rate > 0:
@@ -266,7 +266,7 @@ def _parts(steps: Steps) -> tuple[Steps, Steps]:
     return tuple(each for each in steps if not each[0][2]), held_out
 
 
-def _counted(senders: Tensor) -> tuple[list[int], list[int]]:
+def _links_by_sender(senders: Tensor) -> tuple[list[int], list[int]]:
     clients, links = senders[senders >= 0].unique(return_counts=True)
     return clients.tolist(), links.tolist()
 

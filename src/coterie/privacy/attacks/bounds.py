@@ -100,8 +100,8 @@ def _rates(
     found: int, members: int, wrong: int, others: int, confidence: float
 ) -> tuple[float, float]:
     """Least rate of right calls and largest of wrong ones, both with the confidence."""
-    _counted("found", found, members)
-    _counted("wrong", wrong, others)
+    _refuse_count("found", found, members)
+    _refuse_count("wrong", wrong, others)
     tail = (1 - confidence) / 2
     most_wrong = (
         1.0 if wrong == others else float(beta.ppf(1 - tail, wrong + 1, others - wrong))
@@ -132,8 +132,8 @@ def epsilon_of_one_run(
         delta: of the promise.
         confidence: that the bound holds.
     """
-    _counted("guesses", guesses, canaries)
-    _counted("right", right, guesses)
+    _refuse_count("guesses", guesses, canaries)
+    _refuse_count("right", right, guesses)
     _refuse(delta, confidence)
 
     def plausible(epsilon: float) -> bool:
@@ -164,7 +164,7 @@ def _least(plausible: Callable[[float], bool]) -> float:
     return low
 
 
-def _counted(name: str, value: int, of: int) -> None:
+def _refuse_count(name: str, value: int, of: int) -> None:
     integer(name, value, at_least=0)
     if value > of:
         raise InputError(f"`{name}` must be at most {of}, got {value}.")

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError
-from ...types import Algorithm, Arrivals, Kind, gradient
+from ...types import Algorithm, Arrivals, TaskKind, gradient
 from ..accounting.calibration import ENOUGH, Limits
 from .dry_run.doubles import DoubleClients
 from .dry_run.origins import followed, is_of_data
@@ -108,7 +108,7 @@ def _inside(call: Callable[..., Any] | None) -> Callable[..., Any] | None:
     return lambda guarded, *others: call(guarded.state, *others)
 
 
-def _tells(kind: Kind, label: str) -> bool:
+def _tells(kind: TaskKind, label: str) -> bool:
     """Whether answers of a kind depend on data, seen in two worlds; refuses others.
 
     That both agree is no proof: what is made of clients' numbers is marked.

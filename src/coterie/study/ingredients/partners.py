@@ -17,12 +17,12 @@ from ...checks import (
     stochastic,
 )
 from ...collaboration.weights import (
-    among,
-    among_neighbours,
     interpolation,
+    restrict_to_active,
+    restrict_to_neighbours,
     same_cluster,
+    threshold_weights,
     water_filling,
-    within,
 )
 from ...data.federation import Federation, short_name
 from ...graphs.fastest import MIXINGS
@@ -65,13 +65,13 @@ def weights(choice: str, context: Context) -> Tensor:
         if context.edges is None:
             raise InputError(f"`weights` {choice!r} needs the table [graph].")
         near = neighbouring(MIXINGS["metropolis"](context.edges, n))
-        return among_neighbours(weights(without_graph(choice), context), near)
+        return restrict_to_neighbours(weights(without_graph(choice), context), near)
     if file := file_of(choice):
         total, mine = places_in_files(federation)
         given = stochastic("weights", from_file("weights", file), total)
         if n < total:
             present = torch.zeros(total, dtype=torch.bool).index_fill(0, mine, True)
-            given = among(given, present)
+            given = restrict_to_active(given, present)
         return given[mine][:, mine]
     name, arguments = call("weights", choice)
     numbers = ("biases", "mixture", "water_filling")
@@ -105,7 +105,7 @@ def _by_number(
         return interpolation(alpha, len(federation))
     if name == "biases":
         threshold = number("weights", arguments[0], at_least=0)
-        return within(_distances("weights", federation), threshold)
+        return threshold_weights(_distances("weights", federation), threshold)
     c = number("weights", arguments[0], above=0)
     return water_filling(_distances("weights", federation).square() / 2, c)
 
