@@ -161,7 +161,8 @@ def restrict_to_neighbours(
     Who has weights only for others keeps its own model.
 
     >>> near = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()
-    >>> among_neighbours(torch.tensor([[1, 1, 2], [1, 1, 2], [1, 0, 0]]) / 4, near)
+    >>> weights = torch.tensor([[1, 1, 2], [1, 1, 2], [1, 0, 0]]) / 4
+    >>> restrict_to_neighbours(weights, near)
     tensor([[0.5000, 0.5000, 0.0000],
             [0.2500, 0.2500, 0.5000],
             [0.0000, 0.0000, 1.0000]])
