@@ -266,7 +266,7 @@ class Federation:
 def client_name(names: Sequence[str], client: int) -> str:
     """What the client of this identity is called in a sentence.
 
-    >>> called(["Bern", "Chur"], 1), called(["007"], 0), called([], 1)
+    >>> client_name(["Bern", "Chur"], 1), client_name(["007"], 0), client_name([], 1)
     ('Chur', 'client 007', 'client 1')
     """
     name = full_name(names, client)

@@ -105,7 +105,7 @@ def _numbers(values: tuple[str, ...]) -> tuple[int, ...]:
 def _is_shift(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Whether two numbers are two others moved, or the same with a sign.
 
-    >>> _moved((0, 1), (1, 2)), _moved((0, 1), (-1, 1)), _moved((0, 1), (0, 2))
+    >>> _is_shift((0, 1), (1, 2)), _is_shift((0, 1), (-1, 1)), _is_shift((0, 1), (0, 2))
     (True, True, False)
     """
     if not len(one) == len(other) == 2:

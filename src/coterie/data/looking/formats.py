@@ -47,7 +47,7 @@ class TextFormat(NamedTuple):
     def words(self) -> str:
         """The same as a person says it, where it is not the usual.
 
-        >>> Writing(";", ",", "cp1252").words()
+        >>> TextFormat(";", ",", "cp1252").words()
         'separator semicolon, decimal comma, encoding cp1252'
         """
         usual = TextFormat(",", ".", "utf-8")
