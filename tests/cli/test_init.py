@@ -239,7 +239,7 @@ def test_columns_that_some_file_lacks_are_named(here, capsys, monkeypatch):
         (here / f"{name}.csv").write_text("\n".join([f"age,dose,{last}", *rows]))
     lack = "b.csv has no column 'outcome'"
     message = refused(capsys, monkeypatch, "init", "a.csv", "b.csv")
-    assert f"predicted (only columns of all files count, and {lack}" in message
+    assert f"predicted (only columns that are in all files count, but {lack}" in message
     message = refused(capsys, monkeypatch, "init", ".", "--target", "outcome")
     assert message == (
         f"--target must name a column of all files, but {lack}: give it the same name "
@@ -292,7 +292,7 @@ class Terminal:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--client", "hospitl"], "none that is called 'hospitl'. Did you mean"),
+        (["--client", "hospitl"], "none called 'hospitl'. Did you mean"),
         (["--client", "age", "--target", "age"], "must differ, both are 'age'"),
         (["--out", "none/study.toml"], "must lie in a folder, but none is none"),
     ],

@@ -151,7 +151,7 @@ def test_numbers_that_are_not_finite_count_as_gaps_once_a_study_says_so(tmp_path
         load("file", **given)
     assert str(error.value) == (
         "column 'age' of t.csv must hold finite numbers, but row 5 holds 'inf': "
-        "correct it, or name it in `data.missing` if it says that there is no number, "
+        "correct it, or list it in `data.missing` if it stands for a gap, "
         "or leave the column out by `data.drop`."
     )
 
@@ -209,15 +209,15 @@ def without_target(*places: int) -> list[str]:
     [
         (
             without_target(2),
-            "must say what to predict, but row 4 holds nothing, and place 2 has no "
-            "target at all: fill it in, or set `data.skip_empty` to leave such rows "
-            "out, and with them place 2.",
+            "must hold a target in every row, but row 4 holds nothing, and place 2 has "
+            "no target at all: fill it in, or set `data.skip_empty` to leave such rows "
+            "out, and place 2 with them.",
         ),
         (
             without_target(0, 1, 3),
-            "must say what to predict, but row 2 holds nothing, and place 0, place 1, "
-            "place 3 have no target at all: fill it in for two clients, or choose "
-            "another `target`.",
+            "must hold a target in every row, but row 2 holds nothing, and place 0, "
+            "place 1, place 3 have no target at all: fill it in for two clients, or "
+            "choose another `target`.",
         ),
         (without_target(0, 1, 2, 3), "is empty: choose another `target`."),
     ],

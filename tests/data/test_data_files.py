@@ -41,7 +41,7 @@ def test_a_folder_without_tables_is_refused(tmp_path):
 
 @pytest.mark.parametrize("path", [7, [], [7], True])
 def test_a_path_that_is_no_text_is_refused(unchecked, path):
-    with pytest.raises(InputError, match="`path` must be text, or a list of it, got"):
+    with pytest.raises(InputError, match="`path` must be text or a list of texts, got"):
         load("file", path=path)
 
 
@@ -174,7 +174,9 @@ def test_a_faulty_npz_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="no array 'targets'; it has features"):
         table(path)
     np.savez(path, features=np.array([[0.0], [np.nan]]), targets=np.zeros(2))
-    with pytest.raises(InputError, match=r"'features' .* must be finite, but row 2"):
+    with pytest.raises(
+        InputError, match=r"'features' .* must be finite in .* row 2 is"
+    ):
         table(path)
     np.savez(path, features=np.zeros((3, 1)), targets=np.zeros(2))
     with pytest.raises(InputError, match="one row per target, 2, got 3"):
@@ -185,7 +187,7 @@ def test_a_faulty_npz_file_is_refused(tmp_path):
     np.savez(path, features=np.array([{}]), targets=np.zeros(1))
     with pytest.raises(InputError, match=r"cannot read scans\.npz"):
         table(path)
-    with pytest.raises(InputError, match="about columns of a table"):
+    with pytest.raises(InputError, match="are options for columns"):
         table(path, target="outcome")
 
 

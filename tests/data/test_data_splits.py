@@ -280,7 +280,9 @@ def test_max_samples_caps_every_client():
 def test_a_single_class_is_legal_unless_two_are_asked_for():
     table = class_table(300, 2)
     divide(table, "label_clusters", seed=0, clients=4)
-    with pytest.raises(InputError, match=r"`min_classes` is 2, .* client 0 .* have only 1"):
+    with pytest.raises(
+        InputError, match=r"`min_classes` is 2, .* client 0 .* have only 1"
+    ):
         divide(table, "label_clusters", seed=0, clients=4, min_classes=2)
     divide(table, "iid", seed=0, clients=4, min_classes=2)
 

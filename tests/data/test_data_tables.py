@@ -27,8 +27,11 @@ GOOD = {
         ({"targets": None}, "`targets` of a table must be a tensor, got None"),
         ({"targets": torch.ones(5)}, "`targets` of a table must have 6 rows"),
         ({"group": torch.zeros(7).long()}, "`group` of a table must have 6 rows"),
-        ({"group": torch.zeros(6)}, "`group` of a table must have whole numbers"),
-        ({"group": -torch.ones(6).long()}, "`group` of a table must have whole"),
+        ({"group": torch.zeros(6)}, "`group` of a table must hold the client of each"),
+        (
+            {"group": -torch.ones(6).long()},
+            "whole number of at least 0, got torch.int64",
+        ),
         ({"is_test": [False] * 6}, "`is_test` of a table must be a tensor or None"),
         ({"task": 3}, "`task` of a table must be text, got 3"),
         ({"outputs": 0}, "`outputs` must be at least 1, got 0"),

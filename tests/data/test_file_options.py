@@ -1,4 +1,4 @@
-"""Claims about options of one's own files: several files, dates, spellings, classes."""
+"""Claims about options of your own files: several files, dates, spellings, classes."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_file_for_each_site_is_a_federation(tmp_path):
         ("c.csv", "client,x,target\na,high,ill\n", r"but row 2 \(c.csv\) holds 'high'"),
         ("c.csv", "client,z,target\na,1,ill\n", "c.csv has no column 'x'"),
         ("c.tsv.csv", TWO, ""),
-        ("t.txt", TWO, "two files are called 't'"),
+        ("t.txt", TWO, "two are called 't'"),
         ("c.parquet", "", "reading c.parquet needs pyarrow|as Parquet"),
     ],
 )

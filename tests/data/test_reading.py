@@ -49,7 +49,10 @@ def refusal(path: Path, **options: object) -> str:
         ({"features": np.zeros(4)}, "'features' .* rows and columns or more"),
         ({"features": np.zeros((4, 0))}, "must have features, got shape"),
         ({"features": np.zeros((4, 2), complex)}, "'features' .* must hold numbers"),
-        ({"features": np.full((4, 2), 1e39)}, "row 1 is not, in single precision"),
+        (
+            {"features": np.full((4, 2), 1e39)},
+            "finite in single precision, but row 1 is not",
+        ),
         ({"client": np.zeros((4, 1))}, "'client' .* one name per sample"),
         ({"client": np.array([0, 1, np.nan, 1])}, "row 3 .* names no client"),
         ({"client": np.array(["a", "b", " ", "b"])}, "row 3 .* names no client"),

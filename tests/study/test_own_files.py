@@ -222,7 +222,7 @@ def test_features_that_will_not_train_are_said(tmp_path):
 def test_a_constant_column_is_said(tmp_path):
     text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},7")
     assert said(tmp_path, text) == [
-        "column 'z' is the same in all training data and can be left out."
+        "column 'z' is constant in all training data and can be left out."
     ]
 
 
@@ -258,10 +258,10 @@ def test_labels_that_only_test_data_have_are_said(tmp_path):
     text = rows(row).replace("x,z", "x,z,is_test")
     lines = said(tmp_path, text, task="classification")
     assert lines == [
-        "nobody trains on class 2, which validation or test data have: it cannot be "
-        "learnt.",
-        "2 of 2 clients (A, B) are tested on classes that their own training data "
-        "lack, which training alone cannot learn.",
+        "no client trains on class 2, which is in validation or test data: it cannot "
+        "be learnt.",
+        "2 of 2 clients (A, B) are tested on classes that are not in their training "
+        "data: training alone cannot learn these.",
     ]
 
 

@@ -1,8 +1,8 @@
 """Data sets by name. The keyword-only parameters of a loader are its options.
 
-Files are looked for in `data_dir`, else in the folder that the environment variable
-COTERIE_DATA names, else in ~/.cache/coterie; there either in a folder of the data set's
-name or directly. They are fetched only with `download=True`.
+A loader looks for files in `data_dir`. The default is the folder that the environment
+variable COTERIE_DATA names, or else ~/.cache/coterie. Files lie there directly, or in a
+folder with the name of the data set. They are downloaded only with `download=True`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def digits() -> Table:
 
 @functools.cache
 def _digits() -> tuple[np.ndarray, np.ndarray]:
-    """Their pixels and labels, read once: the file is text."""
+    """The pixels and labels, cached because the file is slow to read."""
     from sklearn.datasets import load_digits
 
     return load_digits(return_X_y=True)
@@ -74,7 +74,14 @@ def _normalised(images: np.ndarray, mean: list[float], std: list[float]) -> Tens
 
 
 def _grey(name: str, paths: list[Path], mean: float, std: float) -> Table:
-    """A set in MNIST's format: training images and labels, then those of the test."""
+    """The table of a data set in MNIST's format.
+
+    Args:
+        name: of the data set.
+        paths: training images, training labels, test images, test labels.
+        mean: of all pixels.
+        std: of all pixels.
+    """
     images = np.concatenate([_idx(paths[0]), _idx(paths[2])])[:, None]
     labels = np.concatenate([_idx(paths[1]), _idx(paths[3])])
     return Table(
@@ -112,9 +119,9 @@ def writers(
 
     Args:
         min_images: writers with fewer images are left out.
-        limit: keep only the first so many of the others; 0 keeps them all.
-        data_dir: where the files of `mnist` and `qmnist_writers` lie.
-        download: fetch missing files.
+        limit: the number of writers to keep, of those that are left; 0 keeps all.
+        data_dir: the folder of the files of `mnist` and `qmnist_writers`.
+        download: whether to download missing files.
     """
     integer("min_images", min_images, at_least=1)
     integer("limit", limit, at_least=0)
@@ -155,7 +162,7 @@ def cifar10(*, data_dir: str = "", download: bool = False) -> Table:
     if exact is None and jpeg is not None and not download:
         path = jpeg
         images, labels, tests = _cifar_jpeg(path)
-        note = "the images went through JPEG of quality 75 and are not bit-exact."
+        note = "the images were stored as JPEG of quality 75 and are not bit-exact."
     else:
         (path,) = obtain(CIFAR, folders, data_dir=data_dir, download=download)
         images, labels, tests = _cifar_binary(path)
@@ -172,7 +179,7 @@ def cifar10(*, data_dir: str = "", download: bool = False) -> Table:
 
 
 def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
-    """Images (M, 3, 32, 32), labels and how many at the end are for testing."""
+    """Images (M, 3, 32, 32), labels, and the number of test images at the end."""
     batches = [f"data_batch_{number}.bin" for number in range(1, 6)] + [
         "test_batch.bin"
     ]
@@ -190,7 +197,7 @@ def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _cifar_jpeg(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
-    """The same from the file of JPEG images."""
+    """Images, labels and the number of test images, from the file of JPEG images."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -218,12 +225,13 @@ def _cifar_jpeg(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
 def heart_disease(*, data_dir: str = "", download: bool = False) -> Table:
     """740 patients of four hospitals, 13 features: is there a heart disease?
 
-    The preprocessing and the test parts are those of FLamby (Ogier du Terrail et al.,
-    "FLamby: datasets and benchmarks for cross-silo federated learning in realistic
-    healthcare settings", NeurIPS 2022): columns 10 to 12 and incomplete rows are
-    dropped, columns 2 and 6 are encoded one-hot, a third of each hospital is for
-    testing, and each hospital standardises with the mean and deviation of its training
-    part.
+    The preprocessing and the test parts are those of FLamby. Columns 10 to 12 and
+    incomplete rows are dropped, and columns 2 and 6 are encoded one-hot. A third of
+    each hospital is for testing. Each hospital standardises with the mean and deviation
+    of its training part.
+
+    Ogier du Terrail et al., "FLamby: datasets and benchmarks for cross-silo federated
+    learning in realistic healthcare settings", NeurIPS 2022.
     """
     paths = obtain(HEART, ["heart_disease"], data_dir=data_dir, download=download)
     hospitals = [
@@ -283,17 +291,17 @@ def houses(
 ) -> Table:
     """20,640 districts of California with the value of their houses (1990 census).
 
-    Clients are regions: the districts, sorted by latitude, are cut into `bands` bands
-    of equal size, and each of these, sorted by longitude, into `bands` regions. All
-    columns are standardised over the whole set.
+    Clients are regions. Latitude divides the districts into `bands` bands of equal
+    size, and longitude divides each band into `bands` regions of equal size. All
+    columns are standardised over the whole data set.
 
     Args:
         target: "value" is the logarithm of the median value, standardised; "longitude"
-            is the binary task of OpenML data set 823, whether a district lies west of
-            the mean longitude, given the other columns.
+            is the binary task of OpenML data set 823: does a district lie west of the
+            mean longitude, given the other columns?
         bands: there are bands * bands clients.
-        data_dir: where the file lies.
-        download: fetch a missing file.
+        data_dir: the folder of the file.
+        download: whether to download a missing file.
     """
     one_of("target", target, ["value", "longitude"])
     integer("bands", bands, at_least=1, at_most=50)
@@ -315,7 +323,7 @@ def houses(
 
 
 def _houses(data_dir: str, download: bool) -> tuple[Tensor, Path]:
-    """The table (20640, 9), longitude and latitude first, the value last; its file."""
+    """The values (20640, 9), with longitude and latitude first and the value last."""
     plain = find("cal_housing.data", ["houses"], data_dir)
     if plain is not None:
         path, text = plain, plain.read_text()
@@ -338,7 +346,7 @@ def _houses(data_dir: str, download: bool) -> tuple[Tensor, Path]:
 
 
 def _bands(values: Tensor, within: Tensor, count: int) -> Tensor:
-    """Cuts every class of `within` into `count` bands of equal size by value."""
+    """(M,) bands: `count` of equal size, by value, in every class of `within`."""
     band = torch.empty_like(within)
     for number in range(int(within.max()) + 1):
         mine = (within == number).nonzero()[:, 0]
@@ -387,7 +395,7 @@ def load(name: str, /, *, seed: int = 0, **options: object) -> Table:
 
 
 def depends_on_seed(name: str) -> bool:
-    """Whether the data of that name are drawn, other ones from each seed."""
+    """Whether the data set of that name is generated from a seed."""
     return "seed" in inspect.signature(_loader(name)).parameters
 
 

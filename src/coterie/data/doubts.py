@@ -1,6 +1,6 @@
-"""What is odd about data, in sentences, before anybody trains on them.
+"""Sentences about what seems wrong with the data, before training.
 
-Columns are judged by training data alone; of other parts only the labels are looked at.
+Columns are judged by training data alone. Only labels are read of the other parts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .looking.units import other_units, unit_note
 from .preparation import Column
 
 _APART = 30.0
-"""Features whose sizes differ by more train badly, a bias of 1 among them."""
+"""Features, and the bias of 1, train badly if their sizes differ by a larger factor."""
 
 
 def doubts(federation: Federation) -> list[str]:
-    """One sentence for each oddity of the data of those who train."""
+    """One sentence for each problem in the data of the clients that train."""
     index, owner = samples_of(federation.train)
     labels = federation.targets[index]
     columns, values = _columns(federation)
@@ -56,7 +56,7 @@ def _columns(federation: Federation) -> tuple[tuple[Column, ...], Tensor]:
 def _unlike_sizes(
     federation: Federation, columns: tuple[Column, ...], values: Float[Tensor, "m c"]
 ) -> str:
-    """Features that would not train as they are."""
+    """A sentence about features whose sizes differ too much; empty if none do."""
     schema = federation.schema
     if schema is not None and schema.scale != "none":
         return ""
@@ -83,7 +83,7 @@ def _other_units(
     values: Float[Tensor, "m c"],
     owner: Int[Tensor, " m"],
 ) -> list[str]:
-    """Columns that some client seems to measure in another unit, at most five."""
+    """At most five sentences about clients that seem to use another unit."""
     found = []
     for column, some in zip(columns, values.T, strict=True):
         if column.categories is None and not column.date:
@@ -95,7 +95,7 @@ def _other_units(
 
 
 def _constant(columns: tuple[Column, ...], values: Float[Tensor, "m c"]) -> str:
-    """Columns that say nothing."""
+    """A sentence about columns that are constant; empty if there are none."""
     names = []
     for column, some in zip(columns, values.T, strict=True):
         there = some[~some.isnan()]
@@ -103,7 +103,7 @@ def _constant(columns: tuple[Column, ...], values: Float[Tensor, "m c"]) -> str:
             names.append(column.name)
     if not names:
         return ""
-    return f"{_columns_are(names)} the same in all training data and can be left out."
+    return f"{_columns_are(names)} constant in all training data and can be left out."
 
 
 def _telling(
@@ -112,7 +112,7 @@ def _telling(
     values: Float[Tensor, "m c"],
     labels: Tensor,
 ) -> str:
-    """Columns that give the label away."""
+    """A sentence about columns that determine the label; empty if none do."""
     if len(labels) < FEWEST or labels.ndim > 1 or len(labels.unique()) < 2:
         return ""
     tells = gives_away if OBJECTIVES[federation.task].labelled else repeats
@@ -133,7 +133,7 @@ def _nearly_telling(
     values: Float[Tensor, "m c"],
     labels: Tensor,
 ) -> list[str]:
-    """Columns of a table that nearly give the label away, at most five."""
+    """At most five sentences about columns that nearly determine the label."""
     if federation.schema is None or len(labels) < FEWEST or labels.ndim > 1:
         return []
     labelled = OBJECTIVES[federation.task].labelled
@@ -149,7 +149,7 @@ def _nearly_telling(
 
 
 def _unlearnt(federation: Federation) -> str:
-    """Classes that nobody trains on."""
+    """A sentence about classes that are in no training part."""
     train, _ = samples_of(federation.train)
     known = federation.targets[train].unique()
     parts = (federation.validation, federation.test)
@@ -160,13 +160,13 @@ def _unlearnt(federation: Federation) -> str:
         return ""
     words = [federation.classes[c] if federation.classes else str(c) for c in new]
     return (
-        f"nobody trains on class {_few(words)}, which validation or test data have: "
-        "it cannot be learnt."
+        f"no client trains on class {_few(words)}, which is in validation or test "
+        "data: it cannot be learnt."
     )
 
 
 def _unlearnt_at_home(federation: Federation) -> str:
-    """Natural clients who are tested on classes that they do not train on."""
+    """A sentence about clients that are tested on classes they do not train on."""
     if not federation.names:
         return ""
     classes = int(federation.targets.max()) + 1
@@ -182,12 +182,12 @@ def _unlearnt_at_home(federation: Federation) -> str:
     names = _few(map(federation.name_of, who))
     return (
         f"{len(who)} of {len(federation)} clients ({names}) are tested on classes that "
-        "their own training data lack, which training alone cannot learn."
+        "are not in their training data: training alone cannot learn these."
     )
 
 
 def one_class_clients(federation: Federation) -> list[str]:
-    """Clients who train on one class, from which nothing can be learnt, by name."""
+    """The names of clients whose training data have one class only."""
     if not OBJECTIVES[federation.task].labelled:
         return []
     index, owner = samples_of(federation.train)
@@ -198,6 +198,7 @@ def one_class_clients(federation: Federation) -> list[str]:
 
 
 def _columns_are(names: list[str]) -> str:
+    """The start of a sentence about these columns."""
     if len(names) == 1:
         return f"column {names[0]!r} is"
     return f"columns {_few(map(repr, names))} are each"

@@ -1,6 +1,6 @@
-"""Data files: where they lie, whether they are intact, and fetching them when asked.
+"""Data files: finds them, checks their hashes, and downloads them on request.
 
-Nothing is fetched unless the caller says so: a machine that holds private data should
+Nothing is downloaded unless the caller says so: a machine that holds private data must
 not open connections that nobody asked for.
 """
 
@@ -19,7 +19,7 @@ from ..checks import InputError, expanded
 
 
 class Source(NamedTuple):
-    """One file, the official place to get it, and the hash that it must have."""
+    """A file, its official address, and its hash."""
 
     file: str
     url: str
@@ -27,13 +27,13 @@ class Source(NamedTuple):
 
 
 def root(data_dir: str) -> Path:
-    """The folder of data files: `data_dir`, else COTERIE_DATA, else a cache folder."""
+    """The folder of data files: `data_dir`, COTERIE_DATA or a folder for caches."""
     chosen = data_dir or os.environ.get("COTERIE_DATA", "") or "~/.cache/coterie"
     return expanded("data_dir or COTERIE_DATA", chosen)
 
 
 def find(file: str, folders: Sequence[str], data_dir: str) -> Path | None:
-    """The file in one of the folders of the root, or in the root itself, if there."""
+    """The path of the file, in these folders of the root or in the root; or None."""
     top = root(data_dir)
     places = [*(top / folder / file for folder in folders), top / file]
     return next((place for place in places if place.is_file()), None)
@@ -46,13 +46,13 @@ def obtain(
     data_dir: str = "",
     download: bool = False,
 ) -> list[Path]:
-    """The paths of all these files, each of them checked against its hash.
+    """The paths of these files, after their hashes were checked.
 
     Args:
         sources: the files.
         folders: names of folders that may hold them; downloads go to the first.
         data_dir: the root; by default COTERIE_DATA or ~/.cache/coterie.
-        download: fetch what is missing.
+        download: whether to download missing files.
     """
     found = {source: find(source.file, folders, data_dir) for source in sources}
     missing = [source for source, path in found.items() if path is None]
@@ -86,7 +86,7 @@ def verify(path: Path, digest: str) -> None:
 
 
 def fetch(source: Source, path: Path) -> None:
-    """Downloads a file and puts it in place only when it is whole and intact."""
+    """Downloads a file, and puts it in place once its hash is right."""
     # In the same folder, so that the final rename is atomic.
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -106,7 +106,7 @@ def fetch(source: Source, path: Path) -> None:
 
 
 def _sources(place: str, digests: dict[str, str]) -> list[Source]:
-    """The files of one place with their md5."""
+    """The files at one address, with their md5."""
     return [Source(file, place + file, f"md5:{md5}") for file, md5 in digests.items()]
 
 
@@ -141,7 +141,7 @@ HEART = _sources(
         "processed.va.data": "4249d03ca7711e84f4444768c9426170",
     },
 )
-# The binary version: reading the usual one means running whatever its pickles contain.
+# The binary version, because reading the usual one runs what its pickles contain.
 CIFAR = _sources(
     "https://www.cs.toronto.edu/~kriz/",
     {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},

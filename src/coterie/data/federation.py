@@ -1,8 +1,8 @@
-"""The data of a federation: one flat tensor, and where each client has to look.
+"""The data of a federation: one flat tensor, and the places of each client's samples.
 
 Nothing is padded or copied per client. `Table` is a data set before it is divided among
-clients; `Federation` is one after, with a training, validation and test part for every
-client.
+clients. `Federation` is a divided data set, where every client has a training, a
+validation and a test part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PartName = Literal["train", "validation", "test"]
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
 
 _SHOWN = 30
-"""So many clients are shown in a notebook."""
+"""The number of clients that a notebook shows."""
 
 
 class _TableFields(NamedTuple):
@@ -38,27 +38,25 @@ class _TableFields(NamedTuple):
     clusters: Tensor | None = None  # (N,) true cluster of each natural client
     optima: Tensor | None = None  # (N, D) known best model of each natural client
     note: str = ""  # what a reader of results must know about the source
-    files: tuple[Path, ...] = ()  # that it was read from
+    files: tuple[Path, ...] = ()  # from which it was read
     names: tuple[str, ...] = ()  # of the natural clients
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
     columns: tuple[str, ...] = ()  # names of the features
-    schema: Schema | None = None  # where features are raw columns, to be prepared
-    merged: tuple[str, ...] = ()  # which words are read as others, in sentences
+    schema: Schema | None = None  # if features are raw columns, which are not prepared
+    merged: tuple[str, ...] = ()  # sentences about words that are read as others
 
 
 class Table(_TableFields):
-    """A data set that belongs to nobody yet, or to natural clients (`group`).
-
-    What does not fit together is refused when a table is made.
+    """A data set before it is divided; `group` names natural clients.
 
     Raises:
-        InputError: for anything else than tensors with a row for each sample.
+        InputError: unless all tensors have a row for each sample.
     """
 
     __slots__ = ()
 
     def __new__(cls, *args: Any, **fields: Any) -> Table:
-        """Refuses what no study could use."""
+        """Makes a table and checks it."""
         table = super().__new__(cls, *args, **fields)
         _refuse_table(table)
         return table
@@ -70,7 +68,7 @@ class Table(_TableFields):
 
 
 def _refuse_table(table: Table) -> None:
-    """Raises InputError, in one sentence, where a table could not be used later."""
+    """Refuses a table that cannot be used."""
     samples = ("features", "targets", "group", "is_test")
     for name in (*samples, "clusters", "optima"):
         value = getattr(table, name)
@@ -96,8 +94,8 @@ def _refuse_table(table: Table) -> None:
         table.group.is_floating_point() or int(table.group.min()) < 0
     ):
         raise InputError(
-            "`group` of a table must have whole numbers, 0 or more, which say whose a "
-            f"sample is, got {table.group.dtype} from {table.group.min()}."
+            "`group` of a table must hold the client of each sample as a whole number "
+            f"of at least 0, got {table.group.dtype} from {table.group.min()}."
         )
     if not isinstance(table.task, str):
         raise InputError(f"`task` of a table must be text, got {brief(table.task)}.")
@@ -105,7 +103,7 @@ def _refuse_table(table: Table) -> None:
 
 
 class Part(NamedTuple):
-    """Where the samples of each client lie: index[start[i] : start[i] + size[i]]."""
+    """The samples of each client i: index[start[i] : start[i] + size[i]]."""
 
     # The field hides tuple.index, which nobody needs here.
     index: Int[Tensor, " m"]  # type: ignore[assignment]
@@ -113,9 +111,9 @@ class Part(NamedTuple):
     size: Int[Tensor, " n"]
 
     def rows(self, clients: Int[Tensor, " c"]) -> tuple[Tensor, Tensor]:
-        """Positions (c, L) of all samples of these clients and a mask (c, L) of them.
+        """Positions (c, L) of all samples of these clients, and a mask (c, L).
 
-        L is the largest size among them; masked places repeat some sample.
+        L is the largest size. Where the mask is False, a sample is repeated.
         """
         size, start = self.size[clients, None], self.start[clients, None]
         longest = int(size.max()) if len(size) else 0
@@ -126,7 +124,7 @@ class Part(NamedTuple):
 
 
 def part(index: Int[Tensor, " m"], owner: Int[Tensor, " m"], clients: int) -> Part:
-    """The part made of these samples, where sample index[j] belongs to owner[j]."""
+    """The part with these samples, where sample index[j] belongs to owner[j]."""
     order = torch.argsort(owner, stable=True)
     size = torch.bincount(owner, minlength=clients)
     return Part(index[order], size.cumsum(0) - size, size)
@@ -134,7 +132,7 @@ def part(index: Int[Tensor, " m"], owner: Int[Tensor, " m"], clients: int) -> Pa
 
 @dataclass(frozen=True)
 class Federation:
-    """N clients, each with a training, a validation and a test part of one table."""
+    """N clients, each with a training, a validation and a test part of a table."""
 
     name: str
     features: Tensor  # (M, ...)
@@ -144,19 +142,19 @@ class Federation:
     train: Part
     validation: Part
     test: Part
-    clients: Int[Tensor, " n"]  # identities, which name the random streams
+    clients: Int[Tensor, " n"]  # identities, which name random streams
     clusters: Int[Tensor, " n"] | None = None
     optima: Float[Tensor, "n d"] | None = None
     note: str = ""
-    everybody: int | None = None  # how many clients the data have, where these are some
+    everybody: int | None = None  # number of clients in the data, if some are left out
     names: tuple[str, ...] = ()  # of the clients, by identity; () where they have none
     classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
     columns: tuple[str, ...] = ()  # names of the features
     schema: Schema | None = None  # of raw columns
-    raw: Float[Tensor, "m c"] | None = None  # what features were prepared from
+    raw: Float[Tensor, "m c"] | None = None  # raw values of the features
     preparations: Preparations | None = None  # by identity
     left_out: tuple[str, ...] = ()  # clients that were too small, and why
-    merged: tuple[str, ...] = ()  # which words are read as others, in sentences
+    merged: tuple[str, ...] = ()  # sentences about words that are read as others
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -169,7 +167,7 @@ class Federation:
         )
 
     def _repr_html_(self) -> str:
-        """The samples of each client, for a notebook."""
+        """HTML with the numbers of samples of each client, for a notebook."""
         import pandas as pd
 
         names = [self.name_of(i) for i in range(len(self))]
@@ -181,7 +179,7 @@ class Federation:
         return f"<p>{escape(repr(self))}</p>{table}"
 
     def name_of(self, position: int) -> str:
-        """What a client is called in a sentence: "Chur", or "client 3"."""
+        """The name of a client for a sentence: "Chur", or "client 3"."""
         return client_name(self.names, int(self.clients[position]))
 
     def part(self, name: PartName) -> Part:
@@ -191,13 +189,13 @@ class Federation:
         ]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Federation:
-        """The same federation on a device, real values in `dtype`, whole ones kept."""
+        """The federation on a device, with real values in `dtype`."""
 
         def real(tensor: Tensor) -> Tensor:
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
         data = {"features": real(self.features), "targets": real(self.targets)}
-        # What features were prepared from is not needed where work is done.
+        # Raw values are not needed where clients train.
         return self._replace_parts(
             lambda part: Part(*map(real, part)), real, raw=None, **data
         )
@@ -205,9 +203,9 @@ class Federation:
     def select(self, positions: Int[Tensor, " m"]) -> Federation:
         """The federation whose client j is client positions[j] of this one.
 
-        Clients keep their identities, which name their random streams, and the samples
-        stay where they are. A client that is named twice becomes two clients with the
-        same samples and the same draws.
+        Clients keep their identities, which name their random streams. Samples stay
+        where they are. A client that is named twice becomes two clients with the same
+        samples and the same draws.
         """
 
         def of(values: Tensor) -> Tensor:
@@ -220,7 +218,7 @@ class Federation:
         return self._replace_parts(select_part, of, everybody=everybody)
 
     def compact(self) -> Federation:
-        """The same with the samples of these clients and of nobody else."""
+        """The federation without samples that none of its clients has."""
         who = torch.arange(len(self), device=self.train.size.device)
         mine = [index[mask] for index, mask in (self.part(n).rows(who) for n in PARTS)]
         samples = torch.cat(mine).unique()
@@ -246,7 +244,7 @@ class Federation:
         rows: Callable[[Tensor], Tensor],
         **more: Any,
     ) -> Federation:
-        """The federation with other parts, and rows of what is known about clients."""
+        """The federation after functions for parts and for rows of clients."""
         return replace(
             self,
             train=part(self.train),
@@ -259,12 +257,12 @@ class Federation:
         )
 
     def only(self, client: int) -> Federation:
-        """One client with its own samples and nothing else."""
+        """The federation of one client, with its own samples alone."""
         return self.select(torch.tensor([client])).compact()
 
 
 def client_name(names: Sequence[str], client: int) -> str:
-    """What the client of this identity is called in a sentence.
+    """The name of the client of this identity, for a sentence.
 
     >>> client_name(["Bern", "Chur"], 1), client_name(["007"], 0), client_name([], 1)
     ('Chur', 'client 007', 'client 1')
@@ -274,17 +272,17 @@ def client_name(names: Sequence[str], client: int) -> str:
 
 
 def full_name(names: Sequence[str], client: int) -> str:
-    """Its name as the data have it, or "client 3"."""
+    """The name of a client in the data, or "client 3"."""
     return names[client] if names else f"client {client}"
 
 
 def short_name(names: Sequence[str], client: int) -> str:
-    """The same where it is said that it is a client: its name, or "3"."""
+    """The name of a client in the data, or "3"."""
     return names[client] if names else str(client)
 
 
 def places_of(federation: Federation) -> dict[str, int]:
-    """The clients' places by name, and also by what they are called in sentences."""
+    """The position of each client, by `short_name` and by `client_name`."""
     clients, names = federation.clients.tolist(), federation.names
     found: dict[str, int] = {}
     for name in (short_name, client_name):  # a name comes before what others are called
@@ -294,7 +292,7 @@ def places_of(federation: Federation) -> dict[str, int]:
 
 
 def has_validation(federation: Federation) -> bool:
-    """Whether clients have validation data: all have, or nobody has."""
+    """Whether clients have validation data: all have some, or none has."""
     return bool((federation.validation.size > 0).any())
 
 
@@ -308,18 +306,18 @@ def federate(
     names: Sequence[str] = (),
     order: Int[Tensor, " m"] | None = None,
 ) -> Federation:
-    """Divides a table: sample j goes to client owner[j] and part PARTS[role[j]].
+    """The federation in which client owner[j] has sample j, in part PARTS[role[j]].
 
-    Every client needs all three parts, or all have no validation data.
+    Every client needs all three parts. Only validation may be empty, for all clients.
 
     Args:
         table: the data.
-        owner: client of each sample, -1 for samples that nobody gets.
+        owner: client of each sample, -1 for samples of nobody.
         role: 0 train, 1 validation, 2 test.
         clusters: true cluster of each client, where known.
         optima: best model of each client, where known.
-        names: of the clients, where they have some.
-        order: all samples, as the parts are to list them; None: as they come.
+        names: of the clients, if they have names.
+        order: the order of samples in the parts; None keeps that of the table.
     """
     clients = int(owner.max()) + 1
     order = torch.arange(len(owner)) if order is None else order

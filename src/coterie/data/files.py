@@ -1,15 +1,15 @@
-"""One's own data: a table of patients, machines or customers from a file.
+"""Your own data: a table of patients, machines or customers, read from files.
 
-A CSV file has a header, one row per sample, a column that names the client, a target
-column, optionally a column `is_test` of 0 and 1, and features in all other columns:
-numbers, words (which are categories), dates, or true and false, with gaps. Parquet and
-Excel files have the same columns, and so have several files. An npz file holds the
-arrays `features`, `targets`, `client` and optionally `is_test`.
+A CSV file has a header and one row per sample. One column names the client and one is
+the target; a column `is_test` of 0 and 1 is optional. All other columns are features:
+numbers, words (which are categories), dates, or true and false. Features may have gaps.
+Parquet and Excel files have the same columns. An npz file holds the arrays `features`,
+`targets`, `client` and optionally `is_test`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,22 +40,22 @@ from .reading import (
 _IS_TEST = "is_test"
 
 MOST_CATEGORIES = 100
-"""A column of more words than that names samples."""
+"""A column with more different words names samples."""
 
 _ADVICE = (
-    "correct it, or name it in `data.missing` if it says that there is no number, or "
-    "leave the column out by `data.drop`"
+    "correct it, or list it in `data.missing` if it stands for a gap, or leave the "
+    "column out by `data.drop`"
 )
 """What to do about a feature that is not finite."""
 
 _LONGEST_UNIT = 20
 
 _MOST_CLASSES = 10_000
-"""A larger label is no class but a quantity, or a name."""
+"""A larger label is a quantity or a name, but not a class."""
 
 
 def table(
-    path: str | Path | Sequence[str],
+    path: str | Path | Sequence[str] | TableSource,
     *,
     target: str = "target",
     client: str = "client",
@@ -78,9 +78,9 @@ def table(
 ) -> Table:
     """Your own data, from CSV, Parquet, Excel or npz files.
 
-    `path` is a file, a list of files, or a folder with a file for each site. What a
-    study does not say of separator, decimal sign, encoding and task is found. All
-    options are in docs/data.md.
+    `path` is a file, a list of files, a folder with a file for each site, or a table
+    that was read. The separator, decimal sign, encoding and task are detected unless
+    they are given. docs/data.md explains all options.
     """
     if task is not None:
         one_of("task", task, OBJECTIVES)
@@ -90,99 +90,43 @@ def table(
         npz = checked_path(path, (".npz",))
         named = (target, client) != ("target", "client")
         if named or indicators or categories or drop or dates or missing or positive:
-            raise _npz_option_error(npz)
-        made = _from_npz(npz, task, scale or "none", scale_target)
-        refuse_unit(unit, made.task, npz.name)
-        return made
+            raise InputError(
+                "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, "
+                "`drop` and `missing` are options for columns, but the npz file "
+                f"{npz.name} holds arrays, called 'targets' and 'client'."
+            )
+        found = _from_npz(npz, task, scale or "none", scale_target)
+        refuse_unit(unit, found.task, npz.name)
+        return found
     asked = TextFormat(separator, decimal, encoding)
     refuse_format(asked)
-    return table_of_source(
-        lambda: read_source(path, asked),
-        target=target,
-        client=client,
-        task=task,
-        positive=positive,
-        unit=unit,
-        scale=scale,
-        scale_target=scale_target,
-        indicators=indicators,
-        categories=categories,
-        dates=dates,
-        drop=drop,
-        missing=missing,
-        merge_case=merge_case,
-        skip_empty=skip_empty,
-        skip_clients=skip_clients,
-    )
-
-
-def _npz_option_error(npz: Path) -> InputError:
-    """The sentence about options that an npz file cannot have."""
-    return InputError(
-        "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, `drop` "
-        f"and `missing` are about columns of a table; in the npz file {npz.name} the "
-        "arrays are called 'targets' and 'client'."
-    )
-
-
-def table_of_source(
-    read: Callable[[], TableSource],
-    *,
-    target: str = "target",
-    client: str = "client",
-    task: str | None = None,
-    positive: str = "",
-    unit: str = "",
-    scale: str | None = None,
-    scale_target: bool = True,
-    indicators: bool = False,
-    categories: Sequence[str] = (),
-    dates: Mapping[str, str] | None = None,
-    drop: Sequence[str] = (),
-    missing: Sequence[str] = (),
-    merge_case: bool = True,
-    skip_empty: bool = False,
-    skip_clients: Sequence[str] = (),
-) -> Table:
-    """The same of a table that `read` gives, once options are checked."""
-    forms = {} if dates is None else dates
-    if not isinstance(forms, Mapping) or not all(map(_is_text, forms.values())):
-        raise InputError(
-            "`data.dates` must say how each column writes dates, as in "
-            f'{{day = "%d.%m.%Y"}}, got {brief(dates)}.'
-        )
-    source = read()
-    roles = ColumnRoles(target, client, tuple(categories), dict(forms), tuple(missing))
-    path, frame, notes = source.label, _used_columns(source, roles, drop), []
-    everybody = _clients(frame, path, client)
+    forms = _date_forms(dates)
+    roles = ColumnRoles(target, client, tuple(categories), forms, tuple(missing))
+    source = path if isinstance(path, TableSource) else read_source(path, asked)
+    label, frame, notes = source.label, _used_columns(source, roles, drop), []
+    everybody = _clients(frame, label, client)
     if drop:
         notes.append(f"columns that are not used: {', '.join(drop)}")
     if skip_empty:
-        frame = _complete_rows(frame, path, roles, notes)
+        frame = _complete_rows(frame, label, roles, notes)
     frame, merged = _merge_spellings(frame, client) if merge_case else (frame, [])
     notes += merged
     if skip_clients and client:
-        frame = _without_clients(frame, path, client, skip_clients, everybody)
+        frame = _without_clients(frame, label, client, skip_clients, everybody)
         notes.append(f"clients left out: {_join_names(list(skip_clients))}")
-    made = _table_of_rows(
-        source,
-        (frame, notes),
-        roles,
-        task,
-        positive,
-        Schema((), scale or "agreed", indicators, scale_target),
-    )
-    refuse_unit(unit, made.task, f"column {target!r} of {path.name}")
-    return made._replace(merged=tuple(merged))
+    schema = Schema((), scale or "agreed", indicators, scale_target)
+    found = _table_of_rows(source, (frame, notes), roles, task, positive, schema)
+    refuse_unit(unit, found.task, f"column {target!r} of {label.name}")
+    return found._replace(merged=tuple(merged))
 
 
 def refuse_unit(unit: str, task: str, whose: str) -> None:
-    """Refuses the unit of what is not a quantity, and what is too long for a plot.
+    """Refuses a unit if the target is not a quantity, or if it is too long for a plot.
 
     Args:
         unit: such as "kg"; "" for none.
         task: of the data.
-        whose: unit it is, in words.
+        whose: what has the unit, in words.
     """
     if unit and task != "regression":
         raise InputError(
@@ -196,12 +140,21 @@ def refuse_unit(unit: str, task: str, whose: str) -> None:
         )
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _date_forms(dates: Mapping[str, str] | None) -> dict[str, str]:
+    """How each column of dates writes them."""
+    forms = {} if dates is None else dates
+    if not isinstance(forms, Mapping) or not all(
+        isinstance(form, str) for form in forms.values()
+    ):
+        raise InputError(
+            "`data.dates` must say how each column writes dates, as in "
+            f'{{day = "%d.%m.%Y"}}, got {brief(dates)}.'
+        )
+    return dict(forms)
 
 
 class ColumnRoles(NamedTuple):
-    """What a study says that the columns of a table are."""
+    """The roles that a study gives to columns."""
 
     target: str
     client: str
@@ -235,7 +188,7 @@ def _used_columns(
 def _complete_rows(
     frame: pd.DataFrame, path: Path, roles: ColumnRoles, notes: list[str]
 ) -> pd.DataFrame:
-    """The rows that have a target and a client; notes how many others there were."""
+    """The rows with a target and a client; notes how many rows lack one."""
     ends = [name for name in (roles.target, roles.client) if name]
     gaps = {roles.target: roles.missing}
     cells = [cells_of(frame[name], path, gaps.get(name, ())) for name in ends]
@@ -258,7 +211,7 @@ def _complete_rows(
 
 
 def _clients(frame: pd.DataFrame, path: Path, client: str) -> set[str]:
-    """The names of clients in a table, as they are spelled there."""
+    """The names of the clients in a table."""
     if not client:
         return set()
     cells = cells_of(frame[client], path)
@@ -272,14 +225,14 @@ def _without_clients(
     names: Sequence[str],
     everybody: set[str],
 ) -> pd.DataFrame:
-    """The rows of all clients but these.
+    """The rows without those of these clients.
 
     Args:
-        frame: the rows that are used.
+        frame: the rows.
         path: of the file.
         client: the column of clients.
-        names: of those to leave out.
-        everybody: in the file, also those of whom no row is used.
+        names: of the clients to leave out.
+        everybody: names of all clients in the file, with or without rows here.
     """
     who = cells_of(frame[client], path).text
     for name in names:
@@ -294,7 +247,7 @@ def _without_clients(
 def _merge_spellings(
     frame: pd.DataFrame, client: str
 ) -> tuple[pd.DataFrame, list[str]]:
-    """The cells with one spelling of each word, and which others there were."""
+    """The cells with one spelling of each word, and sentences about other spellings."""
     notes, changed = [], {}
     for name in frame:
         column = frame[name]
@@ -311,7 +264,7 @@ def _merge_spellings(
 
 
 _TRUTH = ("true", "false", *(word.lower() for word in MISSING))
-"""Words that are read in any case."""
+"""Words that are read in upper and lower case."""
 
 
 def _table_of_rows(
@@ -340,7 +293,7 @@ def _table_of_rows(
 def _name_classes(
     targets: np.ndarray, task: str, positive: str, path: Path, roles: ColumnRoles
 ) -> np.ndarray:
-    """Targets 0 and 1 by their names, where the class 0 is the positive one."""
+    """The targets, as names if the class 0 is the positive one."""
     if not positive:
         return targets
     words = targets.dtype.kind in "OU"
@@ -361,7 +314,7 @@ def _name_classes(
 
 
 def _put_positive_last(found: Table, positive: str, path: Path) -> Table:
-    """The table, with this class as the second one."""
+    """The table with this class as the second one."""
     if not found.classes or found.classes[-1] == positive:
         return found
     first, second = found.classes
@@ -372,7 +325,7 @@ def _put_positive_last(found: Table, positive: str, path: Path) -> Table:
 def raw_columns(path: str | Path, how: Preparation) -> Float[torch.Tensor, "b c"]:
     """The raw values of a table in a file, for the module of a preparation.
 
-    Columns that the preparation does not have are left alone.
+    Columns that the preparation does not have are ignored.
     """
     path = checked_path(path, FRAMES)
     return raw_values(read_frame(path)[0], path, how)
@@ -381,7 +334,7 @@ def raw_columns(path: str | Path, how: Preparation) -> Float[torch.Tensor, "b c"
 def raw_values(
     frame: pd.DataFrame, path: Path, how: Preparation
 ) -> Float[torch.Tensor, "b c"]:
-    """The same of a table that was read from the file."""
+    """The raw values of a table that was read from a file."""
     found = []
     for place, column in enumerate(how.columns):
         if column.name not in frame:
@@ -411,7 +364,7 @@ def raw_values(
 
 
 def known_words(words: Sequence[str | None], known: Sequence[str]) -> list[str | None]:
-    """The words as they are known, whatever their case and blanks.
+    """The words in their known spelling, whatever their case and blanks.
 
     >>> known_words(["BERN", "Chur", None], ["Bern", "Zug"])
     ['Bern', 'Chur', None]
@@ -426,7 +379,7 @@ def known_words(words: Sequence[str | None], known: Sequence[str]) -> list[str |
 
 
 def _days(cells: Cells, form: str, path: Path) -> np.ndarray:
-    """The days of a column of dates; NaN where there is none."""
+    """The dates of a column as days since 1970; NaN for gaps."""
     there = ~cells.missing
     found = np.full(len(cells.text), np.nan)
     found[there] = days(cells.text[there].tolist(), form)
@@ -440,7 +393,7 @@ def _days(cells: Cells, form: str, path: Path) -> np.ndarray:
 
 
 def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
-    """The path of a file that is there and that we can read."""
+    """The path, if it is that of a file with one of these endings."""
     if not isinstance(path, str | Path):
         raise InputError(f"`path` must be text, got {path!r}.")
     path = expanded("path", path)
@@ -456,18 +409,18 @@ def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
 
 
 class Rows(NamedTuple):
-    """What is known of each sample besides its features."""
+    """The targets, clients and test marks of samples."""
 
     targets: np.ndarray  # numbers or words
     clients: np.ndarray | None  # names
     is_test: np.ndarray | None
-    number: np.ndarray  # as a person counts the rows of the file
+    number: np.ndarray  # of the row in the file, as a person counts
 
 
 def _from_frame(
     frame: pd.DataFrame, path: Path, roles: ColumnRoles, task: str | None
 ) -> Rows:
-    """Targets, clients and test samples of a table of cells."""
+    """Targets, clients and test marks of a table of cells."""
     target, client = roles.target, roles.client
     cells = cells_of(frame[target], path)
     if cells.missing.any():
@@ -476,12 +429,12 @@ def _from_frame(
     labelled = task is not None and OBJECTIVES[task].labelled
     no_numbers = cells.numbers is None or target in roles.categories
     some = cells.numbers is not None and bool(np.isnan(cells.numbers).any())
-    # Words are classes; among numbers they may be a slip, unless the task is said.
+    # Words are classes. Among numbers they may be a slip, unless the task is given.
     words = (no_numbers and (labelled or task is None)) or (some and labelled)
     if words:
         _refuse_names(cells, path)
     advice = (
-        "correct it, or name it in `data.missing` and set `data.skip_empty` to leave "
+        "correct it, or list it in `data.missing` and set `data.skip_empty` to leave "
         "such rows out"
     )
     targets = cells.text if words else finite_numbers(cells, path, advice=advice)
@@ -500,7 +453,7 @@ def _from_frame(
 
 
 def _without_target(cells: Cells, who: Cells | None, path: Path) -> str:
-    """A sentence about targets that are missing, with advice that works.
+    """A sentence about missing targets, with advice.
 
     Args:
         cells: the targets.
@@ -511,7 +464,7 @@ def _without_target(cells: Cells, who: Cells | None, path: Path) -> str:
     if missing.all():
         return f"{start} is empty: choose another `target`."
     row = cells.row[np.flatnonzero(missing)[0]]
-    start = f"{start} must say what to predict, but row {row} holds nothing"
+    start = f"{start} must hold a target in every row, but row {row} holds nothing"
     skip = "or set `data.skip_empty` to leave such rows out"
     if who is None:
         return f"{start}: fill it in, {skip}."
@@ -523,11 +476,11 @@ def _without_target(cells: Cells, who: Cells | None, path: Path) -> str:
     start = f"{start}, and {_join_names(lack)} {each} no target at all"
     if len(have) < 2:
         return f"{start}: fill it in for two clients, or choose another `target`."
-    return f"{start}: fill it in, {skip}, and with them {_join_names(lack)}."
+    return f"{start}: fill it in, {skip}, and {_join_names(lack)} with them."
 
 
 def _refuse_names(cells: Cells, path: Path) -> None:
-    """Refuses targets that are dates, or almost as many words as there are rows."""
+    """Refuses targets that are dates, or too many different words."""
     words = sorted({str(word) for word in cells.text})
     if form_of(words):
         raise InputError(
@@ -543,7 +496,7 @@ def _refuse_names(cells: Cells, path: Path) -> None:
 
 
 def _special(frame: pd.DataFrame, path: Path, target: str, client: str) -> set[str]:
-    """The columns that are no features."""
+    """The columns that are not features."""
     wanted = {"target": target, "client": client} if client else {"target": target}
     for option, column in wanted.items():
         if column == _IS_TEST:
@@ -567,7 +520,7 @@ def _refuse_unknown_columns(
     path: Path,
     special: set[str],
 ) -> None:
-    """Refuses names that are not columns of features."""
+    """Refuses names that are not those of columns of features."""
     known = list(known)
     for name in names:
         if name not in known or name in special:
@@ -580,7 +533,7 @@ def _refuse_unknown_columns(
 def _features(
     frame: pd.DataFrame, path: Path, roles: ColumnRoles
 ) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """The raw values of all columns of features, sorted by name, and what they are."""
+    """The raw values of features and their columns, sorted by name."""
     special = {roles.target, roles.client, _IS_TEST}
     names = sorted(name for name in frame.columns if name not in special)
     if not names:
@@ -605,26 +558,26 @@ def _features(
         columns.append(column)
     if many:
         raise InputError(
-            f"{'; '.join(many[:9])} different words, more than the {MOST_CATEGORIES} "
-            "that categories may have: leave it out by `data.drop`."
+            f"{'; '.join(many[:9])} different words, but at most {MOST_CATEGORIES} "
+            "categories are allowed: leave it out by `data.drop`."
         )
     return np.stack(values, axis=1), tuple(columns)
 
 
 def _gaps(cells: Cells, missing: Sequence[str]) -> tuple[str, ...]:
-    """The words for a missing value that a column has."""
+    """The words for a missing value that are in a column."""
     return tuple(word for word in missing if word in cells.text)
 
 
 def _codes(cells: Cells, words: Sequence[str]) -> np.ndarray:
-    """The places of a column's words, NaN where there is none."""
+    """The code of each cell: the place of its word, NaN for gaps."""
     code = {word: float(place) for place, word in enumerate(words)}
     pairs = zip(cells.text, cells.missing, strict=True)
     return np.array([np.nan if gap else code[str(word)] for word, gap in pairs])
 
 
 def _refuse_mixture(cells: Cells, path: Path) -> None:
-    """Refuses words among numbers, which may be a slip or names."""
+    """Refuses words among numbers, which may be a slip or a name."""
     numbers = cells.numbers
     none = np.ones(len(cells.text), bool) if numbers is None else np.isnan(numbers)
     words = np.flatnonzero(none & ~cells.missing)
@@ -632,8 +585,8 @@ def _refuse_mixture(cells: Cells, path: Path) -> None:
         raise InputError(
             f"column {cells.name!r} of {path.name} holds numbers, but row "
             f"{cells.row[words[0]]} holds {brief(cells.text[words[0]])}: correct it, "
-            "or name the column in `data.categories` if its numbers are names, or the "
-            "word in `data.missing` if it says that there is no number."
+            "or list the column in `data.categories` if its numbers are names, or the "
+            "word in `data.missing` if it stands for a gap."
         )
 
 
@@ -664,7 +617,7 @@ def _assemble(
     task: str | None,
     schema: Schema | None,
 ) -> Table:
-    """The table of these arrays, clients and classes numbered in sorted order."""
+    """The table of these arrays, with clients and classes in sorted order."""
     targets, clients, is_test, number = rows
     task = task or _guess(path, targets)
     note = [f"own data from {path.name}"]
@@ -705,7 +658,7 @@ def _assemble(
 
 
 def _guess(path: Path, targets: np.ndarray) -> str:
-    """The task, where the targets leave no doubt."""
+    """The task of the targets, if there is no doubt."""
     if targets.ndim == 1 and targets.dtype.kind in "OU":
         return "binary" if len(set(targets.tolist())) == 2 else "classification"
     if targets.ndim == 1:
@@ -722,7 +675,7 @@ def _guess(path: Path, targets: np.ndarray) -> str:
 def _refuse_target_shape(
     path: Path, task: str, features: np.ndarray, targets: np.ndarray
 ) -> None:
-    """Refuses targets whose shape is not that of the task."""
+    """Refuses targets whose shape does not fit the task."""
     shape = targets.shape[1:]
     fits = len(shape) == 0
     rule = "one label per row"
@@ -741,7 +694,7 @@ def _refuse_target_shape(
 def _labels(
     path: Path, targets: np.ndarray, number: np.ndarray
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Class labels as whole numbers from 0, and the names of classes that are words."""
+    """Class labels 0, 1, ..., and the names of classes if they are words."""
     if targets.dtype.kind in "OU":
         words = _in_order({str(word) for word in targets})
         place = {word: label for label, word in enumerate(words)}
@@ -758,7 +711,7 @@ def _labels(
 
 
 def _client_names(path: Path, clients: np.ndarray, number: np.ndarray) -> list[str]:
-    """The sorted names of the clients, none of them empty."""
+    """The sorted names of the clients; refuses empty ones."""
     empty = [i for i, name in enumerate(clients) if str(name).strip() in MISSING]
     if empty:
         raise InputError(
@@ -769,18 +722,18 @@ def _client_names(path: Path, clients: np.ndarray, number: np.ndarray) -> list[s
 
 
 def _in_order(words: set[str]) -> list[str]:
-    """Words in sorted order; where all are whole numbers, 10 follows 9.
+    """The words, sorted; if all are whole numbers, by value.
 
     >>> _in_order({"10", "9", "09"})
     ['09', '9', '10']
     """
     if not all(word.isascii() and word.isdigit() for word in words):
         return sorted(words)
-    # By value without reading it, which may have thousands of digits.
+    # By value, without converting a number that may have thousands of digits.
     return sorted(words, key=lambda w: (len(w.lstrip("0")), w.lstrip("0"), w))
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """The names, at most twenty of them."""
+    """At most twenty of the names, joined by commas."""
     more = f", ... ({len(names)} in all)" if len(names) > 20 else ""
     return ", ".join(str(name)[:40] for name in names[:20]) + more

@@ -1,10 +1,10 @@
 """Fits the preparation of features, on training data alone.
 
-What clients must agree on (which categories there are, and with scale "agreed" means
-and deviations) they find through one verb, the `average` of an oracle, from counts,
-sums and squares about the mean of each client's training part. All else is a client's
-own: what fills its gaps (the median, the most frequent category) and, with scale
-"client", its means and deviations.
+Clients must agree on the categories and, with scale "agreed", on means and deviations.
+They find these by one verb, the `average` of an oracle. It averages counts, sums and
+squares about the mean of each client's training part. All else is a client's own: the
+median or most frequent category that fills its gaps and, with scale "client", its means
+and deviations.
 """
 
 from __future__ import annotations
@@ -27,30 +27,28 @@ Average = Callable[[Tensor, Tensor], Tensor]
 
 
 class Agreement(NamedTuple):
-    """What all clients prepare their features by."""
+    """What all clients share to prepare their features."""
 
-    codes: tuple[
-        tuple[int, ...] | None, ...
-    ]  # raw ones of the categories; None: numbers
+    codes: tuple[tuple[int, ...] | None, ...]  # of known categories; None for numbers
     indicators: tuple[bool, ...]
     mean: Float[Tensor, " c"]
     scale: Float[Tensor, " c"]
 
 
 class TrainingValues(NamedTuple):
-    """The raw training values of some clients, one below the other."""
+    """The raw training values of some clients, a row for each sample."""
 
     raw: Float[Tensor, "m c"]
-    owner: Int[Tensor, " m"]  # position of the client of each
+    owner: Int[Tensor, " m"]  # position of each sample's client
     clients: int
 
     def sums(self, values: Tensor) -> Tensor:
-        """The sum of each client's rows."""
+        """(N, ...) the sum of each client's rows."""
         zeros = values.new_zeros(self.clients, *values.shape[1:])
         return zeros.index_add(0, self.owner, values)
 
     def tally(self, column: int, count: int) -> Float[Tensor, "n k"]:
-        """How often each client has each code of a column."""
+        """(N, K) how often each client has each code of a column."""
         values = self.raw[:, column]
         there = ~values.isnan()
         place = self.owner[there] * count + values[there].long()
@@ -59,12 +57,12 @@ class TrainingValues(NamedTuple):
 
 
 def everyone_here(shares: Tensor, rows: Tensor) -> Tensor:
-    """The `average` of clients who are all in this process."""
+    """The `average` of clients that are all in this process."""
     return ((shares / shares.sum()) @ rows).expand_as(rows)
 
 
 def prepare_here(federation: Federation) -> Federation:
-    """The federation with features, where it has raw columns, prepared by all."""
+    """The federation with prepared features, if it has raw columns."""
     if federation.schema is None:
         return federation
     return with_preparation(federation, federation, everyone_here, len(federation))
@@ -78,17 +76,17 @@ def with_preparation(
     *,
     like: Preparations | None = None,
 ) -> Federation:
-    """The federation with features prepared by what those who train agree on.
+    """The federation with features as the clients that train agree to prepare them.
 
     Args:
-        everybody: with raw columns; newcomers, too, prepare their samples.
-        trains: those of its clients that train and are at hand.
-        average: asks all clients who train.
-        clients: how many that are.
-        like: has the same features; None: those that training data give.
+        everybody: the federation, with raw columns; newcomers have features, too.
+        trains: its clients in this process that train.
+        average: of all clients that train.
+        clients: the number of clients that train.
+        like: preparations with the features to use; None takes those of training data.
     """
     schema, raw = everybody.schema, everybody.raw
-    assert schema is not None and raw is not None  # asked of those that have columns
+    assert schema is not None and raw is not None  # only called with raw columns
     agreed = agree(trains, average, clients, like=like)
     how = fit(everybody, agreed)
     owner = torch.zeros(len(raw), dtype=torch.int64)
@@ -102,7 +100,7 @@ def with_preparation(
     elif schema.targets:
         unit = target_unit(trains, average, clients)
         targets, before = unit.standardise(targets).float(), everybody.preparations
-        if before is not None and before.unit is not None:  # by others who trained
+        if before is not None and before.unit is not None:  # by earlier clients
             unit = unit.after(before.unit)
         how = how._replace(unit=unit)
     return replace(
@@ -115,19 +113,19 @@ def with_preparation(
 
 
 def _total(average: Average, clients: int, rows: Tensor) -> Tensor:
-    """The sum of the rows of all clients, of whom some are at hand."""
+    """The sum of the rows of all clients, from the rows of those in this process."""
     if not rows.shape[1]:
         return rows.sum(0)
     return average(rows.new_ones(len(rows)), rows)[0] * clients
 
 
 def target_unit(federation: Federation, average: Average, clients: int) -> Unit:
-    """Mean and deviation of all training targets, of those at hand and of all others.
+    """The mean and deviation of all training targets.
 
     Args:
-        federation: the clients at hand.
-        average: asks all clients who train.
-        clients: how many there are in all.
+        federation: the clients in this process.
+        average: of all clients that train.
+        clients: the number of clients that train.
     """
     index, owner = samples_of(federation.train)
     values = federation.targets[index].double().reshape(len(index), -1)
@@ -149,13 +147,13 @@ def agree(
     *,
     like: Preparations | None = None,
 ) -> Agreement:
-    """What the clients of a federation and all others that train agree on.
+    """What all clients that train share to prepare their features.
 
     Args:
-        federation: the clients at hand.
-        average: asks all clients.
-        clients: how many there are in all.
-        like: has the categories and indicators already.
+        federation: the clients in this process.
+        average: of all clients that train.
+        clients: the number of clients that train.
+        like: preparations with the categories and indicators to use.
     """
     schema = _schema(federation)
     train = _training(federation)
@@ -191,9 +189,9 @@ def agree(
 
 
 def fit(federation: Federation, agreed: Agreement) -> Preparations:
-    """The preparation of every client, from its own training part and what is agreed.
+    """The preparation of every client, from its own training part and the agreement.
 
-    A column of which a client has no training value is filled with the agreed mean.
+    If a client has no training value in a column, the agreed mean fills its gaps.
     """
     schema = _schema(federation)
     train = _training(federation)
@@ -229,7 +227,7 @@ def fit(federation: Federation, agreed: Agreement) -> Preparations:
 
 
 def _gap_values(train: TrainingValues, agreed: Agreement) -> Float[Tensor, "n c"]:
-    """Each client's median or most frequent category of its training values."""
+    """(N, C) the median or most frequent category of each client's training values."""
     fill = agreed.mean.repeat(train.clients, 1)
     order = train.owner.argsort(stable=True)
     sizes = torch.bincount(train.owner, minlength=train.clients).tolist()
@@ -252,7 +250,7 @@ def _gap_values(train: TrainingValues, agreed: Agreement) -> Float[Tensor, "n c"
 
 
 def samples_of(part: Part) -> tuple[Tensor, Tensor]:
-    """The samples of a part, and the position of the client of each."""
+    """The samples of a part, and the position of each sample's client."""
     who = torch.arange(len(part.size))
     index, mask = part.rows(who)
     return index[mask], who.repeat_interleave(part.size)
@@ -271,7 +269,7 @@ def _schema(federation: Federation) -> Schema:
 
 
 def _words(schema: Schema) -> list[tuple[int, tuple[str, ...]]]:
-    """The columns of categories: their places and words."""
+    """The place and the words of each column of categories."""
     return [
         (j, column.categories)
         for j, column in enumerate(schema.columns)
@@ -280,20 +278,20 @@ def _words(schema: Schema) -> list[tuple[int, tuple[str, ...]]]:
 
 
 def _numbers_only(schema: Schema, values: Tensor, other: float) -> Tensor:
-    """The values of columns of numbers, and another one for columns of categories."""
+    """The values of columns of numbers, and `other` for columns of categories."""
     is_number = torch.tensor([column.categories is None for column in schema.columns])
     return torch.where(is_number, values, other)
 
 
 def _sound(scale: Tensor, mean: Tensor) -> Tensor:
-    """1 in place of the deviation of a constant, which is rounding or 0."""
+    """The deviations, with 1 for constants, whose deviation is 0 or rounding error."""
     return torch.where(scale > 1e-12 * mean.abs(), scale, 1.0)
 
 
 def _codes_like(
     schema: Schema, like: Preparations
 ) -> tuple[tuple[int, ...] | None, ...]:
-    """The raw codes of the categories that a preparation has."""
+    """The raw codes of the categories of a preparation."""
     return tuple(
         None
         if old.categories is None or new.categories is None
@@ -307,7 +305,7 @@ def _recode(
     schema: Schema,
     codes: tuple[tuple[int, ...] | None, ...],
 ) -> Float[Tensor, "m c"]:
-    """The raw values with new codes 0, 1, ... of these categories, -1 of others."""
+    """The raw values with codes 0, 1, ... for these categories and -1 for others."""
     found = raw.clone()
     for j, words in _words(schema):
         kept = codes[j]

@@ -1,4 +1,4 @@
-"""The problem on which nobody can do better than the lower bound of collaboration."""
+"""The hard problem that proves the lower bound for collaboration."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def hard_instance(
 ) -> Table:
     """Coins of hidden bias, one coordinate per sample: hard for every method.
 
-    A sample of client i shows coordinate k, uniform among `dimension`, and a coin of
-    chance 1/2 + delta_i alpha_k with signs alpha that all share. The first `twins`
-    clients have delta_i = delta, the others delta_i = delta - distance, or 0 if that
-    is less: then they know nothing of alpha. Use a linear model without bias.
+    A sample of client i shows a coordinate k, uniform among `dimension`, and a coin
+    that is 1 with probability 1/2 + delta_i alpha_k. All clients share the signs alpha.
+    The first `twins` clients have delta_i = delta. The others have delta_i = delta -
+    distance, or 0 if that is negative: then their samples tell nothing about alpha. Use
+    a linear model without bias.
 
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, proof of Theorem 8.1.
@@ -59,7 +60,7 @@ def hard_instance(
 
 
 class HardInstance(NamedTuple):
-    """Samples of a problem that is as hard as Theorem 8.1 says."""
+    """Samples of the hard problem of Theorem 8.1."""
 
     features: Float[Tensor, "n s d"]  # unit vectors e_k, k uniform
     targets: Float[Tensor, "n s"]  # of mean 1/2 + delta_i alpha_k
@@ -68,7 +69,7 @@ class HardInstance(NamedTuple):
 
 
 def tilts_of(distance: Float[Tensor, " n"], delta: float) -> Float[Tensor, " n"]:
-    """`delta_i = (delta - b_i1)_+`: what client i's samples tell of client 1's."""
+    """`delta_i = (delta - b_i1)_+`: how much client i's samples tell client 1."""
     number("delta", delta, above=0.0, at_most=0.5)
     return (delta - distance).clamp(min=0)
 
@@ -82,21 +83,21 @@ def hard_samples(
     samples: int,
     variance: float = 1.0,
 ) -> HardInstance:
-    """Samples of clients at these distances from the first, who is to be helped.
+    """Samples of clients at these distances from the first, which needs their help.
 
-    A sample shows one coordinate k of the mean 1/2 + delta_i alpha, with alpha in
-    {-1, 1}^d, as a coin of that chance: the loss is (x_k - coin)^2, mu = beta = 2 / d,
-    and f_i(x_j^*) - f_i(x_i^*) = (delta_i - delta_j)^2 <= b_ij^2. It cannot be learned
-    to a precision below delta^2 / 36 without finding most of alpha.
+    A sample shows one coordinate k, and a coin that is 1 with probability 1/2 + delta_i
+    alpha_k, with alpha in {-1, 1}^d. The loss is (x_k - coin)^2, so mu = beta = 2 / d
+    and f_i(x_j^*) - f_i(x_i^*) = (delta_i - delta_j)^2 <= b_ij^2. A loss below
+    delta^2 / 36 requires most of alpha.
 
     Args:
-        distance: b_i1, 0 for the first.
+        distance: b_i1, which is 0 for the first client.
         rng: draws alpha and the samples.
         delta: delta_1, at most 1/2.
         dimension: d.
         samples: of each client.
-        variance: about that of a target, at least 1: targets are kept with chance
-            1 / variance and multiplied by it.
+        variance: about that of a target, at least 1. A target is multiplied by it with
+            probability 1 / variance, and set to 0 otherwise.
     """
     integer("dimension", dimension, at_least=1)
     integer("samples", samples, at_least=1)

@@ -1,14 +1,14 @@
-"""The parts of every client: which samples train, validate and test, and what fits.
+"""The parts of every client: which samples train, validate and test.
 
-A client's parts depend on its own samples, its name and the seed, and on nothing else.
-A site that holds only its own rows draws the same parts, and the order of rows, clients
-and named columns does not matter:
+A client's parts depend only on its own samples, its name and the seed. So a site that
+holds only its own rows draws the same parts. The order of rows, clients and named
+columns does not matter either:
 
-    content_j = a number that the features and the target of sample j alone decide
+    content_j = a hash of the features and the target of sample j
     draw_j = mix(mix(content_j + stream of the client's name) + copies before j)
 
-and a client's samples are ranked by their draws. Samples with the same content are
-counted (0, 1, 2, ...), so that copies need not fall into the same part.
+The draws rank the samples of a client. Samples with the same content are numbered 0, 1,
+2, ..., so that copies may fall into different parts.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from .federation import Table, client_name, short_name
 FEWEST = 4
 
 _AT_ONCE = 2**18
-"""Words of 64 bits that are mixed in one pass, few enough for a cache."""
+"""The number of 64-bit words that are mixed in one pass; they fit into a cache."""
 
 _GAP = 0x7FF8 << 48
 """The word of a missing value: the bits of NaN."""
 
 
 def check_table(table: Table) -> None:
-    """Refuses data that no model can learn from, naming the first bad sample."""
+    """Refuses data that no model can use, and names the first bad sample."""
     one_of("task", table.task, OBJECTIVES)
     check_length(table, "features", table.features)
     for name, known in (("group", table.group), ("is_test", table.is_test)):
         if known is not None:
             check_length(table, name, known)
-    # Raw columns may have gaps, which are filled when they are prepared.
+    # Raw columns may have gaps, which preparation fills.
     finite("features", table.features.nan_to_num() if table.schema else table.features)
     finite("targets", table.targets)
     top = target_values(table.task, table.outputs) - 1
@@ -59,7 +59,7 @@ def check_table(table: Table) -> None:
 
 
 def check_length(table: Table, what: str, tensor: Tensor) -> None:
-    """Refuses a field that does not have one row per sample."""
+    """Refuses a field of a table that does not have one row per sample."""
     if len(tensor) != len(table.targets):
         raise InputError(
             f"`{what}` of `{table.name}` must have one row for each of the "
@@ -77,7 +77,7 @@ def classes_of(table: Table, purpose: str) -> tuple[Int[Tensor, " m"], int]:
 
 
 def check_room(table: Table, clients: int, min_size: int) -> None:
-    """Refuses more clients than the samples allow."""
+    """Refuses more clients than the number of samples allows."""
     integer("clients", clients, at_least=1)
     integer("min_size", min_size, at_least=FEWEST)
     if clients * min_size > len(table.targets):
@@ -95,7 +95,7 @@ def large_enough(
     min_size: int,
     names: Sequence[str] = (),
 ) -> Int[Tensor, " m"]:
-    """Returns `owner` if every client has at least `min_size` samples."""
+    """`owner`, if every client has at least `min_size` samples."""
     size = torch.bincount(owner[owner >= 0], minlength=clients)
     smallest = int(size.argmin())
     if int(size[smallest]) < min_size:
@@ -113,7 +113,7 @@ def too_small(
     min_size: int,
     is_test: Bool[Tensor, " m"] | None,
 ) -> dict[int, str]:
-    """Which clients have too few samples for all parts, and how many they have."""
+    """The clients with too few samples for all parts, each with the reason."""
     size = torch.bincount(owner[owner >= 0], minlength=clients)
     few = (size < min_size).nonzero()
     found = {int(k): several(int(size[k]), "sample") for k in few}
@@ -127,11 +127,11 @@ def too_small(
 
 
 def contents(table: Table) -> Int[Tensor, " m"]:
-    """A hash of each sample, which its features and its target alone decide.
+    """(M,) a hash of the features and the target of each sample.
 
-    Categories and classes count by their words and columns by their names, because
-    codes and places differ between files. Arrays have no names: their entries count by
-    their places.
+    It uses the words of categories and classes and the names of columns, because their
+    codes and places differ between files. Entries of arrays have no names: for these it
+    uses their places.
     """
     targets = (
         _as_words(table.targets, table.classes) if table.classes else table.targets
@@ -147,7 +147,7 @@ def contents(table: Table) -> Int[Tensor, " m"]:
 
 
 def _as_words(values: Tensor, categories: tuple[str, ...] | None) -> Tensor:
-    """Values as words of 64 bits: of the numbers, or of the categories of codes."""
+    """Values as 64-bit words: the bits of numbers, or the keys of categories."""
     gap = values.isnan()
     if categories is None:
         bits = (values.double() + 0.0).view(torch.int64)  # -0.0 + 0.0 is 0.0
@@ -157,9 +157,9 @@ def _as_words(values: Tensor, categories: tuple[str, ...] | None) -> Tensor:
 
 
 def _hash_rows(values: Tensor, *names: str) -> Tensor:
-    """The sum, modulo 2^64, of each row's words, mixed and times factors of their own.
+    """The sum over each row's 64-bit words of mix(word) * factor, modulo 2^64.
 
-    A row's words are its bytes, eight at a time.
+    A word is eight bytes of the row. Each place has a factor of its own.
     """
     flat = values.reshape(len(values), math.prod(values.shape[1:]))
     size = flat.shape[1] * flat.element_size()
@@ -172,7 +172,7 @@ def _hash_rows(values: Tensor, *names: str) -> Tensor:
         taken = some.contiguous().view(torch.uint8)
         taken = torch.nn.functional.pad(taken, (0, short)) if short else taken
         words = seeds.mix(taken.contiguous().view(torch.int64)).numpy()
-        # Products of arrays wrap around; those of tensors need not.
+        # Products of arrays wrap around, which tensors do not promise.
         pieces.append(torch.from_numpy(words @ factors))
     return torch.cat(pieces)
 
@@ -180,7 +180,7 @@ def _hash_rows(values: Tensor, *names: str) -> Tensor:
 def streams(
     clients: Iterable[int], names: Sequence[str], *purpose: int | str
 ) -> Int[Tensor, " n"]:
-    """The keys of streams for a purpose, by the names of the clients."""
+    """(N,) keys of random streams for a purpose, from the names of the clients."""
     keys = [seeds.key(*purpose, short_name(names, client)) for client in clients]
     return torch.tensor(keys, dtype=torch.int64)
 
@@ -188,14 +188,14 @@ def streams(
 def ranks(
     owner: Int[Tensor, " m"], content: Int[Tensor, " m"], streams: Int[Tensor, " n"]
 ) -> tuple[Tensor, Tensor]:
-    """For each sample its place in a random order of its client's, and how many.
+    """Each sample's place in a random order of its client's samples, and their number.
 
     Args:
         owner: the client of each sample, -1 for samples of nobody.
-        content: a number for each sample, equal for equal samples alone.
+        content: a number for each sample, the same only for equal samples.
         streams: the key of each client.
     """
-    # Samples of nobody count as those of a client before the first.
+    # Samples of nobody belong to an extra client before the first.
     sizes = torch.bincount(owner + 1)
     start = (sizes.cumsum(0) - sizes)[owner + 1]
     place = torch.arange(len(owner))
@@ -215,7 +215,7 @@ def ranks(
 
 
 def _by_owner(owner: Tensor, values: Tensor) -> Tensor:
-    """The samples in the order of their clients, and of each client by values."""
+    """The samples sorted by client, and by value within each client."""
     order = values.argsort(stable=True)
     return order[owner[order].argsort(stable=True)]
 
@@ -223,7 +223,7 @@ def _by_owner(owner: Tensor, values: Tensor) -> Tensor:
 def random_roles(
     owner: Tensor, content: Tensor, streams: Tensor, validation: float, test: float
 ) -> Tensor:
-    """Part of each sample, 0 train, 1 validation, 2 test, drawn for each client."""
+    """(M,) random parts of samples: 0 train, 1 validation, 2 test."""
     rank, size = ranks(owner, content, streams)
     tests = (test * size).round().clamp(min=1).minimum(size - 3)
     choices = _choices(validation, size).minimum(size - tests - 2)
@@ -239,7 +239,7 @@ def fixed_roles(
     validation: float,
     names: Sequence[str] = (),
 ) -> Tensor:
-    """Part of each sample, where the source says which are for testing."""
+    """(M,) parts of samples, where the source fixes the test part."""
     rest = torch.where(is_test, -1, owner)
     clients = int(owner.max()) + 1
     sizes = torch.bincount(rest[rest >= 0], minlength=clients)
@@ -255,7 +255,7 @@ def fixed_roles(
 
 
 def _choices(validation: float, size: Tensor) -> Tensor:
-    """How many samples of each client are to choose with: one at least, or none."""
+    """(M,) size of the validation part of each sample's client, at least 1 if any."""
     return (validation * size).round().clamp(min=1 if validation else 0)
 
 
@@ -266,7 +266,7 @@ def check_classes(
     min_classes: int,
     names: Sequence[str] = (),
 ) -> None:
-    """Refuses a client whose training part has too few classes."""
+    """Refuses clients whose training parts have too few classes."""
     integer("min_classes", min_classes, at_least=1)
     if min_classes == 1:
         return

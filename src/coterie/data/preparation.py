@@ -1,14 +1,14 @@
 """How raw columns become the features of a model: filled, scaled, one-hot.
 
-A raw value is a number (of a date: the day, counted from 1970-01-01), or the code of a
-category; NaN where it is missing. A number v becomes (v - mean) / scale, at most ten
-deviations from the mean. A category becomes one feature for each that training data
-have, and where asked one more feature says that a value was missing. What a client
-needs for that is a `Preparation`, plain numbers and words, which is a part of its
+A raw value is a number, or the code of a category; NaN if it is missing. A date is the
+number of days since 1970-01-01. A number v becomes (v - mean) / scale, at most ten
+deviations from the mean. A category becomes one feature for each category of training
+data. On request, one more feature says that a value was missing. A client's
+`Preparation` holds what this needs, as numbers and words. It is a part of the client's
 model: `module()` computes the features that the model was trained on.
 
-Quantities to predict are scaled, too, by the mean and deviation of all training data:
-a model predicts in deviations, and its `Unit` turns predictions into what people use.
+Quantities to predict are scaled, too, by the mean and deviation of all training data.
+A model predicts in deviations. Its `Unit` turns these into the unit of the data.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 SCALES = ("agreed", "client", "none")
-"""By what numbers features are scaled: of all clients, of each client, not at all."""
+"""Features are scaled by numbers of all clients, of each client, or not at all."""
 
 LIMIT = 10.0
-"""Deviations from the mean beyond which a number counts as this far away.
+"""The largest deviation from the mean of a scaled number.
 
-A nearly constant column can be hundreds of deviations away, and so would predictions.
+A value of a nearly constant column can be hundreds of deviations away. Predictions
+would be, too.
 """
 
 _AT_ONCE = 2**16
-"""Samples that are prepared in one pass."""
+"""The number of samples that are prepared in one pass."""
 
 
 class Column(NamedTuple):
@@ -38,13 +39,13 @@ class Column(NamedTuple):
 
     name: str
     categories: tuple[str, ...] | None = None  # None: numbers
-    truth: bool = False  # numbers that are true and false, 1 and 0
-    date: str = ""  # how dates are written, whose numbers are days
+    truth: bool = False  # whether 1 and 0 mean true and false
+    date: str = ""  # how dates are written, if it has dates
     gaps: tuple[str, ...] = ()  # words that stand for a missing number
 
 
 class Schema(NamedTuple):
-    """What the raw columns of a table are, and how they are to be prepared."""
+    """The raw columns of a table, and how to prepare them."""
 
     columns: tuple[Column, ...]
     scale: str = "agreed"  # one of SCALES
@@ -53,34 +54,34 @@ class Schema(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What a prediction of 0 and a deviation of 1 are, of each entry of a target."""
+    """The mean and deviation of each entry of a target, in the unit of the data."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
 
     def restore(self, values: Tensor) -> Float64[Tensor, "*shape"]:
-        """Predictions or targets (B,) or (B, k) in the unit of the data."""
+        """Scaled predictions or targets (B,) or (B, k) in the unit of the data."""
         mean, scale = torch.tensor(self, dtype=torch.float64, device=values.device)
         return values.double() * scale + mean
 
     def after(self, first: Unit) -> Unit:
-        """The unit of targets that were scaled by the first and then by this one."""
+        """The unit of targets that were scaled by `first` and then by this one."""
         mean, scale = torch.tensor(first, dtype=torch.float64)
         mine, factor = torch.tensor(self, dtype=torch.float64)
         moved, stretched = mean + scale * mine, scale * factor
         return Unit(tuple(moved.tolist()), tuple(stretched.tolist()))
 
     def standardise(self, values: Tensor) -> Float64[Tensor, "*shape"]:
-        """The opposite."""
+        """Targets in deviations from the mean, the inverse of `restore`."""
         mean, scale = torch.tensor(self, dtype=torch.float64, device=values.device)
         return (values.double() - mean) / scale
 
 
 class Wiring(NamedTuple):
-    """Which raw column each feature comes from, and how."""
+    """The raw column of each feature, and how it becomes the feature."""
 
     column: Int[Tensor, " f"]
-    code: Int[Tensor, " f"]  # of the category that it stands for, -1 otherwise
+    code: Int[Tensor, " f"]  # of its category, -1 if it is not one
     indicator: Bool[Tensor, " f"]  # whether it says that the value was missing
 
 
@@ -89,7 +90,7 @@ class Preparation(NamedTuple):
 
     columns: tuple[Column, ...]
     indicators: tuple[bool, ...]  # whether a feature says that a column was missing
-    fill: tuple[float, ...]  # in place of a missing number or code; -1: no category
+    fill: tuple[float, ...]  # for a missing number or code; -1: no category
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     unit: Unit | None = None  # of the targets; None: as they are
@@ -97,24 +98,19 @@ class Preparation(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the features are called."""
+        """The names of the features."""
         return feature_names(self.columns, self.indicators)
 
     def module(self) -> nn.Module:
-        """A module that makes features (B, F) of raw columns (B, C)."""
+        """A module that turns raw columns (B, C) into features (B, F)."""
         return PreparedFeatures(self)
 
     def plain(self) -> dict[str, Any]:
-        """The same in lists, words and numbers, as JSON holds them."""
-        return {
-            "columns": _plain_columns(self.columns, self.indicators),
-            **{key: list(getattr(self, key)) for key in ("fill", "mean", "scale")},
-            "unit": _plain_unit(self.unit),
-            "limit": self.limit,
-        }
+        """The preparation in lists, words and numbers, for JSON."""
+        return _plain(self, list(self.fill), list(self.mean), list(self.scale))
 
     def codes(self, column: int, words: Sequence[str | None]) -> Float[Tensor, " b"]:
-        """The codes of words in a column of categories: -1 unknown, NaN missing."""
+        """The codes of words in a column: -1 if unknown, NaN if missing."""
         known = self.columns[column].categories or ()
         place = {word: float(code) for code, word in enumerate(known)}
         values = [float("nan") if w is None else place.get(w, -1.0) for w in words]
@@ -122,17 +118,13 @@ class Preparation(NamedTuple):
 
 
 def preparation_of(plain: Mapping[str, Any]) -> Preparation:
-    """The preparation that `Preparation.plain` gave."""
+    """The preparation from what `Preparation.plain` returns."""
     columns, indicators = _columns_of(plain["columns"])
     fill, mean, scale = (
         tuple(map(float, plain[key])) for key in ("fill", "mean", "scale")
     )
     of_all = _unit_of(plain), _limit_of(plain)
     return Preparation(columns, indicators, fill, mean, scale, *of_all)
-
-
-def _plain_unit(unit: Unit | None) -> dict[str, list[float]] | None:
-    return None if unit is None else {k: list(v) for k, v in unit._asdict().items()}
 
 
 def _unit_of(plain: Mapping[str, Any]) -> Unit | None:
@@ -151,7 +143,7 @@ def _limit_of(plain: Mapping[str, Any]) -> float | None:
 
 
 class Preparations(NamedTuple):
-    """The preparations of all clients, by their identities; they share columns."""
+    """The preparations of all clients by identity; they share columns."""
 
     columns: tuple[Column, ...]
     indicators: tuple[bool, ...]
@@ -163,34 +155,27 @@ class Preparations(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the features are called."""
+        """The names of the features."""
         return feature_names(self.columns, self.indicators)
 
     def of(self, client: int) -> Preparation:
-        """That of the client of this identity."""
+        """The preparation of the client of this identity."""
         fill, mean, scale = (tuple(rows[client].tolist()) for rows in self.rows)
         given = self.columns, self.indicators
         return Preparation(*given, fill, mean, scale, self.unit, self.limit)
 
     @property
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What fills gaps, means and scales, a row for each client."""
+        """The fills, means and scales, each with a row per client."""
         return self.fill, self.mean, self.scale
 
     def plain(self) -> dict[str, Any]:
-        """The same in lists, words and numbers, as JSON holds them."""
-        return {
-            "columns": _plain_columns(self.columns, self.indicators),
-            "fill": self.fill.tolist(),
-            "mean": self.mean.tolist(),
-            "scale": self.scale.tolist(),
-            "unit": _plain_unit(self.unit),
-            "limit": self.limit,
-        }
+        """The preparations in lists, words and numbers, for JSON."""
+        return _plain(self, *(rows.tolist() for rows in self.rows))
 
 
 def preparations_of(plain: Mapping[str, Any]) -> Preparations:
-    """The preparations that `Preparations.plain` gave."""
+    """The preparations from what `Preparations.plain` returns."""
     columns, indicators = _columns_of(plain["columns"])
     fill, mean, scale = (
         torch.tensor(plain[key], dtype=torch.float64).reshape(-1, len(columns))
@@ -198,6 +183,22 @@ def preparations_of(plain: Mapping[str, Any]) -> Preparations:
     )
     of_all = _unit_of(plain), _limit_of(plain)
     return Preparations(columns, indicators, fill, mean, scale, *of_all)
+
+
+def _plain(
+    how: Preparation | Preparations, fill: list[Any], mean: list[Any], scale: list[Any]
+) -> dict[str, Any]:
+    unit = how.unit
+    return {
+        "columns": _plain_columns(how.columns, how.indicators),
+        "fill": fill,
+        "mean": mean,
+        "scale": scale,
+        "unit": None
+        if unit is None
+        else {k: list(v) for k, v in unit._asdict().items()},
+        "limit": how.limit,
+    }
 
 
 def _plain_columns(
@@ -243,7 +244,7 @@ def _columns_of(
 def feature_names(
     columns: Sequence[Column], indicators: Sequence[bool]
 ) -> tuple[str, ...]:
-    """What the features of these columns are called.
+    """The names of the features of these columns.
 
     >>> feature_names([Column("age"), Column("sex", ("f", "m"))], [True, False])
     ('age', 'age is missing', 'sex = f', 'sex = m')
@@ -259,7 +260,7 @@ def feature_names(
 
 
 def wiring_of(columns: Sequence[Column], indicators: Sequence[bool]) -> Wiring:
-    """Where each feature comes from, in the order of `feature_names`."""
+    """The raw column of each feature, in the order of `feature_names`."""
     wires: list[tuple[int, int, bool]] = []
     for place, (column, indicator) in enumerate(zip(columns, indicators, strict=True)):
         if column.categories is None:
@@ -284,7 +285,7 @@ def features_of(
     scale: Float[Tensor, "*b c"],
     limit: float | None,
 ) -> Float[Tensor, "b f"]:
-    """The features of raw values, prepared alike or each by numbers of its own."""
+    """The features of raw values, with numbers for all rows or for each row."""
     missing = raw.isnan()
     value = torch.where(missing, fill, raw)
     number = ((value - mean) / scale)[:, wiring.column]
@@ -299,7 +300,7 @@ def features_of(
 def prepare(
     raw: Float[Tensor, "m c"], owner: Int[Tensor, " m"], how: Preparations
 ) -> Float[Tensor, "m f"]:
-    """The features of all samples, each by the preparation of its owner."""
+    """The features of all samples, by the preparations of their owners."""
     wiring = wiring_of(how.columns, how.indicators)
     pieces = []
     for some, who in zip(raw.split(_AT_ONCE), owner.split(_AT_ONCE), strict=True):
@@ -310,7 +311,7 @@ def prepare(
 
 
 class PreparedFeatures(nn.Module):
-    """Makes features (B, F) of raw columns (B, C), as a preparation says."""
+    """Turns raw columns (B, C) into features (B, F), as a preparation says."""
 
     def __init__(self, how: Preparation) -> None:
         """Keeps the numbers of the preparation as buffers, in double precision."""
@@ -323,7 +324,7 @@ class PreparedFeatures(nn.Module):
         self.limit = how.limit
 
     def forward(self, raw: Tensor) -> Tensor:
-        """The features, in the precision of the raw values."""
+        """The features in the precision of the raw values."""
         wiring = Wiring(
             self.get_buffer("column"),
             self.get_buffer("code"),

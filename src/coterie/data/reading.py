@@ -1,7 +1,7 @@
-"""What is in a file: cells of tables, arrays of npz, checked as they come.
+"""Reads and checks the cells of tables and the arrays of npz files.
 
-Messages count rows as a person does who opens the file: the header of a CSV file is row
-1, rows of Parquet and npz count from 1.
+Messages count rows as people do: the header of a CSV file is row 1, and the first rows
+of Parquet and npz files are row 1.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MISSING = (
     *("", "NA", "N/A", "n/a", "NaN", "nan", "NaT", "null", "NULL", "?"),
     *("#N/A", "<NA>"),
 )
-"""Cells that say nothing."""
+"""Cells that count as empty."""
 
 _MOST_DEFLATED = 1040
-"""Deflating makes nothing more than so many times smaller."""
+"""Deflating makes data at most this many times smaller."""
 
 _FAULTS = (
     OSError,
@@ -59,9 +59,9 @@ _FAULTS = (
 
 
 def read_text(path: Path, asked: TextFormat) -> tuple[pd.DataFrame, TextFormat]:
-    """The cells of a CSV or TSV file as text, and how it is written.
+    """The cells of a CSV or TSV file as text, and the format of the file.
 
-    Its index counts rows, the header is row 1.
+    The index counts rows; the header is row 1.
     """
     text, encoding = decode_text(_bytes(path), path.name, asked.encoding)
     usual = "\t" if ".tsv" in path.suffixes else ","
@@ -93,7 +93,7 @@ def read_text(path: Path, asked: TextFormat) -> tuple[pd.DataFrame, TextFormat]:
 
 
 def _nonempty_rows(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """The rows that say something, if there are some."""
+    """The rows that are not empty; refuses a table without such rows."""
     frame = frame[~frame.isin(MISSING).all(axis=1)]
     if frame.empty:
         raise InputError(f"{path.name} has a header but no rows.")
@@ -101,7 +101,7 @@ def _nonempty_rows(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _bytes(path: Path) -> bytes:
-    """What a file holds, unpacked."""
+    """The bytes of a file, decompressed."""
     if path.suffix.lower() != ".gz":
         return path.read_bytes()
     try:
@@ -115,12 +115,12 @@ def _strip_cells(column: pd.Series) -> np.ndarray:
 
 
 def _header(path: Path, text: str, separator: str, first: int) -> list[str]:
-    """The names of the columns, if every row, from the first on, has as many cells."""
+    """The names of the columns; refuses a row with another number of cells."""
     names: list[str] = []
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     for number, row in enumerate(rows, first):
         names = names if number > first else [name.strip() for name in row]
-        # pandas would fill a row that is short, as if its cells were empty.
+        # pandas would fill a short row, as if its last cells were empty.
         if row and len(row) != len(names):
             raise InputError(
                 f"row {number} of {path.name} has {several(len(row), 'cell')}"
@@ -134,8 +134,8 @@ def _header(path: Path, text: str, separator: str, first: int) -> list[str]:
 def _name_columns(frame: pd.DataFrame, names: list[str], path: Path) -> pd.DataFrame:
     """The cells with the names of the columns.
 
-    A first column without a name that counts rows, as pandas and R write it, is left
-    out, and so are columns without a name that are empty.
+    Left out are empty columns without a name, and a first column without a name that
+    counts rows, as pandas and R write it.
     """
     if len(names) > 1 and all(map(_is_number, names)):
         raise InputError(
@@ -166,7 +166,7 @@ def _is_number(word: str) -> bool:
 
 
 def read_parquet(path: Path, asked: TextFormat) -> tuple[pd.DataFrame, TextFormat]:
-    """The columns of a Parquet file; its index counts rows from 1."""
+    """The columns of a Parquet file; the index counts rows from 1."""
     try:
         frame = pd.read_parquet(path, dtype_backend="numpy_nullable")
     except ImportError as error:
@@ -218,7 +218,7 @@ def read_excel(path: Path, asked: TextFormat) -> tuple[pd.DataFrame, TextFormat]
 
 
 def _as_text(value: Any) -> str:
-    """A cell as CSV would have it."""
+    """A cell as CSV writes it."""
     if value is None or pd.isna(value):
         return ""
     if isinstance(value, bool | np.bool_):
@@ -236,11 +236,11 @@ FRAMES: dict[str, Callable[[Path, TextFormat], tuple[pd.DataFrame, TextFormat]]]
     ".parquet": read_parquet,
     ".xlsx": read_excel,
 }
-"""Readers of tables, by how the name of a file ends."""
+"""Readers of tables, by the ending of the name of a file."""
 
 
 def ending_of(path: Path) -> str:
-    """How the name of a file ends, with what is before `.gz`.
+    """The ending of the name of a file, with what is before `.gz`.
 
     >>> ending_of(Path("a.b.CSV.gz")), ending_of(Path("a.b.csv"))
     ('.csv.gz', '.csv')
@@ -252,12 +252,12 @@ def ending_of(path: Path) -> str:
 def read_frame(
     path: Path, asked: TextFormat = UNKNOWN_FORMAT
 ) -> tuple[pd.DataFrame, TextFormat]:
-    """The cells of a table, with an index that counts rows, and how it is written."""
+    """The cells of a table, with an index that counts rows, and its format."""
     return FRAMES[ending_of(path)](path, asked)
 
 
 def _refuse_header(names: list[str], path: Path) -> None:
-    """Refuses columns without a name, and names of several columns, all at once."""
+    """Refuses columns without a name and columns with the same name, all at once."""
     if not names:
         raise InputError(f"{path.name} has no columns.")
     bare = [str(place) for place, name in enumerate(names, 1) if not name]
@@ -290,8 +290,8 @@ class Cells(NamedTuple):
     name: str
     text: np.ndarray  # as it is written
     missing: np.ndarray
-    numbers: np.ndarray | None  # NaN where there is none; None where there are none
-    row: np.ndarray  # as a person counts rows
+    numbers: np.ndarray | None  # NaN for other cells; None if no cell is a number
+    row: np.ndarray  # numbers of rows, as people count
     truth: bool = False  # whether all are true or false
 
 
@@ -301,7 +301,7 @@ def cells_of(column: pd.Series, path: Path, gaps: Sequence[str] = ()) -> Cells:
     Args:
         column: of a table that was read.
         path: of its file.
-        gaps: words that stand for a missing value among numbers.
+        gaps: words that mean a missing value among numbers.
     """
     name, row = str(column.name), column.index.to_numpy()
     missing, kind = column.isna().to_numpy(bool), column.dtype
@@ -333,7 +333,7 @@ def cells_of(column: pd.Series, path: Path, gaps: Sequence[str] = ()) -> Cells:
     there = bool(missing.all()) or not np.isnan(numbers).all()
     if gaps and there:
         missing = missing | np.isin(text, list(gaps))
-        numbers[missing] = np.nan  # also where a number stands for a gap
+        numbers[missing] = np.nan  # also if a number means a gap
     return Cells(name, text, missing, numbers if there else None, row)
 
 
@@ -344,7 +344,7 @@ def finite_numbers(
     gaps: bool = False,
     advice: str = "correct it, or leave the cell empty",
 ) -> np.ndarray:
-    """The values of a column, all of them finite in single precision.
+    """The values of a column; refuses values not finite in single precision.
 
     Args:
         cells: of the column.
@@ -369,7 +369,7 @@ def finite_numbers(
 def read_npz(
     path: Path, needed: Sequence[str] = ("features", "targets")
 ) -> dict[str, np.ndarray]:
-    """The arrays features, targets, client and is_test, one row per sample."""
+    """The arrays features, targets, client and is_test, with a row per sample."""
     try:
         arrays = _arrays(path)
     except _FAULTS as error:
@@ -389,7 +389,7 @@ def read_npz(
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file that we know, none larger than what the file holds."""
+    """The known arrays of a file; refuses one larger than what the file holds."""
     known = ("features", "targets", "client", "is_test")
     with zipfile.ZipFile(path) as archive:
         there = {
@@ -424,7 +424,7 @@ def _refuse_claim(name: str, file: Any, info: zipfile.ZipInfo) -> None:
 
 
 def _refuse_shapes(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Refuses arrays that do not have one row per sample, of the right dimensions."""
+    """Refuses arrays with wrong dimensions or without one row per sample."""
     rules = {
         "features": (2, 99, "rows and columns or more"),
         "targets": (1, 99, "one row per sample"),
@@ -454,7 +454,7 @@ def _refuse_shapes(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _finite(name: str, array: np.ndarray, path: Path) -> np.ndarray:
-    """The array, if it holds numbers of single precision, or words as targets."""
+    """The array, if it holds finite numbers, or words as targets."""
     if name == "targets" and array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "replace")
     if array.dtype.kind not in "biuf" and (name, array.dtype.kind) != ("targets", "U"):
@@ -467,8 +467,8 @@ def _finite(name: str, array: np.ndarray, path: Path) -> np.ndarray:
     if bad.any():
         row = np.argwhere(bad)[0][0] + 1
         raise InputError(
-            f"array {name!r} of {path.name} must be finite, but row {row} is not, in "
-            "single precision."
+            f"array {name!r} of {path.name} must be finite in single precision, but "
+            f"row {row} is not."
         )
     return array.astype(np.float64) if array.dtype.itemsize > 8 else array
 

@@ -1,8 +1,8 @@
-"""Who gets which samples: ways to divide a table among clients, by name.
+"""Splits: ways to divide a table among clients, by name.
 
-A split is `name(table, rng, *, options) -> Assignment`. None of them tries until it is
-lucky: each ends after a fixed amount of work, and every client has at least `min_size`
-samples by construction or the split is refused.
+A split is `name(table, rng, *, options) -> Assignment`. No split draws until it is
+lucky: each ends after a fixed amount of work. Every client has at least `min_size`
+samples, or the split is refused.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from .parts import (
 class Assignment(NamedTuple):
     """The client of every sample, and what is known about the clients."""
 
-    owner: Int[Tensor, " m"]  # -1 for samples that nobody gets
+    owner: Int[Tensor, " m"]  # -1 for samples of nobody
     clusters: Int[Tensor, " n"] | None = None
-    targets: Tensor | None = None  # (M,), where the split changes labels
+    targets: Tensor | None = None  # (M,), if the split changes labels
     optima: Float[Tensor, "n d"] | None = None
-    is_test: Bool[Tensor, " m"] | None = None  # where the source fixes the test part
-    names: tuple[str, ...] = ()  # of the clients, where they have some
-    left_out: tuple[str, ...] = ()  # who was too small, and why
+    is_test: Bool[Tensor, " m"] | None = None  # if the source fixes the test part
+    names: tuple[str, ...] = ()  # of the clients, if they have names
+    left_out: tuple[str, ...] = ()  # clients that were too small, and why
 
 
 def iid(
@@ -66,9 +66,9 @@ def size_skew(
     exponent: float = 1.0,
     min_size: int = 10,
 ) -> Assignment:
-    """Random shares of very different sizes: client i has about (i + 1)^-exponent.
+    """Random shares of different sizes, proportional to (i + 1)^-exponent.
 
-    What is left after everybody has `min_size` samples is divided by the law.
+    Every client first gets `min_size` samples; the law divides the rest.
     """
     check_room(table, clients, min_size)
     number("exponent", exponent, at_least=0)
@@ -91,9 +91,9 @@ def dirichlet(
 ) -> Assignment:
     """Each class is divided among the clients by a Dirichlet(alpha) law.
 
-    Small alpha: each class sits with few clients, and sizes differ widely. Clients
-    short of `min_size` then take samples, one by one, of the most frequent class of the
-    client that is largest at that moment.
+    With a small alpha, few clients have a class, and sizes differ widely. A client with
+    fewer than `min_size` samples then takes samples one by one. It takes them from the
+    largest client at that moment, of that client's most frequent class.
     """
     labels, classes = classes_of(table, "dirichlet")
     check_room(table, clients, min_size)
@@ -112,7 +112,7 @@ def shards(
     labels_per_client: int = 2,
     min_size: int = 10,
 ) -> Assignment:
-    """Samples sorted by label and cut into equal shards, a few shards per client.
+    """Samples are sorted by label and cut into equal shards, a few per client.
 
     McMahan et al., "Communication-efficient learning of deep networks from
     decentralized data", AISTATS 2017.
@@ -141,15 +141,15 @@ def label_clusters(
     clusters: int = 2,
     min_size: int = 10,
 ) -> Assignment:
-    """Client i sees only the labels of cluster i mod C, as many as others of it.
+    """Client i has labels of cluster i mod C only, and as many samples as others in it.
 
-    With two clusters, even clients have the lower half of the labels and odd ones the
-    upper half: Definition S1 of Philippenko, Le Bars, Scaman and Massoulié, "Adaptive
-    collaboration for online personalized distributed learning with heterogeneous
-    clients", 2025.
+    With two clusters, even clients have the lower half of the labels and odd clients
+    the upper half. This is Definition S1 of Philippenko, Le Bars, Scaman and Massoulié,
+    "Adaptive collaboration for online personalized distributed learning with
+    heterogeneous clients", 2025.
 
-    Differences: classes count from 0 and the lower group is 0 .. ceil(K/2) - 1; as
-    printed the groups are unequal and the last class does not exist.
+    Differences: classes count from 0, and the lower group is 0 .. ceil(K/2) - 1. As
+    printed, the groups are unequal and the last class does not exist.
     """
     labels, classes = classes_of(table, "label_clusters")
     check_room(table, clients, min_size)
@@ -170,8 +170,8 @@ def label_swap(
 ) -> Assignment:
     """Equal random shares, but odd clients call every class by the name of another.
 
-    The renaming is one random cycle through all classes, the same for all of them, so
-    what one cluster learns about labels is always wrong for the other.
+    One random cycle through all classes gives the new names to all odd clients. So the
+    labels that one cluster learns are always wrong for the other.
     """
     labels, classes = classes_of(table, "label_swap")
     if classes < 2:
@@ -197,13 +197,14 @@ def fallah(
     """Half the clients have all lower classes, the rest one lower and one upper class.
 
     Even clients have `a` images of each class of the lower half. Each odd client has
-    low * a images of one of these classes and 2 a of one class of the upper half;
-    the pairs go round, so that they are as different as possible. Fallah, Mokhtari and
-    Ozdaglar, "Personalized federated learning with theoretical guarantees", NeurIPS
-    2020, section 5; low=0 is their "different heterogeneity".
+    low * a images of one of these classes and 2 a images of one class of the upper
+    half. The pairs of classes go round, so that they are as different as possible.
 
-    Differences: `a` counts all images of a client, of which validation and test parts
-    are then cut; the paper divides the test set of the source separately.
+    Fallah, Mokhtari and Ozdaglar, "Personalized federated learning with theoretical
+    guarantees", NeurIPS 2020, section 5; low=0 is their "different heterogeneity".
+
+    Differences: `a` counts all images of a client, with its validation and test parts.
+    The paper divides the test set of the source separately.
     """
     labels, classes = classes_of(table, "fallah")
     if classes < 2:
@@ -244,8 +245,8 @@ def natural(
 ) -> Assignment:
     """The clients that the data come from, all of them or the first `clients`.
 
-    Those with fewer than `min_size` samples are left out by name, as long as two others
-    are there.
+    Clients with fewer than `min_size` samples are left out by name, if at least two
+    others remain.
     """
     if table.group is None:
         raise InputError(
@@ -273,7 +274,7 @@ def natural(
 
 
 def _leave_out_clients(given: Assignment, reasons: Mapping[int, str]) -> Assignment:
-    """The clients without some, unless too few are left, and who they are and why."""
+    """The assignment without these clients, if at least two others remain."""
     clients = int(given.owner.max()) + 1
     kept = [client for client in range(clients) if client not in reasons]
     if not reasons or len(kept) < 2:
@@ -316,15 +317,15 @@ def divide(
     min_classes: int = 1,
     **options: object,
 ) -> Federation:
-    """The federation that a split makes of a table.
+    """The federation that a split makes of a table, with raw columns prepared.
 
-    Every client has at least two training, one validation and one test sample; with
-    `validation=0`, nobody has validation samples. A test part that the source fixes is
-    used by the split `natural`, and validation is then a share of the rest; other
-    splits pool all samples. Raw columns are prepared.
+    Every client has at least two training samples, one validation sample and one test
+    sample. With `validation=0`, no client has validation samples. If the source fixes a
+    test part, the split `natural` uses it, and validation is a share of the rest. Other
+    splits pool all samples.
 
-    The order of the samples and of raw columns changes nothing, and the parts of a
-    client depend on its own samples, its name and the seed alone.
+    The order of the samples and of raw columns changes nothing. The parts of a client
+    depend only on its own samples, its name and the seed.
 
     Args:
         table: the data.
@@ -332,8 +333,8 @@ def divide(
         seed: names the random streams.
         validation: share of each client's samples to choose with; 0: none.
         test: share of each client's samples to report on.
-        max_samples: each client keeps at most so many samples, chosen at random.
-        min_classes: how many classes each training part must have.
+        max_samples: the most samples that a client keeps, chosen at random.
+        min_classes: the fewest classes that a training part may have.
         options: those of the split.
     """
     one_of("split.name", name, SPLITS)
@@ -366,7 +367,7 @@ def divide(
 
 
 def _note_left_out(made: Federation, left_out: tuple[str, ...]) -> Federation:
-    """The federation, with a note about who was left out."""
+    """The federation with a note about clients that were left out."""
     if not left_out:
         return made
     before = f"{made.note.rstrip('.')}; " if made.note else ""
@@ -381,7 +382,7 @@ def _assign(
     rng: torch.Generator,
     options: dict[str, object],
 ) -> Assignment:
-    """What a split gives of the samples in this order, for them as they stand."""
+    """The assignment of a split that sees the samples in this order."""
 
     def take_rows(fields: tuple[str, ...], rows: Tensor, of: Any) -> dict[str, Any]:
         found = {field: getattr(of, field) for field in fields}
@@ -397,7 +398,7 @@ def _assign(
 def _deal(
     samples: int, members: Int[Tensor, " c"], rng: torch.Generator
 ) -> Int[Tensor, " m"]:
-    """A random owner among `members` for each sample, in equal numbers."""
+    """(M,) random owners among `members`, each with as many samples."""
     owner = torch.empty(samples, dtype=torch.int64)
     order = torch.randperm(samples, generator=rng)
     owner[order] = members[torch.arange(samples) % len(members)]
@@ -405,7 +406,7 @@ def _deal(
 
 
 def _by_class(labels: Int[Tensor, " m"], rng: torch.Generator) -> Int[Tensor, " m"]:
-    """The samples sorted by class, in random order within each."""
+    """(M,) the samples sorted by class, in random order within a class."""
     order = torch.randperm(len(labels), generator=rng)
     return order[labels[order].argsort(stable=True)]
 
@@ -413,7 +414,7 @@ def _by_class(labels: Int[Tensor, " m"], rng: torch.Generator) -> Int[Tensor, " 
 def _deal_by_class(
     labels: Int[Tensor, " m"], counts: Int[Tensor, "k n"], rng: torch.Generator
 ) -> Int[Tensor, " m"]:
-    """Random owners such that client i has counts[k, i] samples of class k."""
+    """(M,) random owners such that client i has counts[k, i] samples of class k."""
     classes, clients = counts.shape
     total = torch.bincount(labels, minlength=classes)
     nobody = total - counts.sum(1)
@@ -446,7 +447,7 @@ def _dirichlet(
 def _counts(
     shares: Float[Tensor, "k n"], totals: Int[Tensor, " k"]
 ) -> Int[Tensor, "k n"]:
-    """Whole numbers near totals[k] * shares[k], which add up to totals[k]."""
+    """Whole numbers close to totals[k] * shares[k] that add up to totals[k]."""
     cuts = (shares.cumsum(1) * totals[:, None]).round().long()
     cuts[:, -1] = totals
     cuts = cuts.minimum(totals[:, None])
@@ -454,10 +455,11 @@ def _counts(
 
 
 def _top_up(counts: Int[Tensor, "k n"], min_size: int) -> Int[Tensor, "k n"]:
-    """The counts after clients short of samples took some from the largest.
+    """The counts after clients with too few samples took some from the largest client.
 
-    The largest is above the mean, hence above `min_size`, while anyone is below: so
-    each move helps, none harms, and the number of moves is the number missing.
+    While a client is below `min_size`, the largest is above the mean and so above
+    `min_size`. So each move helps one client and harms none, and the number of moves is
+    the number of missing samples.
     """
     table = counts.numpy().copy()
     size = table.sum(0)

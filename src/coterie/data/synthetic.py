@@ -1,8 +1,9 @@
-"""Federations with a known answer, drawn from a seed.
+"""Generated data sets whose best models are known.
 
-Client i belongs to cluster i mod C. Unless a set says otherwise, the centre c of its
-cluster is uniform in (-spread, spread)^d, and its best model is theta_i = c + variation
-* N(0, I_d). Values are in double precision, so that an error of 1e-30 can be measured.
+Client i belongs to cluster i mod C. Unless a data set says otherwise, the centre c of
+its cluster is uniform in (-spread, spread)^d, and its best model is theta_i = c +
+variation * N(0, I_d). Values have double precision, so that an error of 1e-30 can be
+measured.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _optima(
 def _normal(
     seed: int, purpose: str, clients: int, samples: int, dimension: int
 ) -> Float[Tensor, "n s d"]:
-    """Standard normal values of a stream of their own."""
+    """Standard normal values from a stream for this purpose."""
     rng = generator(seed, "synthetic", purpose)
     return torch.randn(clients, samples, dimension, generator=rng, dtype=torch.float64)
 
@@ -66,7 +67,7 @@ def regression_table(
     cluster: Int[Tensor, " n"],
     optima: Float[Tensor, "n d"],
 ) -> Table:
-    """A table for regression in which every client has s samples."""
+    """The table of a regression problem in which every client has s samples."""
     clients, samples = features.shape[:2]
     return Table(
         name,
@@ -122,11 +123,11 @@ def linear_thirds(
 ) -> Table:
     """Linear regression by thirds of unequal size: y = <x, theta_i> + noise * N(0, 1).
 
-    Client i belongs to third c = i mod 3. The entries of theta_i are drawn from
-    N(1 + c / 2, variation^2), those of its features from N(0, s^2) with s = 1 +
-    (c - 1) contrast. It has between `smallest` and `largest` samples, all numbers
-    equally likely, and `tests` more for testing. With fewer samples than dimensions
-    nobody can learn alone.
+    Client i belongs to third c = i mod 3. The entries of theta_i are N(1 + c / 2,
+    variation^2), and those of its features are N(0, s^2) with s = 1 + (c - 1) contrast.
+    It has between `smallest` and `largest` samples, all numbers equally likely, and
+    `tests` more for testing. With fewer samples than dimensions no client can learn
+    alone.
 
     Erickson and Johansson, "Personalized federated learning under model dissimilarity
     constraints", 2025, section 5.1, which leaves the deviations open.
@@ -210,8 +211,8 @@ def mean_estimation(
 ) -> Table:
     """Estimating the mean of each client: y = theta_i + noise * N(0, I_d).
 
-    The only feature is the constant 1 and there are d outputs, so the d weights of a
-    linear model without bias are the estimate itself.
+    The only feature is the constant 1, and there are d outputs. So the d weights of a
+    linear model without bias are the estimate.
     """
     number("noise", noise, at_least=0)
     theta, cluster = _optima(

@@ -1,7 +1,7 @@
-"""Who resembles whom, from data, before training.
+"""Similarity of clients before training, from their data.
 
-Distances between clients' data with standard errors (`distances`, `projected`,
-`transport`), and what they say about partners (`partners`, from the chosen `samples`).
+`distances`, `projected` and `transport` estimate distances between clients' data.
+`partners` turns distances into pairs and weights, and `samples` chooses the samples.
 """
 
 from .distances import Distances, mmd_distances, moment_distances

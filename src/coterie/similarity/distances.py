@@ -1,26 +1,26 @@
-"""How far apart the clients' data are, and how sure that is, from a few samples each.
+"""Distances between clients' data, with standard errors, from a few samples each.
 
-Every distance here is one between means, |E phi(z_i) - E phi(z_j)|^2, of something that
-a sample z is turned into: itself, its square z z', or the Gaussian kernel at z. The
-plain estimate |m_i - m_j|^2 is too large by the noise tr C_i / S_i + tr C_j / S_j of
-the means, which with few samples is more than the distance. With k(z, z') =
-<phi(z), phi(z')> ours leaves out what a sample has in common with itself,
+Every distance here is |E phi(z_i) - E phi(z_j)|^2, between means of a function phi of a
+sample z: z itself, its square z z', or the Gaussian kernel at z. The plain estimate
+|m_i - m_j|^2 is too large by the noise tr C_i / S_i + tr C_j / S_j of the means. With
+few samples, that is more than the distance. Ours leaves out the product of a sample
+with itself: with k(z, z') = <phi(z), phi(z')>,
 
     squared_ij = mean_{s != t} k(z_is, z_it) + mean_{s != t} k(z_js, z_jt)
                  - 2 mean_{s, t} k(z_is, z_jt),
 
-and is right on average; where two clients are equal it is negative half of the time.
-For d_ij = E phi(z_i) - E phi(z_j) and the covariances C_i of phi(z_i) its variance is
+It is unbiased. If two clients are equal, it is negative half of the time. For d_ij = E
+phi(z_i) - E phi(z_j) and the covariances C_i of phi(z_i), its variance is
 
     L + Q,   L = 4 d'C_i d / S_i + 4 d'C_j d / S_j,
              Q = 2 tr C_i^2 / S_i^2 + 2 tr C_j^2 / S_j^2 + 4 tr C_i C_j / (S_i S_j).
 
-`error` is its root. tr C^2 is estimated without bias from products of different
-samples (Chen, Zhang, Zhong, "Tests for high-dimensional covariance matrices", JASA
-2010), and tr C_i C_j is at most the root of tr C_i^2 tr C_j^2. L with estimates in
-place of d and C is L + 2 Q on average, so that Q is taken off once.
+`error` is its root. The estimate of tr C^2 from products of different samples is
+unbiased (Chen, Zhang, Zhong, "Tests for high-dimensional covariance matrices", JASA
+2010), and tr C_i C_j is at most the root of tr C_i^2 tr C_j^2. With estimates in place
+of d and C, L becomes L + 2 Q on average, so we subtract Q once.
 
-No table of pairs times dimensions is ever made; work is done in blocks of clients.
+Work is done in blocks of clients, without a table of pairs times dimensions.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from .. import checks
 from .samples import Samples
 
 _FEWEST = 4
-"""Samples of a client without which nobody can say how noisy its distances are."""
+"""The fewest samples of a client that tell how noisy its distances are."""
 
 _LEAN = 4
-"""So many samples is the mean noise of all clients worth beside a client's own."""
+"""The number of a client's samples that the mean noise of all clients counts as."""
 
 _BLOCK = 1e6
-"""Numbers in one block of work."""
+"""The number of values in one block of work."""
 
 Block = tuple[Tensor, Tensor, Tensor]
-"""Clients (c,), mean kernels of their samples with every client (c, l, n), and with
-each other (c, l, l)."""
+"""Clients (c,), mean kernels (c, l, n) of their samples with every client, and kernels
+(c, l, l) of a client's samples with each other."""
 
 
 class Distances(NamedTuple):
-    """Squared distances, right on average, and the standard error of each.
+    """Unbiased estimates of squared distances, and their standard errors.
 
     Both are 0 on the diagonal. An estimate can be negative.
     """
@@ -71,9 +71,9 @@ def from_halves(
     s^2 = tr S^2.
 
     Args:
-        cross: these products.
+        cross: the products.
         spread: s of each pair.
-        known: for which pairs there are products; the others have an infinite error.
+        known: whether a pair has a product; other pairs have an infinite error.
     """
     apart = ~torch.eye(len(cross), dtype=torch.bool, device=cross.device)
     variance = 2 * cross.clamp(min=0) * spread + spread.square()
@@ -86,15 +86,15 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
 
     Args:
         samples: of the clients.
-        order: 1 for means; 2 for second moments in Frobenius norm, which hold all that
-            linear regression needs to know where z is features and response.
+        order: 1 for means; 2 for second moments in Frobenius norm. These determine
+            linear regression if z is features and response.
     """
     check_samples(samples)
     checks.integer("order", order, at_least=1, at_most=2)
     if order == 1:
         return by_features(centre(samples), lambda z: z)
     n, size, d = samples.values.shape
-    # As features where that is less work than products of all samples with all.
+    # As features if that is less work than products of all pairs of samples.
     if d + 1 <= 2 * size and n * d * (d + 1) / 2 <= 40 * _BLOCK:
         return by_features(samples, squares_of)
     return _by_products(samples, lambda z, other: (z @ other.T).square_())
@@ -103,13 +103,13 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
 def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distances:
     """Squared maximum mean discrepancies with kernel exp(-|z - z'|^2 / (2 h^2)).
 
-    All samples meet all others: 10,000 samples in total take half a second on one core,
-    100,000 a hundred times that. `fourier_distances` is for those.
+    It compares all pairs of samples. 10,000 samples in total take half a second on one
+    core, and 100,000 take a hundred times that; use `fourier_distances` for these.
 
     Args:
         samples: of the clients.
-        bandwidth: h; None takes half of `median_distance`. A small one sees details,
-            such as which label belongs to which features, and needs more samples.
+        bandwidth: h; None takes half of `median_distance`. A small bandwidth shows
+            details, such as the labels of features, and needs more samples.
     """
     check_samples(samples)
     samples = centre(samples)
@@ -124,20 +124,22 @@ def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distan
 
 
 def median_distance(samples: Samples) -> float:
-    """The median distance of two samples, whoever's.
+    """The median distance between two samples of any clients.
 
-    Above 2,000 samples, the first few of every client stand for all of them.
+    With more than 2,000 samples, it uses the first few of every client.
     """
     n = len(samples.size)
     few = max(2, -(-2000 // n))
     some = samples.values[:, :few][samples.mask[:, :few]]
     some = some[:: max(1, len(some) // 4000)]
     median = float(torch.nn.functional.pdist(some.double()).median())
-    return median if median > 0 else 1.0  # most samples are the same: any scale
+    return (
+        median if median > 0 else 1.0
+    )  # most samples are the same, so any scale will do
 
 
 def bandwidth_of(samples: Samples, bandwidth: float | None) -> float:
-    """The bandwidth if one is given, or else half of the median distance."""
+    """The given bandwidth, or half of the median distance."""
     if bandwidth is None:
         return median_distance(samples) / 2
     return checks.number("bandwidth", bandwidth, above=0)
@@ -149,27 +151,27 @@ def check_samples(samples: Samples) -> None:
     if int(samples.size.min()) < _FEWEST:
         client = int(samples.size.argmin())
         raise checks.InputError(
-            f"`samples` must have {_FEWEST} of every client at least, "
+            f"`samples` must have at least {_FEWEST} of every client, "
             f"but client {client} has {int(samples.size[client])}."
         )
 
 
 def centre(samples: Samples) -> Samples:
-    """Less the mean of all samples: the same distances with smaller rounding."""
+    """The samples minus their mean: the same distances with less rounding error."""
     mask = samples.mask[..., None]
     mean = (samples.values * mask).sum((0, 1)) / samples.size.sum()
     return samples._replace(values=(samples.values - mean) * mask)
 
 
 def squares_of(z: Float[Tensor, "*n l d"]) -> Float[Tensor, "*n l p"]:
-    """Products of two entries, each pair once: inner products of z z' and y y'."""
+    """Products of two entries of z, whose inner products are those of z z' and y y'."""
     row, column = torch.triu_indices(z.shape[-1], z.shape[-1], device=z.device)
     twice = (2 - (row == column).to(z)).sqrt()  # off the diagonal
     return z[..., row] * z[..., column] * twice
 
 
 def _blocks(clients: int, each: float) -> Iterator[Tensor]:
-    """All clients, so many at a time as fit into one block."""
+    """The clients, in groups that fit into a block of work."""
     yield from torch.arange(clients).split(max(1, int(_BLOCK / each)))
 
 
@@ -201,7 +203,7 @@ def by_features(
 def _by_products(
     samples: Samples, kernel: Callable[[Tensor, Tensor], Tensor]
 ) -> Distances:
-    """Distances for a kernel that takes all samples in pairs."""
+    """Distances for a kernel of pairs of samples."""
     n, size, _ = samples.values.shape
     everybody = samples.values.flatten(0, 1)
     share = samples.mask / samples.size[:, None].to(everybody)
@@ -217,7 +219,7 @@ def _by_products(
 
 
 def _estimate(samples: Samples, blocks: Iterator[Block]) -> Distances:
-    """The formulas of the module, from the kernels of blocks of clients."""
+    """The distances by the formulas of the module, from blocks of kernels."""
     n, count = len(samples.size), samples.size.to(samples.values)
     product, linear = samples.values.new_zeros(2, n, n)
     own_product, power = samples.values.new_zeros(2, n)
@@ -226,7 +228,7 @@ def _estimate(samples: Samples, blocks: Iterator[Block]) -> Distances:
         own.diagonal(dim1=1, dim2=2).zero_()
         own *= mask[:, :, None] * mask[:, None]
         others = own.sum(2) / (size - 1)
-        # How much nearer each sample is to its own client than to any other.
+        # How much closer each sample is to its own client than to another.
         nearer = reach.neg_().add_(others[..., None])
         nearer[torch.arange(len(who)), :, who] = 0
         share = (mask / size)[:, None]  # (c, 1, l)
@@ -237,7 +239,7 @@ def _estimate(samples: Samples, blocks: Iterator[Block]) -> Distances:
         linear[who] = 4 * (square - mean.square()).clamp(min=0) / (size - 1)
         power[who] = _power(own, size[:, 0])
     squared = own_product[:, None] + own_product - product - product.T
-    # A client's own estimate is worth its samples, less what the means take away.
+    # The weight of a client's estimate is its samples minus those that means use up.
     worth = count - _FEWEST + 1
     power = ((worth * power + _LEAN * power.mean()) / (worth + _LEAN)).clamp(min=0)
     single = power.sqrt() / (count * (count - 1)).sqrt()

@@ -1,18 +1,18 @@
-"""Who should learn with whom, found before training from a few samples of each client.
+"""Partners: which clients should learn together, before training, from a few samples.
 
     1. `split_for_partners` of `samples` takes S training samples of every client;
-    2. a function of `distances` or `projected` says how far apart clients are, and how
-       sure that is;
-    3. `classify_pairs` says which pairs are near, which are far, and which are open;
-    4. `weights_from` makes weights, an ingredient of many algorithms.
+    2. a function of `distances` or `projected` estimates distances between clients and
+       their standard errors;
+    3. `classify_pairs` says which pairs are near, far or undecided;
+    4. `weights_from` returns weights, an ingredient of many algorithms.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, section 8.6, hal tel-04877971.
 
-Differences: the noise of estimates is removed before they meet a threshold, so that the
-threshold is about the distance itself; pairs that the samples cannot decide are told
-apart from those that they can.
+Differences: we remove the noise of estimates before we compare them with a threshold,
+so that the threshold is for the distance itself. Pairs that the samples cannot decide
+are marked.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .samples import Samples, samples_of, split_for_partners
 NEAR, UNDECIDED, FAR = 1, 0, -1
 
 _EXACT = 10_000
-"""So many samples in total are compared one by one; more go by frequencies."""
+"""With more samples in total, random frequencies replace pairs of samples."""
 
 
 def _moments(samples: Samples) -> Distances:
-    """Distances of first and second moments: those of samples with a 1 before them."""
+    """Distances of first and second moments: samples get a 1 as their first entry."""
     one = samples.mask[..., None].to(samples.values)
     return moment_distances(
         samples._replace(values=torch.cat([one, samples.values], 2)), order=2
@@ -45,7 +45,7 @@ def _moments(samples: Samples) -> Distances:
 
 
 def _discrepancy(samples: Samples) -> Distances:
-    """Maximum mean discrepancies, in the way that suits the number of samples."""
+    """Maximum mean discrepancies, with the method for this number of samples."""
     few = samples.mask.numel() <= _EXACT
     return mmd_distances(samples) if few else fourier_distances(samples)
 
@@ -56,28 +56,28 @@ ESTIMATES: dict[str, Callable[[Samples], Distances]] = {
     "mmd": _discrepancy,
     "sliced": sliced_distances,
 }
-"""Distances from samples, by the names that studies use."""
+"""Functions from samples to distances, by the names that studies use."""
 
 
 def classify_pairs(
     distances: Distances, threshold: float, *, confidence: float = 0.95
 ) -> Int[Tensor, "n n"]:
-    """NEAR (1), FAR (-1) or UNDECIDED (0) for every pair; everybody is near to itself.
+    """NEAR (1), FAR (-1) or UNDECIDED (0) for every pair; a client is near itself.
 
-    A pair is near if its distance is at most the threshold with that confidence, far if
-    it is more with that confidence.
+    A pair is near if its distance is at most the threshold with this confidence, and
+    far if it is larger with this confidence.
 
     Args:
         distances: squared, with their errors.
         threshold: u, for squared distances.
-        confidence: of one verdict, from 0.5, where nothing is open, to below 1. Among
-            1,000 pairs that lie at the threshold, 0.95 leaves 50 wrong near.
+        confidence: of one verdict, from 0.5, where every pair is decided, to below 1.
+            Of 1,000 pairs at the threshold, 0.95 calls 50 near by mistake.
     """
     checks.number("threshold", threshold, at_least=0)
     checks.number("confidence", confidence, at_least=0.5, below=1)
     squared, error = distances
     margin = float(torch.special.ndtri(torch.tensor(confidence, dtype=torch.float64)))
-    # Asked for apart, since 0 times an infinite error is no number.
+    # Infinite errors are handled apart, because 0 times infinity is NaN.
     width = torch.where(error.isinf(), torch.inf, margin * error.nan_to_num(posinf=0))
     near = squared + width <= threshold
     near |= torch.eye(len(squared), dtype=torch.bool, device=squared.device)
@@ -86,14 +86,14 @@ def classify_pairs(
 
 
 def gap_threshold(distances: Distances, *, factor: float = 1.5) -> float:
-    """A threshold for squared distances, in the middle of the widest gap among them.
+    """A threshold for squared distances, in the middle of their widest gap.
 
-    Distances below 2.5 standard errors of the surest pairs are noise and count as this
-    floor; the gap is then the largest ratio of neighbours.
+    Distances below a floor, 2.5 standard errors of the surest pairs, are noise and
+    count as the floor. The gap is the largest ratio of consecutive distances.
 
     Raises:
-        InputError: where distances show no gap of that factor, be it that they go on
-            without one, or that all are noise, behind which smaller ones may hide.
+        InputError: if no ratio reaches `factor`. Then there is no gap, or noise may
+            hide it.
     """
     apart = ~torch.eye(len(distances.squared), dtype=torch.bool)
     apart = apart.to(distances.squared.device) & distances.error.isfinite()
@@ -106,9 +106,9 @@ def gap_threshold(distances: Distances, *, factor: float = 1.5) -> float:
     place = int(ratio.argmax())
     if float(ratio[place]) < factor:
         raise checks.InputError(
-            f"squared distances have no gap: up to {float(floor):.3g} is noise, the "
-            f"largest is {float(rising[-1]):.3g}, and nowhere between is one "
-            f"{factor:g} times the one before; use more samples or give a threshold."
+            f"squared distances have no gap: none between {float(floor):.3g} (noise) "
+            f"and {float(rising[-1]):.3g} (the largest) is {factor:g} times the one "
+            "before; use more samples or give a threshold."
         )
     return float(rising[place] * rising[place + 1]) ** 0.5
 
@@ -120,14 +120,14 @@ def weights_from(
     confidence: float = 0.95,
     undecided_is_near: bool = False,
 ) -> Float[Tensor, "n n"]:
-    """Uniform weights over oneself and all who are near; rows sum to 1.
+    """Uniform weights of each client over itself and all near clients; rows sum to 1.
 
     Args:
         distances: squared, with their errors.
         threshold: for squared distances; None takes `gap_threshold`.
         confidence: see `classify_pairs`.
-        undecided_is_near: whether open pairs learn together; if not, too few samples
-            make clients train alone.
+        undecided_is_near: whether undecided pairs learn together. If not, clients with
+            too few samples train alone.
     """
     if threshold is None:
         threshold = gap_threshold(distances)
@@ -139,13 +139,13 @@ def weights_from(
 def estimated_weights(
     name: str, federation: Federation, samples: int, threshold: float | None = None
 ) -> Float[Tensor, "n n"]:
-    """Weights from S training samples of every client, which stay in training.
+    """Weights from S training samples of every client, which also train.
 
     Args:
-        name: one of `ESTIMATES`; with `unlabelled_` before it, from features only.
-        federation: whose data.
+        name: one of `ESTIMATES`; the prefix `unlabelled_` uses features only.
+        federation: the clients.
         samples: S.
-        threshold: for squared distances; None looks for a gap.
+        threshold: for squared distances; None takes `gap_threshold`.
     """
     plain = name.removeprefix("unlabelled_")
     chosen, _ = split_for_partners(federation, samples)

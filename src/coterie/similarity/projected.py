@@ -1,9 +1,8 @@
-"""Distances of the clients' data along random directions, and by optimal transport.
+"""Distances between clients' data by random frequencies and random directions.
 
 `fourier_distances` is the maximum mean discrepancy by random frequencies, and
-`sliced_distances` the sliced Wasserstein distance. Both turn samples into features and
-are estimated as in `distances`: right on average, with an error. `exact_wasserstein`
-solves the transport problem of every pair, for a few clients and few dimensions.
+`sliced_distances` is the sliced Wasserstein distance. Both turn samples into features
+and are estimated as in `distances`, without bias and with a standard error.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ def fourier_distances(
     frequencies: int = 256,
     seed: int = 0,
 ) -> Distances:
-    """`mmd_distances` from random frequencies, in a time linear in the samples.
+    """`mmd_distances` from random frequencies, in time linear in the samples.
 
     The discrepancy is the mean of |E e^{iwz_i} - E e^{iwz_j}|^2 over normal w of
     variance 1 / h^2 (Rahimi, Recht, "Random features for large-scale kernel machines",
-    NeurIPS 2007). Estimates stay right on average, and the error says what the drawing
-    of frequencies adds.
+    NeurIPS 2007). Estimates stay unbiased, and the error includes that of the random
+    frequencies.
     """
     check_samples(samples)
     checks.integer("frequencies", frequencies, at_least=2)
@@ -65,17 +64,17 @@ def sliced_distances(
     """Squared sliced Wasserstein-2 distances: a mean over directions on the sphere.
 
     In one dimension it is the distance of quantile functions, int (F_i^-1 - F_j^-1)^2.
-    Each client divides its samples into folds; the quantile functions of a fold, in all
-    directions and on a common grid, are one vector, and the distance is that of the
-    means of these vectors, as in `moment_distances`. It is right on average for clients
-    that are equal and have equally many samples, and for others as folds grow. The
-    error is that of the samples, for the directions as they were drawn. In one
-    dimension there is one direction, and nothing is drawn.
+    Each client divides its samples into folds. The quantile functions of a fold, in all
+    directions and on a common grid, are one vector. The distance is that of the means
+    of these vectors, as in `moment_distances`. It is unbiased for equal clients with
+    the same number of samples, and for others as folds grow. The error is that of the
+    samples, for these directions. In one dimension there is one direction, and nothing
+    is random.
 
     Args:
         samples: of the clients.
-        projections: how many directions.
-        folds: parts of a client's samples, of two samples at least.
+        projections: the number of directions.
+        folds: the number of parts of a client's samples, of at least two samples each.
         seed: names the stream of directions.
     """
     check_samples(samples)
@@ -84,7 +83,7 @@ def sliced_distances(
     least = int(samples.size.min())
     if least < 2 * folds:
         raise checks.InputError(
-            f"`samples` must have {2 * folds} of every client at least for {folds} "
+            f"`samples` must have at least {2 * folds} of every client for {folds} "
             f"folds, but client {int(samples.size.argmin())} has {least}."
         )
     quantiles = _quantiles(samples, _directions(samples, projections, seed), folds)
@@ -105,7 +104,7 @@ def _directions(samples: Samples, projections: int, seed: int) -> Tensor:
 def _quantiles(
     samples: Samples, directions: Float[Tensor, "d p"], folds: int
 ) -> Float[Tensor, "n f q"]:
-    """Quantile functions of every fold, scaled so that squares are means over both."""
+    """Quantile functions of every fold, scaled so that squared norms are means."""
     n, most, _ = samples.values.shape
     each = samples.size // folds  # (N,) samples of a fold
     grid = int(each.max())
@@ -125,7 +124,7 @@ def _quantiles(
 
 
 def _variance_over_frequencies(means: Float[Tensor, "2 n r"]) -> Tensor:
-    """(N, N) variance over w of |a_i(w) - a_j(w)|^2 for a = cosines + i sines."""
+    """(N, N) variance over w of |a_i(w) - a_j(w)|^2, with a = cosines + i sines."""
     cosine, sine = means
     size = means.square().sum(0)  # |a|^2
     total = size.sum(1)

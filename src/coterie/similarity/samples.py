@@ -1,4 +1,4 @@
-"""The samples of clients, and which of them choose partners and which train."""
+"""The samples of clients, divided into those that choose partners and that train."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..seeds import bits, key
 
 
 class Samples(NamedTuple):
-    """The samples of N clients: the first size[i] of row i, and zeros behind them."""
+    """The samples of N clients: the first size[i] of row i; zeros follow."""
 
     values: Float[Tensor, "n l d"]
     size: Int[Tensor, " n"]
 
     @property
     def mask(self) -> Tensor:
-        """(N, L) True where there is a sample."""
+        """(N, L) whether there is a sample."""
         place = torch.arange(self.values.shape[1], device=self.size.device)
         return place < self.size[:, None]
 
@@ -31,15 +31,15 @@ class Samples(NamedTuple):
 def split_for_partners(
     federation: Federation, samples: int, *, seed: int = 0
 ) -> tuple[Federation, Federation]:
-    """The federation twice: its training parts of S samples, and of all the others.
+    """The federation with S training samples per client, and with all the others.
 
-    The first is for choosing partners, the second for training. A sample that serves
-    both makes partners seem nearer than they are (Theorem 8.4 does not allow it).
+    The first is for choosing partners and the second for training. A sample in both
+    makes partners seem closer than they are (Theorem 8.4 does not allow it).
 
     Args:
         federation: to divide.
-        samples: S, so many training samples of every client, drawn at random.
-        seed: names the stream of the draws, in which every client has its own.
+        samples: S, the number of random training samples of every client.
+        seed: names the random stream of each client.
     """
     index, mask = _shuffle(federation, seed)
     checks.integer("samples", samples, at_least=1)
@@ -49,7 +49,7 @@ def split_for_partners(
         raise checks.InputError(
             f"`samples` must leave every client something to train on, but "
             f"{federation.name_of(int(few[0]))} has {int(size[few[0]])} training "
-            f"samples, and {samples} are asked for."
+            f"samples, got {samples}."
         )
     chosen = index[:, :samples]
     start = torch.arange(len(size), device=size.device) * samples
@@ -62,14 +62,14 @@ def split_for_partners(
 def deal_samples(
     federation: Federation, parts: int, *, seed: int = 0
 ) -> list[Federation]:
-    """The federation several times, every client's training samples dealt out.
+    """Federations among which the training samples of every client are divided.
 
-    Sizes of a client's parts differ by at most one.
+    The sizes of a client's parts differ by at most one.
 
     Args:
         federation: to divide.
-        parts: how many; every client must have at least so many training samples.
-        seed: names the stream of the draws, in which every client has its own.
+        parts: their number, at most the training samples of any client.
+        seed: names the random stream of each client.
     """
     size = federation.train.size
     few = (size < checks.integer("parts", parts, at_least=1)).nonzero()[:, 0]
@@ -89,7 +89,7 @@ def deal_samples(
 
 
 def _shuffle(federation: Federation, seed: int) -> tuple[Tensor, Tensor]:
-    """(N, L) each client's training samples in random order, and a mask of them."""
+    """(N, L) each client's training samples in random order, and their mask."""
     everybody = torch.arange(len(federation), device=federation.train.size.device)
     index, mask = federation.train.rows(everybody)
     order = bits(key(seed, "partners"), federation.clients, index.shape[1])
@@ -102,15 +102,15 @@ def samples_of(
 ) -> Samples:
     """The training samples of every client: features followed by the response.
 
-    The response is one column for each class, 1 for the right one, or the numbers
-    themselves. Features count as they are: bring them to a common scale first.
+    The response is a column for each class, 1 for the right one, or the numbers
+    themselves. Features are not scaled: bring them to a common scale first.
 
     Args:
-        federation: whose data.
-        labelled: False takes features only (weak supervision). That costs no label, but
-            cannot see clients who differ only in how they label the same features.
-        scale: the response is multiplied by it; None takes the one with which response
-            and features have the same variance in total.
+        federation: the clients.
+        labelled: False takes features only (weak supervision). That needs no label, but
+            cannot distinguish clients that label the same features differently.
+        scale: a factor for the response; None makes the total variances of response and
+            features equal.
     """
     index, mask = _shuffle(federation, seed=0)
     values = federation.features[index].flatten(2)

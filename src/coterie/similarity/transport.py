@@ -1,22 +1,23 @@
-"""How different the data of two clients are, from one optimal transport plan each.
+"""Dissimilarities of clients' data, from one optimal transport plan per client.
 
-A reference data set D_0 of N0 samples is known to all. Client i computes the optimal
-transport plan pi_i (N0, n_i) between it and its own data D_i, both with equal masses,
-and from it
+All clients know a reference data set D_0 of N0 samples. Client i computes the optimal
+transport plan pi_i (N0, n_i) between it and its own data D_i, both with equal masses.
+It computes
 
     M_i = N0 pi_i D_i,   Phi_i = (M_i - D_0) / sqrt(N0),
 
-so that row r of M_i is where sample r of the reference goes, on average. Only Phi_i
-leaves the client. The dissimilarity of two clients is the sum of absolute differences
+where row r of M_i is the mean place to which sample r of the reference moves. Only
+Phi_i leaves the client. The dissimilarity of two clients is
 
-    D_ik = |Phi_i - Phi_k|_1.
+    D_ik = |Phi_i - Phi_k|_1,
 
-It is a metric on embeddings, and 0 for equal data. It compares with the 1-Wasserstein
-distance, but for a factor: in one dimension and with n_i = N0 samples,
-D_ik = sqrt(N0) W_1(i, k) exactly.
+the sum of absolute differences. It is a metric on embeddings, and 0 for equal data. It
+is comparable with the 1-Wasserstein distance, up to a factor: in one dimension and with
+n_i = N0 samples, D_ik = sqrt(N0) W_1(i, k) exactly.
 
-A sample is its features followed by its response: a number or several for regression,
-one column for each class, 1 for the right one, for classification.
+A sample is its features followed by its response. For regression the response is one
+or several numbers. For classification it is a column for each class, 1 for the right
+one.
 
 References:
     Erickson, Johansson, "Personalized federated learning under model dissimilarity
@@ -26,12 +27,12 @@ References:
     Elhussein, Gürsoy, "A universal metric of dataset similarity for cross-silo
     federated learning", 2024, arXiv 2404.18773 (cosine and Hellinger).
 
-Differences: the paper leaves the reference distribution open. Ours is independent of
-anybody's data: normal features of standard deviation 0.1, and a response that is
-uniform over the classes or standard normal. Features lie close together so that a
-sample is moved within its class where that is possible. Among plans of equal cost, of
-which there are many where data lie on a line, we take the one of least squared cost:
-equal data in another order must not differ.
+Differences: the paper leaves the reference distribution open. Ours does not depend on
+any client's data: normal features of standard deviation 0.1, and a response that is
+uniform over the classes or standard normal. Features are close together, so that a
+sample moves within its class if that is possible. If data lie on a line, many plans
+have the same cost. We take the one with the least squared cost, so that equal data in
+another order do not differ.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ from ..models import OBJECTIVES, target_values
 from ..seeds import below, generator, key
 
 Cost = Callable[[Tensor, Tensor], Tensor]
-"""From samples (a, d) and (b, d) to the costs (a, b) of moving one to the other."""
+"""A function from samples (a, d) and (b, d) to costs (a, b) of a move between them."""
 
 _SPREAD = 0.1
 """Standard deviation of the features of the reference."""
 
 _TIE = 1e-6
-"""Weight of the squared cost, relative to the largest cost, which breaks ties."""
+"""The weight of squared costs, relative to the largest cost; it breaks ties."""
 
 
 def euclidean(
     first: Float[Tensor, "a d"], second: Float[Tensor, "b d"]
 ) -> Float[Tensor, "a b"]:
-    """The distance of features and response together."""
-    mode = "donot_use_mm_for_euclid_dist"  # whose rounding is that of squares
+    """Euclidean distances of features and response together."""
+    mode = "donot_use_mm_for_euclid_dist"  # the other mode rounds like squares
     return torch.cdist(first, second, compute_mode=mode)
 
 
@@ -70,10 +71,10 @@ def cosine_hellinger(features: int) -> Cost:
 
     Responses are probabilities of classes, and their Hellinger distance is
     |sqrt(p) - sqrt(q)|_2 / sqrt(2), from 0 to 1. A vector of zeros is orthogonal to
-    all.
+    every vector.
 
     Args:
-        features: how many columns are features; the others are the response.
+        features: the number of columns of features; the others are the response.
     """
 
     def cost(first: Tensor, second: Tensor) -> Tensor:
@@ -90,7 +91,7 @@ def cosine_hellinger(features: int) -> Cost:
 def embedding(
     reference: Float[Tensor, "r d"], data: Float[Tensor, "m d"], cost: Cost = euclidean
 ) -> Float[Tensor, "r d"]:
-    """Phi of one client: where the optimal plan moves the reference, less itself."""
+    """Phi of one client: how the optimal plan moves the reference."""
     try:
         import ot
     except ImportError as error:
@@ -107,7 +108,7 @@ def embedding(
 
 
 def embedding_distances(phi: Float[Tensor, "n r d"]) -> Float[Tensor, "n n"]:
-    """The sums of absolute differences between embeddings, pair by pair."""
+    """(N, N) sums of absolute differences between embeddings."""
     rows = phi.flatten(1)
     distance = torch.cdist(rows, rows, p=1.0)
     return (distance + distance.T) / 2
@@ -117,9 +118,9 @@ def client_rows(federation: Federation, client: int, most: int = 0) -> Tensor:
     """A client's training data as rows (m, d) of features and response.
 
     Args:
-        federation: whose data.
+        federation: the clients.
         client: its position.
-        most: a larger client takes so many of its samples at random; 0 takes all.
+        most: the most samples to take, at random; 0 takes all.
     """
     index, start, size = federation.train
     mine = index[start[client] : start[client] + size[client]]
@@ -140,7 +141,7 @@ def client_rows(federation: Federation, client: int, most: int = 0) -> Tensor:
 
 
 def class_count(federation: Federation) -> int:
-    """How many classes a response can have; 0 where it is no class."""
+    """The number of classes of a response; 0 if it is not a class."""
     if not OBJECTIVES[federation.task].labelled:
         return 0
     return target_values(federation.task, federation.outputs)
@@ -149,7 +150,7 @@ def class_count(federation: Federation) -> int:
 def reference_samples(
     size: int, features: int, responses: int, *, classes: bool
 ) -> Float[Tensor, "r d"]:
-    """The reference data: normal features, and a class or a normal response."""
+    """The reference data: normal features, and a random class or normal response."""
     rng = generator("transport", "reference")
     values = torch.randn(size, features, generator=rng, dtype=torch.float64)
     if classes:
@@ -163,19 +164,19 @@ def reference_samples(
 def dissimilarities(
     federation: Federation, *, size: int = 100, most: int = 0, cosine: bool = False
 ) -> Float[Tensor, "n n"]:
-    """D of all pairs of clients, from their training data.
+    """(N, N) dissimilarities D of clients, from their training data.
 
     Args:
-        federation: whose data.
-        size: samples of the reference, N0.
-        most: samples of a client that are used, at most; 0 uses all.
+        federation: the clients.
+        size: the number of samples of the reference, N0.
+        most: the most samples of a client to use; 0 uses all.
         cosine: move by cosine and Hellinger distance instead of Euclidean distance.
     """
     classes = class_count(federation)
     if cosine and not classes:
         raise InputError(
-            "the cosine and Hellinger cost needs classes, but "
-            f"`{federation.name}` is a task of {federation.task}."
+            "`cosine` needs classes, but the task of "
+            f"`{federation.name}` is {federation.task}."
         )
     features = federation.features[0].numel()
     responses = classes or federation.targets[0].numel()

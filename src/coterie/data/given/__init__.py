@@ -1,6 +1,6 @@
-"""Data that a program has already: frames, tensors and data sets of torch as a table.
+"""Tables from data in memory: frames, tensors and data sets of torch.
 
-What a frame may hold, and what is made of it, is as for a CSV or Parquet file.
+A frame may hold what a CSV or Parquet file may hold, and is read in the same way.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from torch.utils.data import Dataset
 from ...checks import InputError, brief, one_of, options, parameters_of, several
 from ...models import OBJECTIVES, outputs_for
 from ..federation import Table
-from ..files import refuse_unit, table_of_source
-from ..looking.formats import UNKNOWN_FORMAT
+from ..files import refuse_unit
+from ..files import table as read_table
+from ..looking.formats import UNKNOWN_FORMAT, TextFormat
 from ..looking.sources import TableSource
 from ..looking.studies import complete_study
 from ..preparation import SCALES, Column, Schema
@@ -34,11 +35,11 @@ Given = (
     | Sequence[pd.DataFrame | tuple[Any, Any] | Dataset[Any]]
     | Mapping[Any, pd.DataFrame | tuple[Any, Any] | Dataset[Any]]
 )
-"""A frame or a `Table` of everybody, or for each client a frame, a pair of features and
-targets, or a data set; one data set alone belongs to nobody yet."""
+"""A frame, `Table` or data set of all clients; or a frame, data set or pair (features,
+targets) for each client."""
 
 FRAME = Path("the frame")
-"""What messages call it."""
+"""The name of a frame in messages."""
 
 _KINDS = (
     "a pandas DataFrame, a coterie Table, a torch Dataset, or a list or dictionary of "
@@ -47,14 +48,14 @@ _KINDS = (
 
 
 def given_table(data: Given, given: Mapping[str, Any]) -> tuple[Table, dict[str, Any]]:
-    """The table of some data, and the options that it was made with.
+    """The table of data in memory, and the options that made it.
 
     Args:
         data: see `Given`.
-        given: options, as a table [data] of a study has them for a file.
+        given: the options that [data] of a study may have for a file.
 
     Raises:
-        InputError: for anything else, and for data that cannot be used.
+        InputError: for data that cannot be used.
     """
     if isinstance(data, Table):
         options("data", GIVEN, {}, given)
@@ -76,7 +77,7 @@ def given_table(data: Given, given: Mapping[str, Any]) -> tuple[Table, dict[str,
 def _of_clients(
     data: dict[Any, Any], given: Mapping[str, Any]
 ) -> tuple[Table, dict[str, Any]]:
-    """Of a dictionary: its keys name the clients."""
+    """The table of a dictionary from clients to data, and its options."""
     named = {str(name): one for name, one in data.items()}
     if len(named) < len(data) or not data:
         raise InputError(f"`data` must name each client once, got {brief(list(data))}.")
@@ -105,8 +106,9 @@ def _of_clients(
 def _of_frame(
     frame: pd.DataFrame, given: Mapping[str, Any]
 ) -> tuple[Table, dict[str, Any]]:
-    """Of a frame, whose rows count from 1."""
-    known = parameters_of(table_of_source, ingredients=1)
+    """The table of a frame, and its options; messages count rows from 1."""
+    every = parameters_of(read_table)
+    known = {k: v for k, v in every.items() if k not in TextFormat._fields}
     options("data", GIVEN, known, given)
     for key, among in (("task", OBJECTIVES), ("scale", SCALES)):
         if given.get(key) is not None:
@@ -114,23 +116,23 @@ def _of_frame(
     cells = cells_of_frame(frame)
     source = TableSource(FRAME, (FRAME,), (cells,), UNKNOWN_FORMAT)
     said, _ = complete_study(given, {}, source)
-    table = table_of_source(lambda: source, **said)
+    table = read_table(source, **said)
     kept = {"target": "target", "client": "client", **said}
     note = table.note.replace(f"own data from {FRAME}", f"data {GIVEN}")
     return table._replace(name="frame", files=(), note=note), kept
 
 
 def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same with names that are text, rows counted from 1, and plain kinds.
+    """The frame with text as column names, rows from 1, and plain kinds of columns.
 
     Raises:
-        InputError: where it has no rows, or a name twice.
+        InputError: for a frame without rows, or with a column name twice.
     """
     names = [str(name) for name in frame.columns]
     if len(set(names)) < len(names) or frame.empty:
         raise InputError(
-            "the frame must have rows, and columns that each have a name of their own, "
-            f"got {several(len(frame), 'row')} and the columns {brief(names)}."
+            "the frame must have rows, and columns with different names, got "
+            f"{several(len(frame), 'row')} and the columns {brief(names)}."
         )
     cells = frame.set_axis(names, axis=1).set_axis(range(1, len(frame) + 1), axis=0)
     kinds = {
@@ -138,7 +140,7 @@ def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
     }
     cells = cells.astype(kinds)
     for name in cells.select_dtypes(["datetime", "datetimetz"]):
-        # As a file has them. A gap stays one.
+        # As in a file; a gap stays a gap.
         cells[name] = cells[name].dt.strftime("%Y-%m-%d %H:%M:%S")
     cells = cells.convert_dtypes()
     for name in cells.select_dtypes("object"):
@@ -149,7 +151,7 @@ def cells_of_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _as_written(column: pd.Series) -> pd.Series:
-    """A column of words and numbers as a file has it; what else there is stays."""
+    """A column of words and numbers as text; other columns unchanged."""
     there = column.dropna()
     plain = there.map(lambda value: isinstance(value, str | int | float)).all()
     return column.where(column.isna(), column.astype(str)) if plain else column
@@ -161,8 +163,8 @@ def _pair(one: Any, whose: str) -> tuple[Tensor, Tensor]:
         one = _stack_samples(one, whose)
     if not isinstance(one, tuple | list) or len(one) != 2:
         raise InputError(
-            f"`data` of {whose} must be a frame, as of all others, a pair (features, "
-            f"targets) or a torch Dataset, got {type(one).__name__}."
+            f"`data` of {whose} must be a frame if all are, a pair (features, targets) "
+            f"or a torch Dataset, got {type(one).__name__}."
         )
     try:
         x, y = (torch.as_tensor(values).detach().cpu() for values in one)
@@ -179,17 +181,17 @@ def _pair(one: Any, whose: str) -> tuple[Tensor, Tensor]:
 
 
 def _stack_samples(one: Dataset[Any], whose: str) -> tuple[Tensor, Tensor]:
-    """All samples of a data set that can be counted."""
+    """The features and targets of all samples of a data set."""
     try:
         count = len(one)  # type: ignore[arg-type]
         samples = [one[k] for k in range(count)]
         pairs = [(torch.as_tensor(a), torch.as_tensor(b)) for a, b in samples]
         x, y = zip(*pairs, strict=True)
         return torch.stack(x), torch.stack(y)
-    except Exception as error:  # of one's own code
+    except Exception as error:  # the user's code may raise anything
         raise InputError(
-            f"the dataset of {whose} must have a length and give pairs of tensors "
-            f"(features, target), all of the same shapes: {brief(str(error))}."
+            f"the dataset of {whose} must have a length and return pairs of tensors "
+            f"(features, target) of the same shapes: {brief(str(error))}."
         ) from error
 
 
@@ -198,16 +200,16 @@ def _of_pairs(
     names: Sequence[str],
     given: Mapping[str, Any],
 ) -> tuple[Table, dict[str, Any]]:
-    """Of one pair for each client, or of one that belongs to nobody yet."""
+    """The table of one pair per client, or of one pair without names; its options."""
     options("data", GIVEN, parameters_of(_table_of_tensors, ingredients=2), given)
     for k, (x, y) in enumerate(pairs):
         first = pairs[0]
         if x.shape[1:] != first[0].shape[1:] or y.shape[1:] != first[1].shape[1:]:
             raise InputError(
-                "all clients must have features and targets of the same shapes, but "
-                f"those of a sample of {names[k]} are {tuple(x.shape[1:])} and "
-                f"{tuple(y.shape[1:])}, and of {names[0]} {tuple(first[0].shape[1:])} "
-                f"and {tuple(first[1].shape[1:])}."
+                "all clients must have features and targets of the same shapes, but a "
+                f"sample of {names[k]} has {tuple(x.shape[1:])} and "
+                f"{tuple(y.shape[1:])}, and one of {names[0]} has "
+                f"{tuple(first[0].shape[1:])} and {tuple(first[1].shape[1:])}."
             )
     x, y = (torch.cat(values) for values in zip(*pairs, strict=True))
     table = _table_of_tensors(x, y, **given)
@@ -228,12 +230,15 @@ def _table_of_tensors(
     scale_target: bool = True,
     unit: str = "",
 ) -> Table:
-    """Whole numbers are classes, 0 and 1 are binary, and other numbers quantities.
+    """The table of these tensors.
+
+    Targets that are whole numbers are classes, 0 and 1 are binary labels, and other
+    numbers are quantities, unless `task` says otherwise.
 
     Args:
-        x: features, real, or whole numbers such as words by their codes.
+        x: features: real numbers, or whole numbers such as codes of words.
         y: targets.
-        task: what to learn, where that is not meant.
+        task: what to learn.
         scale: as for an npz file.
         scale_target: as for a file.
         unit: as for a file.
@@ -244,7 +249,7 @@ def _table_of_tensors(
         task = "regression" if y.is_floating_point() else "classification"
     else:
         task = "binary"
-    refuse_unit(unit, task, "what these targets say")
+    refuse_unit(unit, task, "the data")
     one_of("data.scale", scale or "none", SCALES)
     flat = x.dim() == 2 and x.is_floating_point()
     if scale not in (None, "none") and not flat:

@@ -1,1 +1,1 @@
-"""What a file seems to hold: how it is written, what its columns are and mean."""
+"""What a file seems to hold: its format, its columns and their roles."""

@@ -1,6 +1,6 @@
-"""Whether clients, or files, write the same classes in different ways.
+"""Codings: whether clients, or files, write the same classes in different ways.
 
-Where one has `ill` and `well` and another 0 and 1, no model can learn from both.
+If one has `ill` and `well` and another 0 and 1, no model can learn from both.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .columns import Profile
 from .spellings import few
 
 _FEWEST = 4
-"""With fewer rows nothing is said about a client."""
+"""The fewest rows of a client to say something about it."""
 
 _MOST = 10
-"""More values are quantities or names, not a coding."""
+"""More different values are quantities or names, not a coding."""
 
 
 class Coding(NamedTuple):
-    """The values that one client, or one file, has in a column."""
+    """The values of one client, or one file, in a column."""
 
     who: str
     values: tuple[str, ...]  # the different ones, sorted
@@ -41,11 +41,11 @@ class CodingPair(NamedTuple):
 
 
 def codings_of(profile: Profile, owner: np.ndarray) -> list[Coding]:
-    """The coding of each client in a column, of those that have enough rows.
+    """The coding in a column of each client with enough rows.
 
     Args:
         profile: of the column.
-        owner: the client of each row, as text; empty where there is none.
+        owner: the client of each row, as text; empty for none.
     """
     cells = profile.cells
     there = ~cells.missing & (owner != "")
@@ -69,17 +69,17 @@ def codings_of(profile: Profile, owner: np.ndarray) -> list[Coding]:
 
 
 def words_against_numbers(codings: Sequence[Coding]) -> CodingPair | None:
-    """Clients with words and clients with numbers, where there are both."""
+    """Clients with words and clients with numbers, if there are both."""
     return _pair(*([c for c in codings if c.words == words] for words in (True, False)))
 
 
 def other_values(codings: Sequence[Coding]) -> CodingPair | None:
-    """Two groups of clients with values of their own, where there are just two.
+    """Two groups of clients that have no value in common, if there are exactly two.
 
-    That is, no value of one group is in the other. Where all clients have two whole
-    numbers, it is enough that those of one group are the others' moved, such as 0 and
-    1, 1 and 2, or that they are 0 and 1, -1 and 1. With more classes or clients of one
-    class, such pairs may come by chance.
+    If all clients have two whole numbers, groups may share one. Then the numbers of one
+    group must be those of the other plus a constant, such as 0 and 1, 1 and 2; or 0 and
+    1, -1 and 1. With more classes, or clients with one class, such pairs may come by
+    chance.
     """
     pairs = sorted({c.values for c in codings})
     if len(pairs) == 2 and _is_shift(*map(_numbers, pairs)):
@@ -97,13 +97,13 @@ def other_values(codings: Sequence[Coding]) -> CodingPair | None:
 
 
 def _numbers(values: tuple[str, ...]) -> tuple[int, ...]:
-    """The values as whole numbers, sorted; nothing where one is not."""
+    """The values as sorted whole numbers; empty if one is not whole."""
     whole = all(value.removeprefix("-").isdecimal() for value in values)
     return tuple(sorted(map(int, values))) if whole else ()
 
 
 def _is_shift(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether two numbers are two others moved, or the same with a sign.
+    """Whether two numbers are two others plus a constant, or 0 and 1 are -1 and 1.
 
     >>> _is_shift((0, 1), (1, 2)), _is_shift((0, 1), (-1, 1)), _is_shift((0, 1), (0, 2))
     (True, True, False)
@@ -118,12 +118,12 @@ def _pair(one: list[Coding], other: list[Coding]) -> CodingPair | None:
 
 
 def coding_sentence(what: str, pair: CodingPair, *, by_file: bool) -> str:
-    """A sentence about a column that is coded in two ways.
+    """A sentence about a column with two codings.
 
     Args:
-        what: of which column, such as "the target".
-        pair: both ways.
-        by_file: whether files are what differs, not clients.
+        what: the column in words, such as "the target".
+        pair: both codings.
+        by_file: whether files differ, and not clients.
     """
     by, all_of = ("file", "in all files") if by_file else ("client", "for all clients")
     both = ((pair.one, pair.like_one), (pair.other, pair.like_other))
@@ -134,7 +134,7 @@ def coding_sentence(what: str, pair: CodingPair, *, by_file: bool) -> str:
 
 
 def _has(coding: Coding, count: int) -> str:
-    """What a client has, and how many others have the like.
+    """The values of a client, and the number of others with the same coding.
 
     >>> _has(Coding("a.csv", ("ill", "well"), 20, True), 3)
     "a.csv and 2 more have 'ill' and 'well'"

@@ -1,4 +1,4 @@
-"""What a column seems to hold: numbers, words, dates, identifiers, free text."""
+"""Profiles of columns: numbers, words, dates, identifiers or free text."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .dates import form_of
 from .spellings import one_spelling
 
 MOST_WORDS = 100
-"""A column of more words than that names samples; see `files.MOST_CATEGORIES`."""
+"""A column with more different words names samples; see `files.MOST_CATEGORIES`."""
 
 _SOME = 20
-"""In fewer rows a column may be different everywhere by chance."""
+"""With fewer rows, all cells of a column may differ by chance."""
 
 _NEARLY_ALL = 0.9
-"""A column names samples where this share of its cells differ."""
+"""A column names samples if this share of its cells differ."""
 
 _MOST_ODD = 10
-"""Among numbers there are at most so many different words for a gap."""
+"""The most different words for a gap among numbers."""
 
 _IDENTIFIERS = frozenset(
     "id ids uid uuid guid mrn nr no num number nummer numero key index idx identifier "
@@ -38,27 +38,26 @@ _CODES = frozenset("code codes zip zipcode plz postcode postal icd".split())
 
 
 class Profile(NamedTuple):
-    """What is in a column."""
+    """What a column holds."""
 
     name: str
-    kind: str  # number, truth, words, date, and what cannot be used: see `USELESS`
+    kind: str  # number, truth, words, codes, date, or one of `USELESS`
     cells: Cells
-    counts: dict[str, int]  # of its different words, those of one spelling together
+    counts: dict[str, int]  # of its different words, with one spelling each
     date: str = ""  # how dates are written
     odd: tuple[str, ...] = ()  # words among numbers
-    merged: Mapping[str, str] = MappingProxyType(
-        {}
-    )  # spellings that are read as another one
+    # Spellings, and the spelling as which each is read.
+    merged: Mapping[str, str] = MappingProxyType({})
 
     @property
     def present(self) -> np.ndarray:
-        """Which cells say something."""
+        """(M,) whether a cell is not a gap."""
         there = ~self.cells.missing
         return there & ~np.isin(self.cells.text, list(self.odd)) if self.odd else there
 
     @property
     def odd_words(self) -> tuple[str, ...]:
-        """Those of `odd` that are not numbers, as `inf` and `1e300` are."""
+        """The entries of `odd` that are not numbers; `inf` and `1e300` are numbers."""
         text, numbers = self.cells.text, self.cells.numbers
         if not self.odd or numbers is None:
             return ()
@@ -67,19 +66,19 @@ class Profile(NamedTuple):
 
     @property
     def numeric(self) -> bool:
-        """Whether every cell that says something is a number."""
+        """Whether every cell that is not a gap is a number."""
         numbers = self.cells.numbers
         return numbers is not None and not np.isnan(numbers[self.present]).any()
 
     @property
     def whole(self) -> bool:
-        """Whether it holds whole numbers."""
+        """Whether the column holds whole numbers only."""
         numbers = self.cells.numbers
         return numbers is not None and _are_whole(numbers[self.present])
 
 
 def _are_whole(values: np.ndarray) -> bool:
-    """Whether all of them are whole numbers, which infinite ones are not."""
+    """Whether all values are whole numbers; infinite ones are not."""
     return bool(np.isfinite(values).all() and (values % 1 == 0).all())
 
 
@@ -92,10 +91,10 @@ USELESS = {
     "empty": "empty",
     "large": "numbers too large",
 }
-"""Kinds of columns that no model can use, and what they are called."""
+"""Kinds of columns that no model can use, and their names in sentences."""
 
 HARMFUL = ("identifier", "text", "many")
-"""Those of which a model would learn names, or could not be trained."""
+"""Useless kinds with which a model would learn names or could not be trained."""
 
 
 def tokens_of(name: str) -> frozenset[str]:
@@ -110,7 +109,7 @@ def tokens_of(name: str) -> frozenset[str]:
 
 
 def profile_of(column: pd.Series, path: Path) -> Profile:
-    """What is in a column of a table that was read."""
+    """The profile of a column of a table."""
     name = str(column.name)
     try:
         cells = cells_of(column, path)
@@ -139,13 +138,13 @@ def profile_of(column: pd.Series, path: Path) -> Profile:
 
 
 def as_names(profile: Profile) -> Profile:
-    """The same column, whose numbers are names."""
+    """The profile of the column, if its numbers are names."""
     words = Counter(str(w) for w in profile.cells.text[~profile.cells.missing])
     return _of_words(profile.cells, words)._replace(kind="words")
 
 
 def _of_numbers(cells: Cells, counts: Counter[str]) -> Profile:
-    """A column in which every cell is a number."""
+    """The profile of a column in which every cell is a number."""
     assert cells.numbers is not None
     name, values = cells.name, cells.numbers[~cells.missing]
     found, tokens = dict(counts), tokens_of(name)
@@ -166,13 +165,13 @@ def _of_numbers(cells: Cells, counts: Counter[str]) -> Profile:
 
 
 def _no_numbers(cells: Cells) -> np.ndarray:
-    """Which cells hold a word, or a number that is too large for single precision."""
+    """(M,) whether a cell holds a word, or a number too large for single precision."""
     assert cells.numbers is not None
     return ~cells.missing & ~(np.abs(cells.numbers) <= LARGEST)
 
 
 def _of_both(cells: Cells, counts: Counter[str]) -> Profile:
-    """A column of numbers in which some cells are words, or are not finite."""
+    """The profile of numbers with some cells that are words or not finite."""
     assert cells.numbers is not None
     is_word = _no_numbers(cells)
     odd = sorted({str(word) for word in cells.text[is_word]})
@@ -188,7 +187,7 @@ def _of_both(cells: Cells, counts: Counter[str]) -> Profile:
 
 
 def _of_words(cells: Cells, counts: Counter[str]) -> Profile:
-    """A column of words."""
+    """The profile of a column of words."""
     name, total = cells.name, sum(counts.values())
     merged = one_spelling(counts.elements()) if len(counts) <= 2000 else {}
     together = Counter({word: n for word, n in counts.items() if word not in merged})
@@ -200,7 +199,7 @@ def _of_words(cells: Cells, counts: Counter[str]) -> Profile:
     elif len(together) <= MOST_WORDS and not unique:
         kind = "words"
     else:
-        # Blanks are between the words of a sentence.
+        # A sentence has blanks between its words.
         blanks = sum(word.count(" ") for word in together) / len(together)
         kind = "text" if blanks >= 2 else "identifier" if unique else "many"
     return Profile(name, kind, cells, dict(together), merged=merged)

@@ -1,4 +1,4 @@
-"""Dates: how a column writes them, and what number each is."""
+"""Dates: the form in which a column writes them, and their numbers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ FORMS = (
     *("%d-%m-%Y", "%Y/%m/%d", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S"),
     *("%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%B %d, %Y"),
 )
-"""Ways to write dates, the first that fits is taken."""
+"""Forms of dates; the first that fits a column is used."""
 
 ORIGIN = "1970-01-01"
-"""From this day on, days are counted."""
+"""Day 0 of numbers of days."""
 
 _TRIED = 50
-"""So many different cells are tried first."""
+"""The number of different cells that are tried first."""
 
 _EIGHT = re.compile(r"(19|20)\d{6}")
 
 
 def form_of(words: Sequence[str]) -> str:
-    """How these different cells write dates; nothing where one of them is no date.
+    """The form of the dates in these cells; empty if one of them is not a date.
 
     >>> form_of(["24.12.2023", "01.02.2024"]), form_of(["2024", "12"])
     ('%d.%m.%Y', '')
@@ -45,7 +45,7 @@ def form_of(words: Sequence[str]) -> str:
 
 
 def month_first(words: Sequence[str], form: str) -> bool:
-    """Whether the same cells may also be read with the month before the day."""
+    """Whether these cells also fit the form with the month before the day."""
     other = form.replace("%d/%m", "%m/%d").replace("%d-%m", "%m-%d")
     return other != form and _fits(words, other)
 
@@ -58,13 +58,13 @@ def _fits(words: Sequence[str], form: str) -> bool:
 
 
 def days(words: Sequence[str], form: str) -> np.ndarray:
-    """The days from the first one of 1970 to each date; NaN where there is none.
+    """The days from 1970-01-01 to each date; NaN for words that are not dates.
 
     >>> days(["1970-01-02", "1969-12-31 12:00", "soon"], "ISO8601").tolist()
     [1.0, -0.5, nan]
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of formats that pandas thinks unwise
+        warnings.simplefilter("ignore")  # pandas warns about some formats
         try:
             found = pd.to_datetime(
                 pd.Series(list(words), dtype=object),
@@ -72,7 +72,7 @@ def days(words: Sequence[str], form: str) -> np.ndarray:
                 errors="coerce",
                 utc=True,
             )
-        except (ValueError, OverflowError, TypeError):  # a format that is none
+        except (ValueError, OverflowError, TypeError):  # the format is not one
             return np.full(len(words), np.nan)
     since = found - pd.Timestamp(ORIGIN, tz="UTC")
     return (since / pd.Timedelta(days=1)).to_numpy(float)

@@ -1,4 +1,4 @@
-"""Columns that are the target in other words."""
+"""Columns that determine the target, or nearly do."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import numpy as np
 from jaxtyping import Float, Int, Num
 
 FEWEST = 20
-"""With fewer samples a column may fit the labels by chance."""
+"""With fewer samples, a column may fit the labels by chance."""
 
 
 def gives_away(values: Float[np.ndarray, " m"], labels: Int[np.ndarray, " m"]) -> bool:
-    """Whether a column determines the labels, not by being different everywhere.
+    """Whether a column determines the labels, though not by one value per sample.
 
-    Either few values do, with all but a hundredth of the entropy of the labels as
-    mutual information, or in the order of values every class is one stretch.
+    If the column has few values, their mutual information with the labels must be at
+    least 99 % of the entropy of the labels. Otherwise every class must be one interval
+    of values.
     """
     values = _with_gaps(values)
     kinds, code = np.unique(values, return_inverse=True)
@@ -34,7 +35,7 @@ def gives_away(values: Float[np.ndarray, " m"], labels: Int[np.ndarray, " m"]) -
 
 
 def repeats(values: Float[np.ndarray, " m"], targets: Num[np.ndarray, " m"]) -> bool:
-    """Whether a column is a straight line of the targets."""
+    """Whether a column is a linear function of the targets."""
     if np.isnan(values).any() or (values == values[0]).all():
         return False
     a, b = values - values.mean(), targets - targets.mean(dtype=np.float64)
@@ -48,10 +49,9 @@ def disguise_note(
     *,
     labelled: bool,
 ) -> str:
-    """What a column says of the target that seems too good to be true, in words.
+    """A sentence about a column that predicts the target too well; empty if not.
 
-    Nothing where the column is an ordinary one. What tells everything is found by
-    `gives_away` and `repeats`.
+    `gives_away` and `repeats` find columns that determine it.
     """
     start = f"column {column!r} alone tells the"
     if not labelled:
@@ -61,7 +61,7 @@ def disguise_note(
         return f"{start} order of the targets (rank correlation {like:.3f})"
     wrong, usual = least_wrong(values, labels)
     kinds, classes = len(np.unique(_with_gaps(values))), len(np.unique(labels))
-    # Of as many values as classes, and gaps, a column may well be another coding.
+    # With as many values as classes, besides gaps, it may be another coding.
     coded = kinds <= classes + 1
     most, share = (0.05, 0.3) if coded else (0.03, 0.1)
     if not usual or wrong > min(most, share * usual):
@@ -70,13 +70,13 @@ def disguise_note(
 
 
 _LIKE = 0.99
-"""A rank correlation above that is one of two measurements of the same thing."""
+"""A higher rank correlation means that both measure the same thing."""
 
 
 def rank_correlation(
     values: Float[np.ndarray, " m"], targets: Num[np.ndarray, " m"]
 ) -> float:
-    """How alike the orders of two columns are, from 0 to 1, where both have values."""
+    """The absolute rank correlation of two columns, over rows with both values."""
     both = ~(np.isnan(values) | np.isnan(targets))
     if both.sum() < max(FEWEST, len(values) // 2):
         return 0.0
@@ -87,7 +87,7 @@ def rank_correlation(
 
 
 def _ranks(values: Num[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
-    """The places of values in their order; equal values share theirs."""
+    """(M,) the ranks of the values; equal values have the same rank."""
     _, code, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (counts.cumsum() - (counts - 1) / 2)[code]
 
@@ -95,10 +95,10 @@ def _ranks(values: Num[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
 def least_wrong(
     values: Float[np.ndarray, " m"], labels: Int[np.ndarray, " m"]
 ) -> tuple[float, float]:
-    """The share of labels that a column gets wrong, and that a constant does.
+    """The shares of labels that a column, and that a constant, predict wrongly.
 
-    The column predicts by the most frequent class of each value, where there are few,
-    or by a stretch of values for each class, whichever is better.
+    A column with few values predicts the most frequent class of each value. Any column
+    may predict by an interval of values for each class. The better one counts.
     """
     values = _with_gaps(values)
     classes, label = np.unique(labels, return_inverse=True)
@@ -114,7 +114,7 @@ def least_wrong(
 def _stretches(
     values: Float[np.ndarray, " m"], label: Int[np.ndarray, " m"], classes: int
 ) -> Int[np.ndarray, " m"]:
-    """Classes in the order of their medians, each from the best border to the next."""
+    """(M,) predictions by intervals of values, in the order of the classes' medians."""
     middle = [_median(values[label == c]) for c in range(classes)]
     order = sorted(range(classes), key=lambda c: middle[c])
     found = np.full_like(label, order[0])
@@ -122,7 +122,7 @@ def _stretches(
         mine = (label == lower) | (label == upper)
         place = values[mine].argsort(kind="stable")
         some = values[mine][place]
-        # Below a border, one of the upper class is wrong and one of the lower right.
+        # Below a border, the upper class is wrong and the lower class is right.
         step = np.where(label[mine][place] == upper, 1, -1)
         errors = np.append(0.0, step.cumsum()[:-1])
         errors[1:][some[1:] == some[:-1]] = np.inf
@@ -131,19 +131,19 @@ def _stretches(
 
 
 def _median(values: Float[np.ndarray, " m"]) -> float:
-    """The lower one of two, as gaps that are infinite have no mean."""
+    """The lower median, because gaps are infinite and have no mean."""
     return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 def _with_gaps(values: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
-    """Gaps as a value of their own, as they may tell, too."""
+    """The values, with infinity for gaps, which may tell something, too."""
     return np.where(np.isnan(values), np.inf, values)
 
 
 def _counts(
     code: Int[np.ndarray, " m"], label: Int[np.ndarray, " m"], kinds: int, classes: int
 ) -> Int[np.ndarray, "k c"]:
-    """How often each value and each class stand together."""
+    """(K, C) how often each value and each class occur together."""
     counts = np.bincount(code * classes + label, minlength=kinds * classes)
     return counts.reshape(kinds, classes)
 

@@ -1,4 +1,4 @@
-"""What was found in a table, and what a study of it should say."""
+"""Findings about a table, and what a study of it should say."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ from .units import other_units, unit_note
 IS_TEST = "is_test"
 
 _MOST_CLASSES = 10
-"""Whole numbers of more values are quantities."""
+"""Whole numbers with more different values are quantities."""
 
 _SURE_OF_QUANTITY = 50
 
 _SAFE = 5
-"""A class of so many samples of a client is in its training part."""
-
+"""With this number of samples of a class, a client also trains on the class."""
 
 _SENTINELS = (-9999, -999, -99, -9, -1, 99, 999, 9999, 99999)
-"""Numbers that people write where there is none."""
+"""Numbers that people write for gaps."""
 
 
 class ColumnFinding(NamedTuple):
-    """What a column is, and what happens to it."""
+    """What a column holds, and its use."""
 
     name: str
     kind: str
@@ -49,25 +48,25 @@ class ColumnFinding(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What a study of a table should say, and what there is to know about it."""
+    """What a study of a table should say, and what its author should know."""
 
     columns: tuple[ColumnFinding, ...]
-    data: dict[str, Any]  # options of [data], but the path
+    data: dict[str, Any]  # options of [data], without the path
     split: dict[str, Any]  # options of [split]
-    notes: tuple[str, ...]  # what was assumed
+    notes: tuple[str, ...]  # assumptions
     problems: tuple[str, ...]  # what must be corrected
     sure_of_task: bool = True
 
 
 class Inspection(NamedTuple):
-    """A table that was looked at."""
+    """A table with the profiles of its columns."""
 
     source: TableSource
     frame: pd.DataFrame
     profiles: tuple[Profile, ...]
 
     def of(self, name: str) -> Profile:
-        """What the column of that name holds."""
+        """The profile of the column of that name."""
         return next(p for p in self.profiles if p.name == name)
 
     def has(self, name: str) -> bool:
@@ -76,21 +75,21 @@ class Inspection(NamedTuple):
 
 
 def look_at(source: TableSource) -> Inspection:
-    """The table, with what each column holds."""
+    """The table, with the profile of each column."""
     frame = source.join()
     profiles = tuple(profile_of(frame[name], source.label) for name in frame)
     return Inspection(source, frame, profiles)
 
 
 class _Notebook(NamedTuple):
-    """Where sentences are collected."""
+    """The sentences that are collected."""
 
     notes: list[str]
     problems: list[str]
 
 
 def findings_of(look: Inspection, client: str, target: str) -> Findings:
-    """What to say in a study, where the client and the target are known."""
+    """The findings about a table, for this client and target."""
     book = _Notebook([], [])
     profiles = (as_names(p) if p.name == client else p for p in look.profiles)
     look = look._replace(profiles=tuple(profiles))
@@ -140,13 +139,13 @@ def findings_of(look: Inspection, client: str, target: str) -> Findings:
 
 
 def _is_flag(profile: Profile) -> bool:
-    """Whether every row has 0 or 1, or true or false."""
+    """Whether every row holds 0 or 1, or true or false."""
     numbers = profile.cells.numbers
     return numbers is not None and bool(np.isin(numbers, (0, 1)).all())
 
 
 class TaskGuess(NamedTuple):
-    """What is to be learned of a target."""
+    """The task that a target seems to be for."""
 
     name: str
     sure: bool = True
@@ -155,7 +154,7 @@ class TaskGuess(NamedTuple):
 
 
 def _task_of(wanted: Profile, book: _Notebook) -> TaskGuess:
-    """The task that a target seems to be for; what it cannot be for is a problem."""
+    """The task that a target seems to be for; notes problems of the target."""
     name, count = wanted.name, len(wanted.counts)
     reasons = {
         "constant": f"is always {brief(next(iter(wanted.counts), ''))}",
@@ -195,7 +194,7 @@ def _task_of(wanted: Profile, book: _Notebook) -> TaskGuess:
 
 
 def _names(profile: Profile, rows: np.ndarray) -> dict[str, int]:
-    """How often each word stands in these rows, in one spelling."""
+    """How often each word occurs in these rows, with one spelling each."""
     words = pd.Series(profile.cells.text[rows], dtype=object).replace(
         dict(profile.merged)
     )
@@ -205,7 +204,7 @@ def _names(profile: Profile, rows: np.ndarray) -> dict[str, int]:
 def _clients(
     look: Inspection, client: str, rows: np.ndarray, book: _Notebook
 ) -> dict[str, Any]:
-    """Clients that are too small, which are left out by name."""
+    """The option that leaves out clients that are too small."""
     sizes = _names(look.of(client), rows)
     everybody = _names(look.of(client), look.of(client).present)
     gone = sorted(everybody.keys() - sizes.keys())
@@ -237,7 +236,7 @@ def _owners(look: Inspection, data: dict[str, Any], rows: np.ndarray) -> np.ndar
 def _split_options(
     look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
 ) -> dict[str, Any]:
-    """Options of the split, where a client may train on one class alone."""
+    """Options of the split, if a client may train on one class alone."""
     if data["task"] == "regression" or book.problems:
         return {}
     table = pd.crosstab(
@@ -258,7 +257,7 @@ def _split_options(
 def _find_disguises(
     look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
 ) -> list[str]:
-    """Columns that are the target in other words; what nearly is one is said."""
+    """Columns that determine the target; notes those that nearly do."""
     if rows.sum() < FEWEST or book.problems:
         return []
     labels = _values(look.of(data["target"]), rows)
@@ -283,7 +282,7 @@ def _find_disguises(
 
 
 def _values(profile: Profile, rows: np.ndarray) -> np.ndarray:
-    """The values of a column as numbers, NaN where there is none."""
+    """The values of a column as numbers, NaN for gaps."""
     cells = profile.cells
     if profile.date:
         texts = [
@@ -359,7 +358,7 @@ _WITH_UNIT = re.compile(r"[<>~]?\s*[+-]?\d+([.,]\d+)?\s*[^\d\s.,/:-]\D{0,7}")
 
 
 def _has_units(profile: Profile) -> bool:
-    """Whether its words look like 45 % or 12kg."""
+    """Whether the words of a column look like 45 % or 12kg."""
     like = sum(bool(_WITH_UNIT.fullmatch(word)) for word in profile.counts)
     return 5 * like >= 4 * len(profile.counts) > 0
 
@@ -367,7 +366,7 @@ def _has_units(profile: Profile) -> bool:
 def _doubles(
     look: Inspection, data: dict[str, Any], profiles: Sequence[Profile]
 ) -> list[str]:
-    """Columns that name the clients, too."""
+    """Columns that name the clients, besides the client column."""
     if not data["client"]:
         return []
     client = look.of(data["client"])
@@ -376,7 +375,7 @@ def _doubles(
 
 
 def _say_sentinels(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
-    """Says which numbers may stand for a gap, far from all others."""
+    """Notes numbers that may stand for a gap, because they are far from all others."""
     for profile in look.profiles:
         if profile.kind != "number" or profile.name in data.get("drop", []):
             continue
@@ -393,9 +392,9 @@ def _say_sentinels(look: Inspection, data: dict[str, Any], book: _Notebook) -> N
 
 
 def target_codings(look: Inspection, client: str, target: str) -> str:
-    """A sentence about a target that files or clients write in different ways.
+    """A sentence about a target that files or clients code in different ways.
 
-    Nothing is said about quantities, of which no two clients need have the same.
+    It is empty for quantities, because clients need not have the same quantities.
     """
     profile = look.of(target)
     for owner, by_file in _owners_of_all(look, client):
@@ -412,7 +411,7 @@ def target_codings(look: Inspection, client: str, target: str) -> str:
 
 
 def _owners_of_all(look: Inspection, client: str) -> list[tuple[np.ndarray, bool]]:
-    """The file of every row, where there are several, and its client."""
+    """The file of every row, if there are several, and the client of every row."""
     found = []
     if look.has(BY_FILE) and len(look.source.files) > 1:
         full = {site_of(path): path.name for path in look.source.files}
@@ -427,9 +426,10 @@ def _owners_of_all(look: Inspection, client: str) -> list[tuple[np.ndarray, bool
 
 
 def _say_codings(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
-    """Says which features have words at one client and numbers at another, or the like.
+    """Notes features that files or clients code in different ways.
 
-    Of two pairs of values alone, as clients may have other places or people.
+    Different values only count if all clients have two, because clients may have
+    different places or people.
     """
     ends = (data["client"], data["target"], BY_FILE, IS_TEST)
     for profile in look.profiles:
@@ -452,7 +452,7 @@ def _say_codings(look: Inspection, data: dict[str, Any], book: _Notebook) -> Non
 def _say_units(
     look: Inspection, data: dict[str, Any], rows: np.ndarray, book: _Notebook
 ) -> None:
-    """Says which clients seem to have another unit."""
+    """Notes clients that seem to use another unit."""
     if not data["client"]:
         return
     owner, names = pd.factorize(_owners(look, data, rows))
@@ -466,7 +466,7 @@ def _say_units(
 
 
 def _say_spellings(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
-    """Says which words are read as another one."""
+    """Notes words that are read as another one, and words that look alike."""
     for profile in look.profiles:
         if profile.name in data.get("drop", []) or profile.kind != "words":
             continue
@@ -486,7 +486,7 @@ def _say_spellings(look: Inspection, data: dict[str, Any], book: _Notebook) -> N
 def _finding(
     profile: Profile, data: dict[str, Any], leaves: list[str]
 ) -> ColumnFinding:
-    """A column in words."""
+    """What a column holds and its use, in words."""
     name, kind = profile.name, _kind(profile)
     if name == data["client"]:
         return ColumnFinding(name, kind, "names the client")
@@ -531,7 +531,7 @@ def _kind(profile: Profile) -> str:
 
 
 def harmful_columns(look: Inspection, names: Sequence[str]) -> list[str]:
-    """Columns of which a model would learn names, but for those of these names."""
+    """The columns of `HARMFUL` kinds, without these names."""
     return sorted(
         p.name for p in look.profiles if p.kind in HARMFUL and p.name not in names
     )

@@ -1,6 +1,6 @@
-"""How a file of text is written: its encoding, separator and decimal sign.
+"""Formats of text files: encoding, separator and decimal sign.
 
-Each is found where the file leaves no doubt, and can be said in a study.
+Each is detected if there is no doubt; a study may also name it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from ...checks import InputError, brief
 
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "blank"}
-"""What may stand between cells, and what it is called; a blank must be said."""
+"""Separators between cells, and their names; a blank is never detected."""
 
 DECIMALS = {".": "point", ",": "comma"}
 
@@ -29,7 +29,7 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 _LOOKED_AT = 200
-"""Rows by which the separator is found."""
+"""The number of rows that are read to detect the separator."""
 
 _WITH_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)")
@@ -38,14 +38,14 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 class TextFormat(NamedTuple):
-    """How a file of text is written; what is empty is to be found."""
+    """The format of a text file; an empty field is to be detected."""
 
     separator: str = ""
     decimal: str = ""
     encoding: str = ""
 
     def words(self) -> str:
-        """The same as a person says it, where it is not the usual.
+        """The format in words, without what is usual.
 
         >>> TextFormat(";", ",", "cp1252").words()
         'separator semicolon, decimal comma, encoding cp1252'
@@ -64,11 +64,11 @@ class TextFormat(NamedTuple):
 
 
 UNKNOWN_FORMAT = TextFormat()
-"""All of it is to be found."""
+"""Every field is to be detected."""
 
 
 def refuse_format(asked: TextFormat) -> None:
-    """Refuses separators, decimal signs and encodings that there are not."""
+    """Refuses separators, decimal signs and encodings that do not exist."""
     if len(asked.separator) > 1 or asked.separator in ('"', "\n", "\r"):
         raise InputError(
             f"`data.separator` must be one character, got {brief(asked.separator)}."
@@ -90,10 +90,10 @@ def decode_text(raw: bytes, name: str, encoding: str = "") -> tuple[str, str]:
     """The text of a file, and its encoding.
 
     Args:
-        raw: what the file holds.
+        raw: the bytes of the file.
         name: of the file.
-        encoding: as it was said; by default the mark at its beginning, UTF-8, or the
-            one that most programs of Western Europe and America write.
+        encoding: the given one. By default, that of the mark at the start of the file,
+            UTF-8, or cp1252, which many programs write in Europe and America.
     """
     marked = next((word for mark, word in _MARKS.items() if raw.startswith(mark)), "")
     if encoding or marked:
@@ -115,8 +115,8 @@ def decode_text(raw: bytes, name: str, encoding: str = "") -> tuple[str, str]:
     for number, line in enumerate(raw.split(b"\n"), 1):
         if not line.isascii() and number != bad and _is_unicode(line):
             raise InputError(
-                f"{name} has two encodings: row {number} is UTF-8 and row {bad} is "
-                "not: save it again as UTF-8, or set `data.encoding`."
+                f"{name} has two encodings, since row {number} is UTF-8 and row {bad} "
+                "is not: save it again as UTF-8, or set `data.encoding`."
             )
     try:
         return raw.decode("cp1252"), "cp1252"
@@ -136,7 +136,7 @@ def _is_unicode(line: bytes) -> bool:
 
 
 def separator_of(text: str, usual: str) -> str:
-    """What stands between cells: most rows have as many cells as the header."""
+    """The separator with which most rows have as many cells as the header."""
     best, found = (0.5, 1), usual
     for sign in dict.fromkeys([usual, *SEPARATORS]):
         rows = csv.reader(io.StringIO(text), delimiter=sign)
@@ -147,7 +147,7 @@ def separator_of(text: str, usual: str) -> str:
         if sign == " " or not counts or counts[0] < 2:
             continue
         alike = Counter(counts)[counts[0]] / len(counts)
-        # One broken row among many is no reason for another separator.
+        # One broken row among many does not change the separator.
         score = (round(alike, 1), counts[0])
         if len(counts) > 1 and alike >= 0.5 and score > best:
             best, found = score, sign
@@ -157,14 +157,14 @@ def separator_of(text: str, usual: str) -> str:
 def points_for_commas(
     columns: dict[str, np.ndarray], separator: str, decimal: str = ""
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Columns of text whose numbers have a point, and the decimal sign that they had.
+    """Columns of text whose numbers have decimal points, and their old decimal sign.
 
-    Thousands that are apart (1.234,5 or "1,234.5") are put together.
+    Signs between thousands are removed, as in 1.234,5 or "1,234.5".
 
     Args:
         columns: stripped cells by name.
-        separator: of the file; between commas, 1,234 in quotes is a thousand.
-        decimal: as it was said; by default that of each column.
+        separator: of the file. If it is a comma, 1,234 in quotes has thousands.
+        decimal: the given one; by default that of each column.
     """
     if decimal == ".":
         return columns, "."
@@ -181,7 +181,7 @@ def points_for_commas(
 def _with_points(
     cells: np.ndarray, separator: str, decimal: str
 ) -> tuple[np.ndarray, str] | None:
-    """Cells of which most are numbers with a comma, without it; None: others."""
+    """The cells without commas in numbers, and the sign; None for other columns."""
     there = [word for word in cells if word]
     with_comma = [word for word in there if _WITH_COMMA.fullmatch(word)]
     grouped = [word for word in there if _THOUSANDS.fullmatch(word)]
@@ -202,5 +202,6 @@ def _with_points(
 def _each(
     cells: np.ndarray, chosen: list[bool], change: Callable[[str], str]
 ) -> np.ndarray:
+    """The cells, with the chosen ones changed."""
     pairs = zip(cells, chosen, strict=True)
     return np.array([change(w) if mine else w for w, mine in pairs], dtype=object)

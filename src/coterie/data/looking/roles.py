@@ -1,4 +1,4 @@
-"""Which columns seem to name the client, and what is to be predicted."""
+"""Roles of columns: which one seems to name the client, and which is the target."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TARGETS = (
     "revenue sales demand load score grade rating quality severity stage risk los "
     "approved status",
 )
-"""Words in names of columns, the surest first."""
+"""Words in names of columns, in tiers; the surest tier comes first."""
 
 _POSITIVE = frozenset(
     "ill sick yes y true 1 positive pos malignant died dead death case event failure "
@@ -45,21 +45,21 @@ _POSITIVE = frozenset(
 _NOT = frozenset("no not non none without kein keine nicht pas sans healthy".split())
 
 FEWEST_ROWS = 4
-"""Rows that a client must have; see `splits.natural`."""
+"""The fewest rows of a client; see `splits.natural`."""
 
 
 class Guess(NamedTuple):
-    """A column that may have a role."""
+    """The column that seems to have a role."""
 
-    name: str  # empty where none is plausible
+    name: str  # empty if none is plausible
     sure: bool
-    others: tuple[str, ...] = ()  # all that are plausible, the best first
+    others: tuple[str, ...] = ()  # all plausible columns, the best first
 
 
 def client_guess(profiles: Sequence[Profile], target: str = "") -> Guess:
     """The column that seems to name the clients.
 
-    Of several files, the file itself where no column is called like a client.
+    With several files, each file is a client if no column has a client's name.
     """
     profiles = [p for p in profiles if p.name not in (target, "is_test")]
     plausible = [p for p in profiles if _may_name_clients(p)]
@@ -70,7 +70,7 @@ def client_guess(profiles: Sequence[Profile], target: str = "") -> Guess:
 
 
 def unfit_client(profiles: Sequence[Profile]) -> str:
-    """Why the column that is called like a client is not one; else nothing."""
+    """Why the column with a client's name cannot be the client; empty if it can."""
     named = _by_name(profiles, _CLIENTS[:2]).name
     profile = next((p for p in profiles if p.name == named), None)
     if profile is None or not profile.counts:
@@ -87,10 +87,11 @@ def unfit_client(profiles: Sequence[Profile]) -> str:
 
 
 def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
-    """The column that seems to be what is to be predicted.
+    """The column that seems to be the target.
 
-    That is the one that is called like a target, of several the last column of the
-    table, and of none the last one if it has two classes, or is the only one.
+    That is the column with a target's name. If there are several, it is the last column
+    of the table. If there is none, it is the last column if that has two classes, or
+    the only plausible column.
     """
     profiles = [p for p in profiles if p.name not in (client, BY_FILE, "is_test")]
     plausible = [p for p in profiles if may_be_target(p)]
@@ -98,14 +99,14 @@ def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
     if guess.sure:
         return guess
     named = _by_name(profiles, _TARGETS[:1])
-    if not guess.name and named.sure:  # what is wrong with it, is said later
+    if not guess.name and named.sure:  # a later check says what is wrong with it
         return named
     if not plausible:
         return guess
     last = plausible[-1]
     if len(plausible) == 1:
         return Guess(last.name, True, guess.others)
-    if last.name in guess.others and guess.name:  # of several called like a target
+    if last.name in guess.others and guess.name:  # several have a target's name
         return Guess(last.name, True, guess.others)
     if not guess.name and last is profiles[-1] and len(last.counts) == 2:
         return Guess(last.name, True, guess.others)
@@ -115,7 +116,7 @@ def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
 
 
 def _by_name(plausible: Sequence[Profile], tiers: Sequence[str]) -> Guess:
-    """The one column whose name has a word of the first list of which any has one."""
+    """The column whose name has a word of the first tier that any name matches."""
     for words in tiers:
         known = set(words.split())
         found = [p.name for p in plausible if tokens_of(p.name) & known]
@@ -128,7 +129,7 @@ def _by_name(plausible: Sequence[Profile], tiers: Sequence[str]) -> Guess:
 
 
 def _once(names: list[str], profiles: Sequence[Profile]) -> list[str]:
-    """The names, without columns that are another one in other words, as an id is."""
+    """The names, without columns that repeat another one, such as its ids."""
     mine = [p for name in names for p in profiles if p.name == name]
     kept: list[Profile] = []
     for profile in sorted(mine, key=lambda p: p.kind != "words"):
@@ -138,7 +139,7 @@ def _once(names: list[str], profiles: Sequence[Profile]) -> list[str]:
 
 
 def same_groups(one: Profile, two: Profile) -> bool:
-    """Whether two columns put the same rows together, under whatever names."""
+    """Whether two columns divide the rows into the same groups."""
     if len(one.counts) != len(two.counts):
         return False
     first, second = (
@@ -154,7 +155,7 @@ def same_groups(one: Profile, two: Profile) -> bool:
 
 
 def _may_name_clients(profile: Profile) -> bool:
-    """Whether it has a few names, most of them of several rows."""
+    """Whether the column has a few names, most of them in several rows."""
     if profile.kind not in ("words", "number", "codes", "many"):
         return False
     if profile.kind == "number" and not profile.whole:
@@ -166,12 +167,12 @@ def _may_name_clients(profile: Profile) -> bool:
 
 
 def may_be_target(profile: Profile) -> bool:
-    """Whether it has classes or quantities."""
+    """Whether the column has classes or quantities."""
     return profile.kind in ("words", "truth", "number", "codes")
 
 
 def positive_guess(counts: dict[str, int]) -> str:
-    """The one of two classes that people look for: by its word, else the rarer."""
+    """The positive one of two classes: by its name, or else the rarer one."""
     tokens = {word: tokens_of(word) for word in counts}
     named = [w for w, some in tokens.items() if some & _POSITIVE and not some & _NOT]
     if len(named) == 1:

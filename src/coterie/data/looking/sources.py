@@ -1,6 +1,6 @@
-"""Where a table comes from: one file, several, or a folder with a file for each site.
+"""Sources of tables: a file, several, or a folder with a file for each site.
 
-Rows of several files stand one below the other, with one more column, `file name`.
+The rows of several files are put together, with an additional column, `file name`.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from .formats import UNKNOWN_FORMAT, TextFormat
 from .spellings import plain_form
 
 BY_FILE = "file name"
-"""The column that says which of several files a row comes from, without ending."""
+"""The column with the name of each row's file, without its ending."""
 
 Place = str | Path | Sequence[str | Path]
 """A file, a folder, or several files."""
 
 
 def is_npz(place: object) -> bool:
-    """Whether a path is that of arrays, not of tables."""
+    """Whether a path is that of an npz file."""
     return isinstance(place, str | Path) and Path(place).suffix == ".npz"
 
 
 class TableSource(NamedTuple):
     """Files that were read, and their rows."""
 
-    label: Path  # what messages and tables call it
+    label: Path  # its name in messages and tables
     files: tuple[Path, ...]
     frames: tuple[pd.DataFrame, ...]  # one for each file
-    writing: TextFormat  # of all of them; what differs is empty
+    writing: TextFormat  # of all files; empty where they differ
 
     def columns(self) -> list[str]:
-        """The columns that any file has, in order."""
+        """The columns of any file, in order."""
         return list(dict.fromkeys(str(c) for frame in self.frames for c in frame))
 
     def shared_columns(self) -> list[str]:
-        """The columns that all files have."""
+        """The columns that are in all files."""
         return [name for name in self.columns() if all(name in f for f in self.frames)]
 
     def join(self) -> pd.DataFrame:
-        """The rows of all files, of columns that all of them have."""
+        """The rows of all files, with the columns that are in all files."""
         if len(self.frames) == 1:
             return self.frames[0]
         shared, pieces = self.shared_columns(), []
@@ -59,7 +59,7 @@ class TableSource(NamedTuple):
         return pd.concat(pieces)
 
     def differences(self, left_out: Sequence[str] = ()) -> str:
-        """A sentence about columns that some files lack; nothing where none does."""
+        """A sentence about columns that some files lack; empty if none does."""
         wrong = []
         for name in self.columns():
             lack = [
@@ -91,7 +91,7 @@ def site_of(path: Path) -> str:
 
 
 def read_source(place: Place, asked: TextFormat = UNKNOWN_FORMAT) -> TableSource:
-    """The table in a file, in several, or in all of a folder."""
+    """The table in a file, in several, or in all files of a folder."""
     files, read, wrong = files_of(place), [], []
     for path in files:
         try:
@@ -114,7 +114,7 @@ def read_source(place: Place, asked: TextFormat = UNKNOWN_FORMAT) -> TableSource
 
 
 def _refuse_nothing_shared(source: TableSource) -> None:
-    """Refuses files that have no column in common."""
+    """Refuses files without a column in common."""
     if source.shared_columns():
         return
     first, names = source.files[0].name, set(source.frames[0])
@@ -128,7 +128,7 @@ def _refuse_nothing_shared(source: TableSource) -> None:
 
 
 def with_names(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """The table with columns spelt as in these names, whatever the case and blanks."""
+    """The table with columns spelt as in `names`, whatever their case and blanks."""
     known = {plain_form(str(name)): str(name) for name in names}
     usual = {str(name): known.get(plain_form(str(name))) for name in frame}
     other = {a: b for a, b in usual.items() if b is not None and b not in frame}
@@ -137,7 +137,7 @@ def with_names(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
 
 
 def _refuse_together(files: tuple[Path, ...]) -> None:
-    """Refuses files of several kinds, and two of one name."""
+    """Refuses files of different kinds, and two files with the same name."""
     kinds = {FRAMES[ending_of(path)] for path in files}
     if len(kinds) > 1:
         endings = ", ".join(sorted({ending_of(path) for path in files}))
@@ -149,28 +149,30 @@ def _refuse_together(files: tuple[Path, ...]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
-            f"two files are called {brief(twice)}, but files are told apart by their "
-            "names: rename one of them."
+            "files must have different names, but two are called "
+            f"{brief(twice)}: rename one of them."
         )
 
 
 def files_of(place: Place) -> tuple[Path, ...]:
-    """The files of tables that a path, a folder or a list of them names."""
+    """The files that a path, a folder or a list of both names."""
     if isinstance(place, str | Path):
         place = [place]
     elif not isinstance(place, list | tuple) or not place:
-        raise InputError(f"`path` must be text, or a list of it, got {brief(place)}.")
+        raise InputError(f"`path` must be text or a list of texts, got {brief(place)}.")
     found: list[Path] = []
     for one in place:
         if not isinstance(one, str | Path):
-            raise InputError(f"`path` must be text, or a list of it, got {brief(one)}.")
+            raise InputError(
+                f"`path` must be text or a list of texts, got {brief(one)}."
+            )
         path = expanded("path", one)
         found += _inside(path) if path.is_dir() else [_check_file(path)]
     return tuple(dict.fromkeys(found))
 
 
 def _inside(folder: Path) -> list[Path]:
-    """The tables that lie in a folder."""
+    """The tables in a folder."""
     found = sorted(
         path
         for path in folder.iterdir()
@@ -184,6 +186,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _check_file(path: Path) -> Path:
+    """The path, if it is that of a table."""
     if not path.is_file():
         raise InputError(f"there is no data file {path}.")
     if ending_of(path) not in FRAMES:

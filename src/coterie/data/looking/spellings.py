@@ -1,4 +1,4 @@
-"""Words that differ only by case and blanks are one: Geneve, GENEVE, "geneve "."""
+"""Spellings: words that differ only by case and blanks count as one word."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...checks import brief
 
 
 def plain_form(word: str) -> str:
-    """A word without regard to case and blanks.
+    """The word in lower case and without extra blanks.
 
     >>> plain_form(" Los  ANGELES")
     'los angeles'
@@ -19,7 +19,7 @@ def plain_form(word: str) -> str:
 
 
 def one_spelling(words: Iterable[str]) -> dict[str, str]:
-    """The most frequent spelling of each word that has another one.
+    """For each rarer spelling of a word, the most frequent one.
 
     >>> one_spelling(["GENEVE", "Geneve", "Geneve", "Bern"])
     {'GENEVE': 'Geneve'}
@@ -33,7 +33,7 @@ def one_spelling(words: Iterable[str]) -> dict[str, str]:
 
 
 def look_alikes(words: Iterable[str]) -> list[str]:
-    """Words of which another one differs by accents and signs alone, in order.
+    """The words that differ from another only by accents and punctuation, sorted.
 
     >>> look_alikes(["Geneve", "Bern", "Genève", "St. Gallen", "St Gallen"])
     ['Geneve', 'Genève', 'St Gallen', 'St. Gallen']
@@ -47,7 +47,7 @@ def look_alikes(words: Iterable[str]) -> list[str]:
 
 
 def spelling_note(name: str, other: Mapping[str, str]) -> str:
-    """A sentence about words of a column that are read as one.
+    """A sentence about words of a column that are read as another.
 
     >>> spelling_note("city", {"BERN": "Bern", "bern": "Bern"})
     "column 'city': 'BERN' and 'bern' are read as 'Bern'"

@@ -1,4 +1,4 @@
-"""A study of a table: what it does not say is found, and `coterie init` writes it."""
+"""Studies of tables: finds what a study does not say, and writes a whole study."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OPTIONS = {
     "drop": "columns that are not used",
     "dates": "dates become days; how they are written",
 }
-"""Options of [data] in the order in which they are written, and what they mean."""
+"""The options of [data] in the order in which they are written, and what they mean."""
 
 
 def complete_study(
@@ -47,12 +47,11 @@ def complete_study(
     split: Mapping[str, Any],
     source: TableSource | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """[data] and [split] of a study of tables, with what they do not say.
+    """[data] and [split] of a study, with the options that they leave out.
 
-    The tables are those of `source`, or of the files that [data] names.
-
-    Where the target is named, only columns that cannot be features are found: dates,
-    identifiers and free text. Where it is not, all is as `coterie init` would write it.
+    The table is that of `source`, or of the files that [data] names. If [data] names
+    the target, only columns that cannot be features are found: dates, identifiers and
+    free text. Otherwise all options are as `coterie init` writes them.
     """
     given, parts = dict(data), dict(split)
     asked = TextFormat(*(given.get(name, "") for name in TextFormat._fields))
@@ -77,7 +76,7 @@ def complete_study(
         more, parts = found.data, {**found.split, **parts}
     else:
         more = _required_options(given, look, found)
-    for option in ("dates", "categories"):  # of columns that are used
+    for option in ("dates", "categories"):  # only columns that are used
         if option in more:
             more = {**more, option: _leave_out(more[option], given.get("drop", []))}
     if "client" not in given and client != "client":
@@ -86,7 +85,7 @@ def complete_study(
 
 
 def _readable(given: Mapping[str, Any]) -> bool:
-    """Whether there are tables to look at, and options are what they must be."""
+    """Whether the files are tables, and options have the right types."""
     lists = [given.get(name, []) for name in ("drop", "categories")]
     sound = all(isinstance(some, list | tuple) for some in lists)
     if not sound or not isinstance(given.get("dates", {}), Mapping):
@@ -97,7 +96,7 @@ def _readable(given: Mapping[str, Any]) -> bool:
     try:
         files_of(given["path"])
         refuse_format(asked)
-    except InputError:  # reading it will tell, in the same words
+    except InputError:  # reading it raises the same error
         return False
     return True
 
@@ -105,7 +104,7 @@ def _readable(given: Mapping[str, Any]) -> bool:
 def _required_options(
     given: Mapping[str, Any], look: Inspection, found: Findings
 ) -> dict[str, Any]:
-    """What a study that names its target cannot do without."""
+    """The options that a study needs if it names its target."""
     target = found.data["target"]
     more: dict[str, Any] = {}
     if found.data["task"] == "regression" and found.sure_of_task:
@@ -118,10 +117,10 @@ def _required_options(
 
 
 def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
-    """Words among numbers, and columns of names that have numbers among them.
+    """Options for words among numbers, and for names with numbers among them.
 
-    Numbers that are not finite are no words: reading refuses them, as they may be the
-    result of a mistake, such as a division by zero.
+    Numbers that are not finite do not count as words. Reading refuses them, because
+    they may come from a mistake, such as a division by zero.
     """
     some = [p for p in look.profiles if p.name not in names]
     mixed = [p for p in some if p.kind == "codes" and not p.numeric]
@@ -130,14 +129,14 @@ def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _leave_out(some: Any, names: Sequence[str]) -> Any:
-    """Columns, in a list or a table, but for these."""
+    """The columns, in a list or a table, without these."""
     if isinstance(some, Mapping):
         return {name: value for name, value in some.items() if name not in names}
     return [name for name in some if name not in names]
 
 
 def _client_of(given: Mapping[str, Any], look: Inspection, *, pooled: bool) -> str:
-    """The column of the client: as it is said, or the only one that may be."""
+    """The column of the client: the given one, or the only plausible one."""
     if "client" in given or look.has("client"):
         return str(given.get("client", "client"))
     target = given.get("target") or target_guess(look.profiles).name
@@ -148,6 +147,7 @@ def _client_of(given: Mapping[str, Any], look: Inspection, *, pooled: bool) -> s
 
 
 def _target_of(given: Mapping[str, Any], look: Inspection, client: str) -> str:
+    """The column of the target: the given one, or the only plausible one."""
     if "target" in given or look.has("target"):
         return str(given.get("target", "target"))
     guess = target_guess(look.profiles, client)
@@ -157,13 +157,13 @@ def _target_of(given: Mapping[str, Any], look: Inspection, client: str) -> str:
 
 
 def doubt(look: Inspection, guess: Guess, role: str, by: str) -> str:
-    """A sentence about a column that cannot be found, with those that may be it.
+    """A sentence about a column that cannot be found, with plausible columns.
 
     Args:
         look: the table.
-        guess: which it may be.
+        guess: the plausible columns.
         role: client or target.
-        by: how to name it.
+        by: the option that names the column.
     """
     what = {"client": "names the clients", "target": "is to be predicted"}[role]
     label = look.source.label.name
@@ -173,7 +173,7 @@ def doubt(look: Inspection, guess: Guess, role: str, by: str) -> str:
     start = f"{label} does not say which column {what}"
     different = look.source.differences()
     if different:
-        start = f"{start} (only columns of all files count, and {different})"
+        start = f"{start} (only columns that are in all files count, but {different})"
     if some:
         return f"{start}; it may be {listed}: name it by {by}"
     if role == "client":
@@ -181,14 +181,14 @@ def doubt(look: Inspection, guess: Guess, role: str, by: str) -> str:
         if unfit:
             return f"{unfit}: name another column by {by}, or correct it"
         return (
-            f"{start}, and none repeats a few names: name one by {by}, or give a file "
-            "for each client"
+            f"{start}, and no column repeats a few names: name one by {by}, or give a "
+            "file for each client"
         )
-    return f"{start}, and none has classes or quantities: add one"
+    return f"{start}, and no column has classes or quantities: add one"
 
 
 def named_column(look: Inspection, role: str, name: str) -> str:
-    """The name, if there is such a column."""
+    """The name, if the table has such a column."""
     columns = [profile.name for profile in look.profiles]
     if name not in columns and name in look.source.columns():
         rest = [other for other in look.source.columns() if other != name]
@@ -198,19 +198,19 @@ def named_column(look: Inspection, role: str, name: str) -> str:
         )
     if name not in columns:
         raise InputError(
-            f"--{role} must name a column, but {look.source.label.name} has none that "
-            f"is called {name!r}.{suggestion(name, columns)}"
+            f"--{role} must name a column, but {look.source.label.name} has none "
+            f"called {name!r}.{suggestion(name, columns)}"
         )
     return name
 
 
 def study_text(found: Findings, look: Inspection, paths: list[str], name: str) -> str:
-    """A study of a table as a person would write it, with comments.
+    """The text of a study of a table, with comments.
 
     Args:
-        found: what it says.
+        found: what the study says.
         look: the table.
-        paths: where it lies, from the folder of the study.
+        paths: of its files, from the folder of the study.
         name: of the file of the study.
     """
     count = sum(len(frame) for frame in look.source.frames)
@@ -275,7 +275,7 @@ _MORE = (
 
 
 def _comment(note: str) -> str:
-    """A note as lines of a comment."""
+    """The lines of a comment with this note."""
     plain = " ".join(note.split())
     return textwrap.fill(
         f"{plain}.",
@@ -288,7 +288,7 @@ def _comment(note: str) -> str:
 
 
 def _entry(name: str, value: Any, meaning: str = "") -> str:
-    """A line of TOML; a long list has a line for each of its values."""
+    """A line of TOML; a long list has a line for each value."""
     text = tomli_w.dumps({name: value}).rstrip("\n").replace("\t", "\\t")
     if not meaning:
         return text
@@ -303,7 +303,7 @@ def _entry(name: str, value: Any, meaning: str = "") -> str:
 
 
 def relative(files: list[Path], folder: Path) -> list[str]:
-    """The paths as a study in a folder names them."""
+    """The paths, relative to the folder of a study."""
     found = []
     for path in files:
         try:

@@ -1,4 +1,4 @@
-"""Clients whose numbers seem to be in another unit: grams in place of kilograms."""
+"""Clients that seem to use another unit, such as grams instead of kilograms."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import NamedTuple
 import numpy as np
 
 _APART = 8.0
-"""Medians that differ by a smaller factor are of clients that differ by nature."""
+"""If medians differ by a smaller factor, clients may just differ."""
 
 _ALIKE = 3.0
-"""Another unit moves numbers by a factor, and leaves their spread as it is.
+"""Another unit multiplies numbers, and does not change their spread in decades.
 
-So spreads, in decades, differ at most by this factor; a tenth of one is no spread.
+So spreads differ by this factor at most, after a tenth of a decade is added to each.
 """
 
 _FEWEST = 5
-"""With fewer values, nothing is said about a client."""
+"""The fewest values of a client to say something about it."""
 
 
 class _Sizes(NamedTuple):
-    """Where the sizes of a client's numbers lie, as logarithms to the base 10."""
+    """Quantiles of log10 |v| of a client's numbers v."""
 
-    low: float  # one in twenty is below
-    middle: float
-    high: float  # one in twenty is above
+    low: float  # 5 %
+    middle: float  # the median
+    high: float  # 95 %
 
 
 def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
-    """Clients whose values are many times those of all others, and how many times.
+    """Clients that seem to use another unit, each with its factor.
 
-    A client has another unit where its median is 8 or more times that of the others, or
-    an eighth, where this factor is larger than the whole range of the others and its
-    own, and where its spread is like theirs.
+    A client does if all this holds. Its median is at least 8 times that of the others,
+    or at most an eighth. This factor is larger than the range of the others and than
+    its own. Its spread is like theirs.
 
     >>> kilograms, grams = np.arange(1, 7.0), 1000 * np.arange(1, 7.0)
     >>> values = np.concatenate([kilograms, kilograms, grams])
@@ -40,7 +40,7 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     {2: 1000.0}
 
     Args:
-        values: of a column, NaN where there is none.
+        values: of a column, NaN for gaps.
         owner: the client of each.
     """
     there = np.isfinite(values)
@@ -49,13 +49,13 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     parts = np.split(values[there][order], start[1:])
     enough = [len(part) >= _FEWEST for part in parts]
     sizes = [_sizes(part) for part in parts if len(part) >= _FEWEST]
-    if None in sizes or len(sizes) < 2:  # zeros and other signs have no factor
+    if None in sizes or len(sizes) < 2:  # zeros and mixed signs have no factor
         return {}
     return _find_outliers(who[enough], np.array(sizes))
 
 
 def _sizes(values: np.ndarray) -> _Sizes | None:
-    """Of a client's numbers; None where many are zero or have another sign."""
+    """The sizes of a client's numbers; None if many are 0 or signs are mixed."""
     positive, negative = (values > 0).sum(), (values < 0).sum()
     clear = max(positive, negative) > 0.5 * len(values)
     if not clear or min(positive, negative) > 0.05 * len(values):
@@ -65,9 +65,9 @@ def _sizes(values: np.ndarray) -> _Sizes | None:
 
 
 def _find_outliers(who: np.ndarray, sizes: np.ndarray) -> dict[int, float]:
-    """Those whose sizes (N, 3) are far from all others, and by which factor."""
+    """Clients whose sizes (N, 3) are far from all others, each with the factor."""
     low, middle, high = sizes.T
-    # Of two, nobody knows which is odd: the larger one is named.
+    # With two clients either may be the odd one: we name the larger.
     usual = np.median(middle) if len(who) > 2 else middle.min()
     shift, width = np.abs(middle - usual), high - low
     far = shift > np.log10(_APART)
