@@ -278,7 +278,7 @@ def test_single_precision_is_good_enough():
 @pytest.mark.parametrize("name", ["means", "moments", "mmd", "fourier"])
 def test_too_few_samples_are_refused(name):
     few = pad_samples([normal(5, 2), normal(3, 2)])
-    with pytest.raises(InputError, match=r"4 of every client .* client 1 has 3"):
+    with pytest.raises(InputError, match="4 of every client, but client 1 has 3"):
         ALL[name](few)
 
 

@@ -153,7 +153,7 @@ def test_the_threshold_lies_in_the_widest_gap():
     "squared", [torch.zeros(6, 6), 3.0 + torch.arange(36.0).view(6, 6) / 10]
 )
 def test_without_a_gap_the_user_must_choose(squared):
-    with pytest.raises(InputError, match=r"no gap: up to 2\.5 is noise"):
+    with pytest.raises(InputError, match=r"no gap: none between 2\.5 \(noise\)"):
         gap_threshold(Distances(squared, torch.full((6, 6), 1.0)))
 
 

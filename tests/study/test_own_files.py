@@ -268,7 +268,7 @@ def test_labels_that_only_test_data_have_are_said(tmp_path):
 def test_without_a_listener_doubts_are_warnings(tmp_path):
     text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},7")
     (tmp_path / "patients.csv").write_text(text)
-    with pytest.warns(UserWarning, match="column 'z' is the same"):
+    with pytest.warns(UserWarning, match="column 'z' is constant"):
         run_study(study(tmp_path), runs=tmp_path / "runs")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
