@@ -13,7 +13,7 @@ import math
 from coterie.checks import InputError
 from coterie.data import divide, load
 from coterie.privacy import mu_of
-from coterie.privacy.mechanisms.partners import Choosing, private_weights
+from coterie.privacy.mechanisms.partners import PartnerMechanism, private_weights
 
 DRAWS = 20
 
@@ -27,7 +27,7 @@ def main() -> None:
             noise = 1 / (math.sqrt(0.25) * mu_of(epsilon, 1e-5))
             gaps = right = wrong = 0
             for seed in range(DRAWS):
-                choosing = Choosing("sample", noise, seed)
+                choosing = PartnerMechanism("sample", noise, seed)
                 try:
                     found = private_weights("mmd", data, 400, choosing) > 0
                 except InputError:  # no gap

@@ -14,7 +14,11 @@ from coterie.planning.private import plan_privacy
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.accounting.accounts import totals
 from coterie.privacy.mechanisms import events_of, partners
-from coterie.privacy.mechanisms.partners import PARTNERS, Choosing, private_distances
+from coterie.privacy.mechanisms.partners import (
+    PARTNERS,
+    PartnerMechanism,
+    private_distances,
+)
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.identity import choosing_of
@@ -103,11 +107,13 @@ def test_processes_that_divide_the_clients_choose_alike(tmp_path, source):
 
 
 def test_another_study_draws_other_noise():
-    def told(guarded):
+    def means(guarded):
         setup = prepare(guarded, 0, data_of(guarded).federations[0])
-        return choosing_of(guarded, 0, setup.read).told("means", setup.federation, 9)
+        return choosing_of(guarded, 0, setup.read).private_means(
+            "means", setup.federation, 9
+        )
 
-    one, same, other = (told(study(noise=2.0, delta=d)) for d in (1e-5, 1e-5, 1e-6))
+    one, same, other = (means(study(noise=2.0, delta=d)) for d in (1e-5, 1e-5, 1e-6))
     assert torch.equal(one, same)
     assert float((one - other).abs().mean()) > 1  # of noise of 2.8
 
@@ -140,13 +146,13 @@ def test_secret_noise_of_a_choice_comes_again_in_its_runs_folder_alone(
 
 def test_what_later_seeds_tell_is_charged_before_it_is_told(tmp_path, monkeypatch):
     """Weights on a graph are made for every seed before training."""
-    told, charged = Choosing.told, list[int]()
+    told, charged = PartnerMechanism.private_means, list[int]()
 
     def counted(self, *given):
         charged.append(sum(entry.label == LABEL for entry in entries(tmp_path)))
         return told(self, *given)
 
-    monkeypatch.setattr(Choosing, "told", counted)
+    monkeypatch.setattr(PartnerMechanism, "private_means", counted)
     weights = "mmd(400, 1e9) on graph"
     entry = {**CHOSEN, "weights": weights, "form": "factored"}
     run = {**TABLES["run"], "seeds": [0, 1]}

@@ -12,7 +12,7 @@ from coterie.checks import InputError
 from coterie.engine.rounds import beginning, participants
 from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_noise
 from coterie.privacy.accounting.calibration import Noises, with_noise
-from coterie.privacy.mechanisms import Planned, counted, foreseen_steps, receivers
+from coterie.privacy.mechanisms import StepPlan, count_releases, plan_steps, receivers
 from coterie.records.cells import pack
 from coterie.report.privacy import epsilon_matrix, privacy_section
 from coterie.study.config import study_of
@@ -88,7 +88,9 @@ def test_what_the_beginning_asks_is_counted_once_with_every_round(classification
     clients = PrivateSimulation(
         simulate(classification, batch_size=6), clip=0.5, noise=1.5
     )
-    method = counted(Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients)
+    method = count_releases(
+        Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients
+    )
     x = rows(clients._simulation)
     method.init(x, beginning(clients))  # another beginning, of which nothing is kept
     state = method.init(x, beginning(clients))
@@ -333,12 +335,12 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
     )
     quiet = Algorithm(lambda x, oracle: x, asks_twice, lambda x, oracle: x)
     everybody = torch.ones(len(clients), dtype=torch.bool)
-    steps, _, sends = foreseen_steps(quiet, clients, [everybody], seed=0)
+    steps, _, sends = plan_steps(quiet, clients, [everybody], seed=0)
     assert not sends
     rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
     assert steps == [[{}] * len(rates), [{(1.0, rate, False): 2} for rate in rates]]
-    planned = Planned(with_noise(steps, Noises(1.5, 1.5)), 1e-5)
-    method = counted(
+    planned = StepPlan(with_noise(steps, Noises(1.5, 1.5)), 1e-5)
+    method = count_releases(
         Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients, planned
     )
     with pytest.raises(InputError, match="more in round 0 than was foreseen"):

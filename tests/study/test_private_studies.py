@@ -15,7 +15,7 @@ from coterie.conformance.federations import small_federation
 from coterie.data.federation import places_of
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.accounting.calibration import Limits
-from coterie.privacy.mechanisms import Mechanism, privately_in_time
+from coterie.privacy.mechanisms import Mechanism, make_private_in_time
 from coterie.privacy.mechanisms.settings import Privacy
 from coterie.study.attacks import audit_study
 from coterie.study.config import study_of
@@ -400,7 +400,7 @@ def test_in_time_who_says_that_nothing_is_sent_may_send_nothing():
         now.passed(1, state.x[0])
         return flow.arrive(state, now)
 
-    made = privately_in_time(
+    made = make_private_in_time(
         Algorithm(flow=flow._replace(arrive=arrive)),
         Mechanism(0.3, 0.6),
         torch.arange(2),

@@ -12,7 +12,7 @@ from coterie.checks import InputError
 from coterie.clients.samples import Batch
 from coterie.engine.rounds import run_rounds
 from coterie.privacy.accounting.ledger import LOSSES
-from coterie.privacy.attacks import Heard, Overheard, telling_losses_to
+from coterie.privacy.attacks import Listener, OverheardClients, telling_losses_to
 from coterie.privacy.mechanisms import events_of, methods, telling
 from coterie.privacy.mechanisms import rows as of_clients
 from coterie.privacy.mechanisms.dry_run import foreseen, scenarios
@@ -167,13 +167,13 @@ def test_nobody_learns_otherwise_because_somebody_listens(entry):
     made = study(entry)
     setup = prepare(made, 0)
     method = setup.algorithm(made.algorithms[0])
-    heard = Heard(torch.arange(6), torch.ones(6, 3, dtype=torch.float64), setup.x)
+    listener = Listener(torch.arange(6), torch.ones(6, 3, dtype=torch.float64), setup.x)
     found = []
-    for clients in (setup.simulation, Overheard(setup.simulation, heard)):
+    for clients in (setup.simulation, OverheardClients(setup.simulation, listener)):
         *_, last = run_rounds(method, clients, setup.x, rounds=3)
         found.append(method.personal(last.state, setup.simulation.at(3, purpose="use")))
     assert float((found[0] - found[1]).abs().max()) < 1e-12
-    assert len(heard.scores()["sums"]) == 6
+    assert len(listener.scores()["sums"]) == 6
 
 
 def test_what_is_heard_of_an_average_is_the_way_that_each_row_went():
@@ -181,16 +181,18 @@ def test_what_is_heard_of_an_average_is_the_way_that_each_row_went():
     made = study({"name": "fedavg", "lr": 0.05})
     setup = prepare(made, 0)
     u = torch.randn(6, 3, generator=seeds.generator("u"), dtype=torch.float64)
-    heard = Heard(torch.arange(6), u, setup.x)
+    listener = Listener(torch.arange(6), u, setup.x)
     method = setup.algorithm(made.algorithms[0])
-    *_, _ = run_rounds(method, Overheard(setup.simulation, heard), setup.x, rounds=2)
+    *_, _ = run_rounds(
+        method, OverheardClients(setup.simulation, listener), setup.x, rounds=2
+    )
     shares = setup.federation.train.size.double()
     mean, along = setup.x, []
     for t in (1, 2):
         z = mean - 0.05 * setup.simulation.at(t).grads(mean)
         along.append(((z - mean) * u).sum(1))
         mean = (shares @ z / shares.sum()).expand(6, -1)
-    found = heard.scores()
+    found = listener.scores()
     torch.testing.assert_close(found["sums"], along[0] + along[1])
     torch.testing.assert_close(found["changes"], (along[1] - along[0]).square())
     torch.testing.assert_close(found["first"], along[0] - along[1])
@@ -200,11 +202,13 @@ def test_where_only_sums_are_seen_only_sums_are_heard():
     made = study()
     setup = prepare(made, 0)
     u = torch.ones(6, 3, dtype=torch.float64)
-    heard = Heard(torch.arange(6), u, setup.x, summed=True)
+    listener = Listener(torch.arange(6), u, setup.x, summed=True)
     method = setup.algorithm(made.algorithms[0])
-    *_, last = run_rounds(method, Overheard(setup.simulation, heard), setup.x, rounds=1)
+    *_, last = run_rounds(
+        method, OverheardClients(setup.simulation, listener), setup.x, rounds=1
+    )
     x = method.personal(last.state, setup.simulation.at(1, purpose="use"))
-    torch.testing.assert_close(heard.scores()["sums"], (x - setup.x).sum(1))
+    torch.testing.assert_close(listener.scores()["sums"], (x - setup.x).sum(1))
 
 
 # Audits.
@@ -237,7 +241,10 @@ def test_a_sound_study_is_not_disproved(unit):
 
 def quieter(monkeypatch, factor: float) -> None:
     """Noise of both units is smaller than its ledger says."""
-    released, noised = of_clients.Mechanism.released, of_samples.SampleMechanism.noised
+    released, noised = (
+        of_clients.Mechanism.release,
+        of_samples.SampleMechanism.add_noise,
+    )
 
     def less(self, x, ref, stream, clients, share=1.0, **options):
         return released(self, x, ref, stream, clients, share * factor, **options)
@@ -245,8 +252,8 @@ def quieter(monkeypatch, factor: float) -> None:
     def less_of_samples(self, g, keys, who, samples):
         return noised(self, g, keys, who, samples / factor)
 
-    monkeypatch.setattr(of_clients.Mechanism, "released", less)
-    monkeypatch.setattr(of_samples.SampleMechanism, "noised", less_of_samples)
+    monkeypatch.setattr(of_clients.Mechanism, "release", less)
+    monkeypatch.setattr(of_samples.SampleMechanism, "add_noise", less_of_samples)
 
 
 def test_forgotten_clipping_is_caught(monkeypatch):
@@ -286,7 +293,7 @@ def test_half_the_noise_and_missing_clipping_are_caught_and_proved(monkeypatch, 
 
 def unclipped(monkeypatch) -> None:
     """Rows and gradients of both units leave as long as they are."""
-    released = of_clients.Mechanism.released
+    released = of_clients.Mechanism.release
 
     def whole(self, x, ref, *names, **options):
         return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
@@ -294,7 +301,7 @@ def unclipped(monkeypatch) -> None:
     def kernel(plain, _, loss):
         return ClippedKernel(plain, math.inf, loss)
 
-    monkeypatch.setattr(of_clients.Mechanism, "released", whole)
+    monkeypatch.setattr(of_clients.Mechanism, "release", whole)
     monkeypatch.setattr(simulation, "ClippedKernel", kernel)
 
 
@@ -369,13 +376,13 @@ def test_noise_of_secure_sums_is_measured_too(monkeypatch):
 
 def test_noise_that_is_the_same_in_every_round_is_caught(monkeypatch):
     """Only by what changes between rounds: in sums, it grows with the rounds."""
-    released, first = of_clients.Mechanism.released, {}
+    released, first = of_clients.Mechanism.release, {}
 
     def again(self, x, ref, stream, *rest, **options):
         stream = first.setdefault(self.seed, stream)
         return released(self, x, ref, stream, *rest, **options)
 
-    monkeypatch.setattr(of_clients.Mechanism, "released", again)
+    monkeypatch.setattr(of_clients.Mechanism, "release", again)
     broken = [
         proof.attack
         for proof in audit_study(study(epsilon=0.5), runs=16).proofs
@@ -397,8 +404,8 @@ def with_losses_as_they_are(monkeypatch) -> None:
     def of_samples_(self, losses, keys, who, *, held_out):
         return losses.nanmean(1), losses
 
-    monkeypatch.setattr(telling.Questions, "released", of_client)
-    monkeypatch.setattr(of_samples.SampleMechanism, "noised_losses", of_samples_)
+    monkeypatch.setattr(telling.Questions, "release", of_client)
+    monkeypatch.setattr(of_samples.SampleMechanism, "add_noise_to_losses", of_samples_)
     monkeypatch.setattr(
         simulation, "ClippedKernel", lambda kernel, clip, _: ClippedKernel(kernel, clip)
     )
@@ -465,15 +472,15 @@ def test_losses_of_models_that_all_have_tell_canaries_apart():
         return 3 + gap / 2, 3 - gap / 2
 
     x = torch.zeros(2, 1, dtype=torch.float64)
-    heard = Heard(torch.tensor([1, 1]), x, x, losses_at=losses_at)
+    listener = Listener(torch.tensor([1, 1]), x, x, losses_at=losses_at)
     coins = torch.tensor([0.5, -0.5], dtype=torch.float64)
     for question, gap in enumerate(gaps):
         told = torch.stack([torch.tensor(9.0).double(), 3 + gap @ coins])
         points = torch.full((2, 1), question).double()
-        heard.loss(torch.tensor([0, 1]), points, told, held_out=False)
+        listener.loss(torch.tensor([0, 1]), points, told, held_out=False)
         points[0] += 0.1  # models of their own, of which nothing is known
-        heard.loss(torch.tensor([0, 1]), points, told + 1, held_out=False)
-    torch.testing.assert_close(heard.scores()["losses"], coins, rtol=0.01, atol=0)
+        listener.loss(torch.tensor([0, 1]), points, told + 1, held_out=False)
+    torch.testing.assert_close(listener.scores()["losses"], coins, rtol=0.01, atol=0)
 
 
 def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
@@ -483,17 +490,17 @@ def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
     made = study(IFCA, noise=3.0)
     setup = prepare(made, 0)
     u = torch.ones(6, 3, dtype=torch.float64)
-    heard, told = Heard(torch.arange(6), u, setup.x), []
+    listener, told = Listener(torch.arange(6), u, setup.x), []
 
     def listens(algorithm):
-        hears = telling_losses_to(heard, algorithm)
-        loss = heard.loss
+        hears = telling_losses_to(listener, algorithm)
+        loss = listener.loss
 
         def noted(who, points, means, held_out):
             told.append(means.clone())
             loss(who, points, means, held_out=held_out)
 
-        heard.loss = noted
+        listener.loss = noted
         return hears
 
     guard = make_guard(setup, made.algorithms[0], listens)
@@ -501,7 +508,7 @@ def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
     events = events_of(last.state.ledger)
     asked = sum((e.sensitivity / e.noise) ** 2 for e in events if e.verb == LOSSES)
     assert len(told) == round(asked / (2 / 3.0) ** 2) > 2
-    scores = heard.scores()
+    scores = listener.scores()
     torch.testing.assert_close(scores["sum of losses"], sum(told))
 
 

@@ -24,8 +24,8 @@ from coterie.privacy.mechanisms import (
     PrivateOracle,
     costs_of,
     events_of,
-    foresee,
-    privately,
+    make_private,
+    plan_calls,
 )
 from coterie.records.ledgers import LEDGER, LedgerEntry
 
@@ -40,7 +40,7 @@ def method(name: str, federation=None, **options):
 
 def seen(algorithm, *, rounds: int = ROUNDS, active=EVERYBODY, label: str = "it"):
     """What it will send."""
-    return foresee(algorithm, [active] * rounds, seed=0, label=label)
+    return plan_calls(algorithm, [active] * rounds, seed=0, label=label)
 
 
 def cost(algorithm, *, rounds: int = ROUNDS, active=EVERYBODY, **options):
@@ -82,7 +82,7 @@ def private_run(
     foreseen = seen(algorithm, rounds=rounds) if foreseen is None else foreseen
     federation = small_federation() if federation is None else federation
     simulation = simulated(federation, Setting())
-    made = privately(algorithm, foreseen, mechanism, simulation.names, **options)
+    made = make_private(algorithm, foreseen, mechanism, simulation.names, **options)
     trace = followed(made, simulation, one_start(), rounds)
     return trace, events_of(trace.states[-1].ledger)
 

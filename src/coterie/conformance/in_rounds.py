@@ -12,13 +12,13 @@ from ..algorithms.local import local
 from ..checks import InputError
 from ..clients.groups import block
 from ..engine.states import rows_of, whole
-from ..privacy.mechanisms import Mechanism, privately
+from ..privacy.mechanisms import Mechanism, make_private
 from ..privacy.mechanisms.dry_run import (
-    Foreseen,
+    CallPlan,
     Refusal,
-    foresee,
+    declaration,
     is_within,
-    written,
+    plan_calls,
 )
 from ..types import Algorithm, Federated, Releases
 from .cases import (
@@ -195,7 +195,9 @@ def check_without_noise(case: Case) -> None:
         foreseen = _dry_run(algorithm, x.shape[1])
     except InputError as refusal:
         raise NotApplicable(str(refusal)) from None
-    private = privately(algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names)
+    private = make_private(
+        algorithm, foreseen, Mechanism(math.inf, 0.0), simulation.names
+    )
     found = _all_and_then_some(private, simulation, x)
     expected = _all_and_then_some(algorithm, simulation, x)
     for one, other in zip(found, expected, strict=True):
@@ -214,15 +216,16 @@ def check_releases(case: Case) -> None:
     if declared is None:
         raise NotApplicable(
             "the method does not declare what it releases. A dry run found "
-            f"`releases={written(found)}`{why}: write it into its `Algorithm`."
+            f"`releases={declaration(found)}`{why}: write it into its `Algorithm`."
         )
     assert is_within(found, declared), (
-        f"it declares {written(declared)}, but the dry run found {written(found)}{why}"
+        f"it declares {declaration(declared)}, but the dry run found "
+        f"{declaration(found)}{why}"
     )
     never = [name for name in declared._fields if _is_never(name, declared, found)]
     assert not never, (
-        f"it declares {written(declared)}, but the dry run found {written(found)}: "
-        f"`{never[0]}` is never released."
+        f"it declares {declaration(declared)}, but the dry run found "
+        f"{declaration(found)}: `{never[0]}` is never released."
     )
 
 
@@ -230,7 +233,7 @@ def _is_never(name: str, declared: Releases, found: Releases) -> bool:
     return bool(getattr(declared, name)) and not getattr(found, name)
 
 
-def _dry_run(algorithm: Algorithm, columns: int) -> Foreseen:
+def _dry_run(algorithm: Algorithm, columns: int) -> CallPlan:
     """What the method would send, where all take part at first, and then some do."""
     rounds = [torch.ones_like(ACTIVE)] * _HALF + [ACTIVE] * (ROUNDS - _HALF)
-    return foresee(algorithm, rounds, seed=0, label="it", columns=columns)
+    return plan_calls(algorithm, rounds, seed=0, label="it", columns=columns)

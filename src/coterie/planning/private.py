@@ -20,7 +20,7 @@ from ..engine.checkpoints import Moment
 from ..privacy.accounting.accounts import totals
 from ..privacy.accounting.gaussian import EPSILONS, refuse_epsilon
 from ..privacy.accounting.ledger import Event, Release
-from ..privacy.mechanisms import Counted, Guarded, Mechanism, events_of
+from ..privacy.mechanisms import Mechanism, PerSampleState, PrivateState, events_of
 from ..privacy.mechanisms.settings import Privacy
 from ..scores.roles import role_names
 from ..study.config import Entry, Study
@@ -147,14 +147,14 @@ def _train_and_score(
 
 def _releases(setup: Setup, entry: Entry, state: Any) -> float:
     """How often the client has released who did so most: rows, or minibatches."""
-    if isinstance(state, Counted):
-        return float(max(kinds.total() for kinds in state.released))
+    if isinstance(state, PerSampleState):
+        return float(max(kinds.total() for kinds in state.visible_releases))
     state = state.state if isinstance(state, Moment) else state
     mechanism, before = guard_of(setup, entry).mechanism, releases_before(setup, entry)
     if not mechanism.noise:
         return float(len(before))
     spent, unit = state.spent, (mechanism.sensitivity / mechanism.noise) ** 2
-    if isinstance(state, Guarded):
+    if isinstance(state, PrivateState):
         events = [_as_rows(event, mechanism) for event in events_of(state.ledger)]
         spent = totals(events, len(spent))
     trained = float((spent - totals(before, len(spent))).max())

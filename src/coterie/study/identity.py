@@ -18,7 +18,7 @@ from .. import seeds
 from ..checks import InputError, imported
 from ..data.federation import Table
 from ..data.given import GIVEN
-from ..privacy.mechanisms.partners import Choosing
+from ..privacy.mechanisms.partners import PartnerMechanism
 from ..records.versions import digest_of, sources_of
 from .config import Study
 from .ingredients import RECIPES, file_of
@@ -62,12 +62,12 @@ def data_name(study: Study, read: Mapping[str, str]) -> str:
 
 def choosing_of(
     study: Study, seed: int, read: Mapping[str, str], secret: bytes | None = None
-) -> Choosing | None:
+) -> PartnerMechanism | None:
     """How clients tell of their data for a choice of partners, under [privacy]."""
     if study.privacy is None:
         return None
     name = seeds.key(seed, "partners", whole_name(study, read))
-    return study.privacy.choosing(name, secret)
+    return study.privacy.partner_mechanism(name, secret)
 
 
 def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:

@@ -22,7 +22,7 @@ from ..engine.periods import begun, paced, run_waiting, run_without_waiting
 from ..engine.rounds import Round, beginning, run_rounds
 from ..models import Objective, tally
 from ..optim.hessians import sharpness
-from ..privacy.mechanisms import Counted
+from ..privacy.mechanisms import PerSampleState
 from ..privacy.mechanisms.per_sample import PrivateSimulation
 from ..records import Cell
 from ..types import Algorithm, Flow, Oracle, State
@@ -171,7 +171,7 @@ def with_outcomes(cell: Cell, setup: Setup, x: Tensor) -> Cell:
         outcomes=outcomes_of(setup, x, simulation, setup.division),
         releases=releases_of(cell.state, setup),
     )
-    if isinstance(cell.state, Counted):
+    if isinstance(cell.state, PerSampleState):
         last = cell.metrics[-1] | {"epsilon": exact_epsilon(cell.state, setup.study)}
         cell = replace(cell, metrics=[*cell.metrics[:-1], last])
     if not simulation.objective.labelled:

@@ -17,7 +17,7 @@ from ..data.federation import PARTS, client_name
 from ..engine.rounds import Lapse, Round
 from ..engine.states import own, whole
 from ..models import Objective
-from ..privacy.mechanisms import Guarded, GuardedFlow
+from ..privacy.mechanisms import PrivateFlow, PrivateState
 from ..records import SNAPSHOT_CLIENTS, SPANS, Cell, Folder, unpack
 from ..records.ledgers import DataLedger
 from ..records.versions import versions
@@ -519,7 +519,7 @@ def nonfinite_state(r: Round, cell: Cell, setup: Setup) -> str:
 
 def _tensors(state: Any) -> Iterator[Tensor]:
     """All tensors of nested tuples and dataclasses."""
-    if isinstance(state, Guarded | GuardedFlow):
+    if isinstance(state, PrivateState | PrivateFlow):
         state = state.state  # what was spent is no model, and infinite without noise
     if isinstance(state, Tensor):
         yield state

@@ -23,8 +23,8 @@ from coterie.privacy.accounting.losses import Losses
 from coterie.privacy.accounting.projection import (
     ROWS,
     RTOL,
+    Knowledge,
     Observer,
-    Seen,
     seen_by_each,
 )
 
@@ -73,7 +73,9 @@ def exact_losses(
     return Losses(share.clamp(0, 1), unit)
 
 
-def group_share(seen: Seen, clients: Sequence[int], *, each: bool = False) -> float:
+def group_share(
+    seen: Knowledge, clients: Sequence[int], *, each: bool = False
+) -> float:
     """S of several clients whose inputs may change together.
 
     Their inputs as one vector move by at most a sensitivity D: the largest eigenvalue

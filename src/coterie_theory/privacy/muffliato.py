@@ -39,7 +39,7 @@ from coterie.graphs.capacities import RingTimes
 from coterie.graphs.families import refuse_apart
 from coterie.graphs.matrices import gossip_matrix, joined
 from coterie.graphs.spectra import chebyshev_factor, contraction
-from coterie.privacy.accounting.gaussian import mu_of, replaced
+from coterie.privacy.accounting.gaussian import mu_of, replacement_sensitivity
 from coterie.privacy.accounting.ledger import Event, Exchange, Input, Ledger, Meetings
 from coterie.privacy.accounting.projection import Observer
 
@@ -68,7 +68,7 @@ def noisy(
     """
     checks.finite("x", x)
     checks.number("noise", noise, at_least=0)
-    sensitivity = replaced(clip)
+    sensitivity = replacement_sensitivity(clip)
     length = x.double().norm(dim=1, keepdim=True)
     short = x.double() * (clip / length.clamp(min=clip))
     drawn = torch.randn(x.shape, generator=rng, dtype=torch.float64)
@@ -318,7 +318,7 @@ def calibrated(
         spread: a public bound on (1/n) sum |x_v - x_bar|^2; None: clip^2.
         dim: coordinates of a row.
     """
-    n, local = len(matrix), replaced(clip) / mu_of(epsilon, delta)
+    n, local = len(matrix), replacement_sensitivity(clip) / mu_of(epsilon, delta)
     gap = 1 - contraction([matrix])
     spread = clip**2 if spread is None else spread
     observers = sorted({v for _, v in pairs or ()})

@@ -20,7 +20,7 @@ from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation, part
 from coterie.models import ravel
 from coterie.privacy.accounting.subsampled import sampled_epsilon
-from coterie.privacy.attacks.membership import Audit, audited, scores_along
+from coterie.privacy.attacks.membership import Audit, audit_scores, scores_along
 from coterie.privacy.mechanisms.per_sample import PrivateSimulation
 from coterie.types import Federated
 
@@ -78,7 +78,9 @@ def audit_client(
     rate = float(clients.batch_counts[0] / clients.sizes[0])
     upper = sampled_epsilon(noise, delta=delta, rate=rate, steps=rounds)
     scores = canary_scores(answers[:, 0], along)
-    return audited(scores, members, upper=upper, delta=delta, confidence=confidence)
+    return audit_scores(
+        scores, members, upper=upper, delta=delta, confidence=confidence
+    )
 
 
 def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:

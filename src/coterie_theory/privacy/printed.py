@@ -27,7 +27,7 @@ from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
 from coterie.checks import InputError
-from coterie.privacy.accounting.coefficients import SentRows, columns_of, sent
+from coterie.privacy.accounting.coefficients import SentRows, columns_of, sent_rows
 from coterie.privacy.accounting.ledger import Ledger
 from coterie.privacy.accounting.losses import Losses
 
@@ -59,7 +59,7 @@ def printed_losses(
         wanted = torch.isin(torch.arange(n), torch.tensor(list(clients)))
     wanted = wanted[columns.client]
     share = torch.zeros(len(columns.client), len(groups), dtype=torch.float64)
-    for message in sent(ledger):
+    for message in sent_rows(ledger):
         new = torch.arange(message.newest.start, message.newest.stop)
         some = wanted[new]
         share[new[some]] += _single(message, some, member)

@@ -12,7 +12,7 @@ from coterie.checks import InputError
 from coterie.privacy import sampled_epsilons
 from coterie.privacy.accounting.accounts import by_pairs, totals
 from coterie.privacy.accounting.ledger import Input, Ledger, Release
-from coterie.privacy.mechanisms.receivers import Told, reached
+from coterie.privacy.mechanisms.receivers import Receipts, reach
 from coterie.types import SERVER
 
 LINKS = torch.tensor([[0, 1], [1, SERVER]])
@@ -105,6 +105,6 @@ def test_of_samples_rows_come_to_whom_others_send_them():
     received = torch.zeros(4, 5, dtype=torch.bool)
     received[0, 1] = received[1, 2] = received[2, 3] = received[3, 4] = True
     none = [[] for _ in range(4)]
-    found = reached(Told(none, received, none))
+    found = reach(Receipts(none, received, none))
     assert found[:, :4].tolist() == torch.ones(4, 4).triu(1).bool().tolist()
     assert found[:, 4].tolist() == [False, False, False, True]

@@ -11,16 +11,16 @@ from scipy.stats import norm
 
 from coterie.checks import InputError
 from coterie.privacy import (
-    added,
-    composed,
+    compose_mu,
     delta_of,
     epsilon_of,
     epsilons_of,
     mu_from,
     mu_of,
     noise_of,
+    removal_sensitivity,
     renyi,
-    replaced,
+    replacement_sensitivity,
 )
 
 MUS = (0.01, 0.3, 1.0, 2.5, 8.0)
@@ -91,7 +91,7 @@ def test_many_at_once_are_each_of_them():
 
 
 def test_two_releases_are_as_private_as_one_with_less_noise():
-    both = composed([mu_from(1.0, 2.0), mu_from(1.0, 2.0)])
+    both = compose_mu([mu_from(1.0, 2.0), mu_from(1.0, 2.0)])
     assert both == pytest.approx(mu_from(1.0, 2.0 / math.sqrt(2)))
 
 
@@ -104,8 +104,8 @@ def test_nothing_that_moves_needs_no_noise_and_no_noise_hides_nothing():
 
 def test_a_clipped_vector_moves_twice_as_far_if_replaced_than_if_missing():
     one, other = torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 0.0])
-    assert replaced(1.0) == float((one - other).norm())
-    assert added(1.0) == float(one.norm())
+    assert replacement_sensitivity(1.0) == float((one - other).norm())
+    assert removal_sensitivity(1.0) == float(one.norm())
 
 
 @pytest.mark.parametrize("delta", [1e-20, 1e-100, 1e-320])

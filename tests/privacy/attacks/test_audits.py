@@ -16,7 +16,7 @@ from coterie.models import OBJECTIVES
 from coterie.privacy import PrivateSimulation, sampled_epsilon
 from coterie.privacy.attacks import (
     Audit,
-    audited,
+    audit_scores,
     confidence_of,
     epsilon_of_one_run,
     epsilon_of_rates,
@@ -126,7 +126,7 @@ def audit_of(clients, plain: Simulation, members, less=None) -> Audit:
         answers = answers - released(less, x, rounds=ROUNDS)[1]
     along = directions(plain.kernel, points[:, 0], torch.arange(CANARIES))
     scores = canary_scores(answers[:, 0], along)
-    return audited(scores, members, upper=upper_of(plain), delta=DELTA)
+    return audit_scores(scores, members, upper=upper_of(plain), delta=DELTA)
 
 
 def private(plain: Simulation, *, noise: float = NOISE) -> PrivateSimulation:
@@ -230,7 +230,7 @@ def test_an_audit_needs_samples_that_are_no_canaries() -> None:
 
 def test_an_audit_needs_canaries() -> None:
     with pytest.raises(InputError, match="at least two canaries"):
-        audited({}, torch.tensor([True]), upper=1.0, delta=DELTA)
+        audit_scores({}, torch.tensor([True]), upper=1.0, delta=DELTA)
 
 
 # Shadow models.

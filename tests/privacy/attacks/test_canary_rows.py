@@ -30,21 +30,21 @@ def sound(seed: int = 0, mu: float = MU) -> Mechanism:
 
 
 def quieter(monkeypatch, factor: float = 0.5) -> None:
-    released = Mechanism.released
+    released = Mechanism.release
 
     def less(self, x, ref, stream, clients, share=1.0, **options):
         return released(self, x, ref, stream, clients, share * factor, **options)
 
-    monkeypatch.setattr(Mechanism, "released", less)
+    monkeypatch.setattr(Mechanism, "release", less)
 
 
 def unclipped(monkeypatch) -> None:
-    released = Mechanism.released
+    released = Mechanism.release
 
     def whole(self, x, ref, *names, **options):
         return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
 
-    monkeypatch.setattr(Mechanism, "released", whole)
+    monkeypatch.setattr(Mechanism, "release", whole)
 
 
 # Bounds.

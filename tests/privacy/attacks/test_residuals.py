@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from coterie.privacy.attacks import Residuals, probed
+from coterie.privacy.attacks import Residuals, probe_residuals
 from coterie.privacy.mechanisms import Mechanism
 
 REAL = torch.float64
@@ -23,7 +23,7 @@ def seen(seed: int, *, factor: float = 1.0, clips: bool = True, far: float = 4.0
     cut = away * (0.5 / away.norm(dim=1, keepdim=True)).clamp(max=1)
     z = (ref + cut if clips else x) + 2.0 * factor * noise
     found = Residuals()
-    found.promised(0.5, 2.0)
+    found.expect(0.5, 2.0)
     found.add(x, ref, z)
     return found
 
@@ -65,15 +65,15 @@ def test_short_rows_do_not_show_whether_they_are_clipped():
 
 
 def test_a_mechanism_is_probed_with_rows_that_show_it(monkeypatch):
-    sound = probed(Mechanism(0.5, 40.0), 6).check(1e-3)
+    sound = probe_residuals(Mechanism(0.5, 40.0), 6).check(1e-3)
     assert sound.clips_tested and not sound.broken
-    released = Mechanism.released
+    released = Mechanism.release
 
     def unclipped(self, x, ref, *names, **options):
         return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
 
-    monkeypatch.setattr(Mechanism, "released", unclipped)
-    assert probed(Mechanism(0.5, 40.0), 6).check(1e-3).unclipped
+    monkeypatch.setattr(Mechanism, "release", unclipped)
+    assert probe_residuals(Mechanism(0.5, 40.0), 6).check(1e-3).unclipped
 
 
 def test_a_row_that_leaves_twice_counts_once():
@@ -81,10 +81,10 @@ def test_a_row_that_leaves_twice_counts_once():
         verb, fresh, slots = "mix", (True,), (-1,)
 
     found, x = Residuals(), torch.ones(2, 3, dtype=REAL)
-    found.promised(0.5, 2.0)
+    found.expect(0.5, 2.0)
     for _ in range(2):
-        found.given(Call(), [x], torch.zeros(2, 1, 3, dtype=REAL))
-        found.left([x + 1], torch.tensor([True, False]))
+        found.see_rows(Call(), [x], torch.zeros(2, 1, 3, dtype=REAL))
+        found.see_releases([x + 1], torch.tensor([True, False]))
     assert found.numbers == 3
 
 

@@ -22,7 +22,7 @@ from coterie.graphs import gossip_matrix
 from coterie.privacy import epsilon_of, joint_losses
 from coterie.privacy.accounting.accounts import by_pairs, totals
 from coterie.privacy.accounting.ledger import Input, Ledger
-from coterie.privacy.mechanisms import Mechanism, events_of, foresee, privately
+from coterie.privacy.mechanisms import Mechanism, events_of, make_private, plan_calls
 from support.gossip_views import gossip_ledger, metropolis
 
 NODES, STARS, RUNS, CLIP, NOISE, LR = 21, 50, 16, 1.0, 0.5, 50.0
@@ -69,7 +69,7 @@ def attacked():
     """
     heard = []
 
-    class Heard(Simulation):
+    class Listener(Simulation):
         """Keeps the rows that are mixed, as they leave."""
 
         def at(self, *args, **options):
@@ -85,12 +85,12 @@ def attacked():
 
     n, everybody = STARS * NODES, torch.ones(STARS * NODES, dtype=torch.bool)
     algorithm = decentralised_sgd(star_weights(STARS), lr=LR)
-    simulation = Heard(federation_of(STARS), one_number(), batch_size=0, dtype=REAL)
-    foreseen = foresee(algorithm, [everybody] * 2, seed=0, label="it")
+    simulation = Listener(federation_of(STARS), one_number(), batch_size=0, dtype=REAL)
+    foreseen = plan_calls(algorithm, [everybody] * 2, seed=0, label="it")
     messages, known = [], []
     for seed in range(RUNS):
         mechanism = Mechanism(CLIP, NOISE, seed=seed)
-        made = privately(algorithm, foreseen, mechanism, simulation.names)
+        made = make_private(algorithm, foreseen, mechanism, simulation.names)
         heard.clear()
         state = made.init(torch.zeros(n, 1, dtype=REAL), simulation.at(0))
         for t in (1, 2):

@@ -18,7 +18,7 @@ from coterie.privacy.mechanisms.per_sample.layers import (
     keeps_samples_apart,
     product,
 )
-from coterie.privacy.mechanisms.per_sample.tapes import Stacked, Vectorised
+from coterie.privacy.mechanisms.per_sample.tapes import StackedTape, VectorisedTape
 from support.plain_clients import simulated
 
 REAL = torch.float64
@@ -198,7 +198,7 @@ def test_rows_may_share_their_samples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name][2]])
-@pytest.mark.parametrize("tape", [Vectorised, Stacked])
+@pytest.mark.parametrize("tape", [VectorisedTape, StackedTape])
 def test_both_tapes_give_the_same(name: str, tape: type, monkeypatch) -> None:
     """Rows with padding in the midst, rows of nothing else, and a row alone."""
     module, kernel, clipped, points, batch = problem(name, 0.4)
@@ -207,18 +207,20 @@ def test_both_tapes_give_the_same(name: str, tape: type, monkeypatch) -> None:
     program = tape(kernel)
     monkeypatch.setattr(clipped, "_program", lambda _: program)
     wanted = by_loop(module, kernel, 0.4, points, batch)
-    if tape is Vectorised or program.is_linear:
+    if tape is VectorisedTape or program.is_linear:
         torch.testing.assert_close(clipped.grad(points, batch), wanted, **EXACT)
     for row in (slice(0, 1), slice(1, 2)):
         found = clipped.grad(points[row], batch[row])
         torch.testing.assert_close(found, wanted[row], **EXACT)
 
 
-@pytest.mark.parametrize(("name", "many"), [("mlp", Stacked), ("cnn", Vectorised)])
+@pytest.mark.parametrize(
+    ("name", "many"), [("mlp", StackedTape), ("cnn", VectorisedTape)]
+)
 def test_convolutions_of_many_clients_are_vectorised(name: str, many: type) -> None:
     *_, clipped, points, _ = problem(name, 0.4)
     assert isinstance(clipped._program(points), many)
-    assert isinstance(clipped._program(points[:1]), Stacked)
+    assert isinstance(clipped._program(points[:1]), StackedTape)
 
 
 def kernel_of(module: nn.Module, shape=(4,)) -> Kernel:
@@ -316,7 +318,7 @@ def test_places_that_cancel_do_not_hide_a_gradient_s_length() -> None:
     for b in range(200):
         alone = torch.zeros_like(cut)
         alone[0, b] = cut[0, b]
-        left, right = gradients.weighed(alone)
+        left, right = gradients.weighted_factors(alone)
         assert float((left.mT @ right).norm()) <= 1 + 1e-5
 
 

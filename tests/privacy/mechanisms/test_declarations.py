@@ -9,12 +9,12 @@ from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
 from coterie.conformance.cases import ACTIVE
 from coterie.conformance.suite import CHECKS, Finding, check_algorithm
-from coterie.privacy.mechanisms import foresee
+from coterie.privacy.mechanisms import plan_calls
 from coterie.privacy.mechanisms.dry_run import (
     Refusal,
-    Undeclared,
+    UndeclaredRelease,
+    declaration,
     verify_releases,
-    written,
 )
 from coterie.types import Releases
 from support.private_runs import EVERYBODY, method, one_start, seen
@@ -32,7 +32,7 @@ def found(algorithm) -> Releases:
     """What the dry run finds, whatever the method declares."""
     columns, undeclared = one_start().shape[1], algorithm._replace(releases=None)
     try:
-        seen = foresee(undeclared, BOTH, seed=0, label="it", columns=columns)
+        seen = plan_calls(undeclared, BOTH, seed=0, label="it", columns=columns)
     except Refusal:
         return Releases(unbounded=True)
     return seen.releases
@@ -73,7 +73,9 @@ def test_declarations_hold_for_other_options_too(name, options):
 def test_meetings_beyond_the_number_of_clients_release_no_more_than_is_declared():
     algorithm = method("cobo", meetings=9)
     assert found(algorithm).mix < algorithm.releases.mix
-    assert foresee(algorithm, BOTH, seed=0, label="cobo").releases == found(algorithm)
+    assert plan_calls(algorithm, BOTH, seed=0, label="cobo").releases == found(
+        algorithm
+    )
 
 
 LIES = [
@@ -89,7 +91,7 @@ LIES = [
 @pytest.mark.parametrize(("name", "lie", "message"), LIES)
 def test_a_method_whose_declaration_lies_is_refused_by_name(name, lie, message):
     lying = method(name)._replace(releases=lie)
-    with pytest.raises(Undeclared) as refused:
+    with pytest.raises(UndeclaredRelease) as refused:
         seen(lying, label=name)
     assert str(refused.value).startswith(f"{name} cannot be trained privately: it ")
     assert message in str(refused.value)
@@ -156,7 +158,7 @@ def test_for_single_samples_what_nothing_bounds_may_leave_if_it_is_declared():
     rest = {"seed": 0, "label": "it", "columns": columns}
     algorithm = method("nuclear_norm")
     verify_releases(algorithm, BOTH, **rest)
-    with pytest.raises(Undeclared, match=r"found Releases\(unbounded=True\)"):
+    with pytest.raises(UndeclaredRelease, match=r"found Releases\(unbounded=True\)"):
         verify_releases(algorithm._replace(releases=Releases()), BOTH, **rest)
 
 
@@ -196,6 +198,6 @@ def test_a_check_fails_where_more_or_other_things_are_released_than_declared():
 
 
 def test_declarations_are_written_as_in_a_file():
-    assert written(Releases()) == "Releases()"
+    assert declaration(Releases()) == "Releases()"
     both = Releases(mix=3, unbounded=True)
-    assert written(both) == "Releases(mix=3, unbounded=True)"
+    assert declaration(both) == "Releases(mix=3, unbounded=True)"

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from coterie.algorithms.spag import spag
 from coterie.checks import InputError
-from coterie.privacy.mechanisms import foresee
+from coterie.privacy.mechanisms import plan_calls
 from coterie.privacy.mechanisms.dry_run.origins import (
-    followed,
     is_of_data,
-    known,
     of_data,
+    track_marks,
+    unmarked_copy,
 )
 from coterie.types import Algorithm, Rows
 from support.private_runs import method, seen
@@ -30,14 +30,14 @@ MADE = {
     "arithmetic": lambda a, k: (a * 0 + k).sum(1, keepdim=True),
     "a choice": lambda a, k: torch.where(a > 0, k, k),
     "places": lambda a, k: k[(a[:, 0] > 0).nonzero()[:, 0]],
-    "a column written": lambda a, k: written(k, (slice(None), 1), a[:, 0]),
-    "cells written": lambda a, k: written(k, k > 0, a.sum()),
+    "a column written": lambda a, k: declaration(k, (slice(None), 1), a[:, 0]),
+    "cells written": lambda a, k: declaration(k, k > 0, a.sum()),
     "a sparse matrix": lambda a, k: sparse(a[0, :2]) @ k,
     "many rows at once": lambda a, k: torch.func.vmap(torch.dot)(k, a),
 }
 
 
-def written(rows, places, values):
+def declaration(rows, places, values):
     """The rows with other values at these places."""
     made = rows.clone()
     made[places] = values
@@ -53,20 +53,20 @@ def sparse(values):
 @pytest.mark.parametrize("name", MADE)
 def test_what_is_made_of_clients_numbers_is_known_by_it(name):
     ours = torch.ones(3, 4)
-    with followed():
+    with track_marks():
         assert is_of_data(MADE[name](theirs(), ours.clone()))
         assert not is_of_data(MADE[name](ours, ours.clone()))
 
 
 def test_a_shape_tells_nothing_and_a_copy_of_what_is_released_is_known():
-    with followed() as following:
+    with track_marks() as following:
         a = theirs()
         alike = torch.zeros_like(a), a.new_ones(2), torch.full_like(a, 2.0)
         assert not any(map(is_of_data, alike))
         mean = a.mean(0).expand(3, 4)
-        assert is_of_data(mean) and not is_of_data(known(mean))
+        assert is_of_data(mean) and not is_of_data(unmarked_copy(mean))
         assert len(a) == a.shape[0] and not following.read
-    assert known(mean).stride(0) == 0 and torch.equal(known(mean), mean)
+    assert unmarked_copy(mean).stride(0) == 0 and torch.equal(unmarked_copy(mean), mean)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_shape_tells_nothing_and_a_copy_of_what_is_released_is_known():
     ],
 )
 def test_a_number_that_is_read_is_noticed(look):
-    with followed() as following:
+    with track_marks() as following:
         look(torch.ones(2, 2))
         assert not following.read
         look(theirs())
@@ -97,7 +97,7 @@ def test_spag_is_refused_however_many_clients_and_rounds_there_are(n):
     algorithm = spag(torch.ones(n), holders, newton=1, inner=1)
     for rounds in range(1, 9):
         with pytest.raises(InputError, match=r"spag cannot .* and are no models"):
-            foresee(algorithm, [everybody] * rounds, seed=rounds, label="spag")
+            plan_calls(algorithm, [everybody] * rounds, seed=rounds, label="spag")
 
 
 class State(NamedTuple):
@@ -183,4 +183,4 @@ ACCEPTED = (
 @pytest.mark.parametrize("name", ACCEPTED.split())
 def test_methods_of_models_and_gradients_are_not_refused(name):
     foreseen = seen(method(name), rounds=1)
-    assert len(foreseen.rounds) == 2 and foreseen.told is None
+    assert len(foreseen.rounds) == 2 and foreseen.by_key is None

@@ -10,13 +10,13 @@ from torch.testing import assert_close
 
 from coterie import algorithms, seeds
 from coterie.privacy import mu_of
-from coterie.privacy.accounting.calibration import Limits, calibrated
+from coterie.privacy.accounting.calibration import Limits, noise_for_clients
 from coterie.privacy.mechanisms import (
     Mechanism,
     costs_of,
     events_of,
-    foresee,
-    privately,
+    make_private,
+    plan_calls,
 )
 from coterie.privacy.mechanisms.dry_run.doubles import Double
 from support.private_runs import own_budgets, private_oracle
@@ -27,10 +27,10 @@ CLIP = 0.5
 def spent_without_data(sizes, actives, mu: float, own):
     """The last state of FedAvg with secure sums, noise for mu, and own budgets."""
     n, algorithm = len(sizes), algorithms.fedavg(torch.tensor(sizes).double())
-    foreseen = foresee(algorithm, actives, seed=0, label="it")
+    foreseen = plan_calls(algorithm, actives, seed=0, label="it")
     units = costs_of(algorithm, foreseen, actives, seed=0, secure=True)
-    noise = calibrated(units, mu, CLIP)
-    made = privately(
+    noise = noise_for_clients(units, mu, CLIP)
+    made = make_private(
         algorithm,
         foreseen,
         Mechanism(CLIP, noise, secure=True),
@@ -93,7 +93,7 @@ def test_with_any_sizes_and_budgets_nobody_exceeds_its_own_or_the_epsilon(seed):
 def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
     active, sizes = torch.ones(4, dtype=torch.bool), torch.tensor([8.0, 8.0, 8.0, 1.0])
     algorithm = algorithms.fedavg(sizes)
-    foreseen = foresee(algorithm, [active], seed=0, label="it")
+    foreseen = plan_calls(algorithm, [active], seed=0, label="it")
     mechanism = Mechanism(1.0, 2.0, secure=True)
     found = []
     for number in range(40):
@@ -101,12 +101,12 @@ def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
             Double(active, ("test",)),
             mechanism._replace(seed=number),
             foreseen,
-            foreseen.stage.known,
+            foreseen.stage.shared_start,
             refuses=torch.tensor([True, False, False, False]),
         )
         inside = private._oracle
-        private.average(sizes, foreseen.stage.known)
-        found.append(inside.seen[-1].rows[0] - foreseen.stage.known)
+        private.average(sizes, foreseen.stage.shared_start)
+        found.append(inside.seen[-1].rows[0] - foreseen.stage.shared_start)
     noise = torch.stack(found)[:, 1:]
     # With one of 8 against it, the sum tells of a client of 8 as much as 64 / 129 of
     # all four, and 64 / 65 of the three, each time that of m rows with noise s.

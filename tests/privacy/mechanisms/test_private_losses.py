@@ -29,22 +29,22 @@ from coterie.privacy.accounting.calibration import (
 )
 from coterie.privacy.accounting.ledger import LOSSES, Ledger
 from coterie.privacy.accounting.subsampled import (
-    counted_epsilons,
+    epsilons_of_steps,
     quick_epsilons,
     steps_of,
 )
 from coterie.privacy.mechanisms import (
-    Foreseen,
+    CallPlan,
     Mechanism,
-    Planned,
+    StepPlan,
     costs_of,
-    counted,
+    count_releases,
     events_of,
-    foresee,
-    foreseen_steps,
-    privately,
+    make_private,
+    plan_calls,
+    plan_steps,
 )
-from coterie.privacy.mechanisms.dry_run.scenarios import dearest, explored
+from coterie.privacy.mechanisms.dry_run.scenarios import largest_costs, scenario_rounds
 from coterie.privacy.mechanisms.per_sample.losses import (
     as_samples,
     bounded_mean,
@@ -263,7 +263,7 @@ class Steps(NamedTuple):
 def six_rounds(name: str) -> Steps:
     plain = simulated(small(), Setting(batch_size=4))
     algorithm, tried = method(name), PrivateSimulation(plain, clip=CLIP, noise=1.0)
-    planned = foreseen_steps(algorithm, tried, [EVERYBODY] * 6, seed=0)
+    planned = plan_steps(algorithm, tried, [EVERYBODY] * 6, seed=0)
     return Steps(plain, algorithm, planned.rounds)
 
 
@@ -274,12 +274,12 @@ def test_a_plan_for_an_epsilon_is_kept_by_methods_that_choose(name):
     clients = PrivateSimulation(
         plain, clip=CLIP, noise=noises.training, held_out_noise=noises.held_out
     )
-    planned = Planned(with_noise(steps, noises), 1e-5)
-    guarded = counted(algorithm, clients, planned)
+    planned = StepPlan(with_noise(steps, noises), 1e-5)
+    guarded = count_releases(algorithm, clients, planned)
     state = followed(guarded, clients, one_start(), 6).states[-1]
     assert state.t == 6 and not state.stopped
     spent = [dict(((*s,), k) for *s, k in kinds) for kinds in state.releases]
-    found = counted_epsilons(spent, delta=1e-5)
+    found = epsilons_of_steps(spent, delta=1e-5)
     assert 0.3 * epsilon < float(found.max()) <= epsilon
 
 
@@ -287,14 +287,16 @@ def test_training_ends_at_its_budget():
     plain, algorithm, steps = six_rounds("coteries")
     clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
     rounds = with_noise(steps, Noises(NOISE, NOISE))
-    planned = Planned(rounds, 1e-5, chooses=True)  # by losses that were told
-    guarded = counted(algorithm, clients, planned)
+    planned = StepPlan(rounds, 1e-5, chooses=True)  # by losses that were told
+    guarded = count_releases(algorithm, clients, planned)
     states = followed(guarded, clients, one_start(), 5).states
     before = [as_steps(kinds) for kinds in states[1].releases]
     second = [a + b for a, b in zip(before, planned.rounds[2], strict=True)]
     budget = 0.999 * float(quick_epsilons(second, 1e-5).max())
     clients = PrivateSimulation(plain, clip=CLIP, noise=NOISE)
-    limited = counted(algorithm, clients, planned._replace(limits=Limits(budget)))
+    limited = count_releases(
+        algorithm, clients, planned._replace(limits=Limits(budget))
+    )
     ended = followed(limited, clients, one_start(), 5).states
     assert ended[-1].stopped == 2
     assert_close(ended[-1].state.own, ended[ended[-1].stopped - 1].state.own)
@@ -331,14 +333,14 @@ class Plan(NamedTuple):
     """A method of the small federation, what it will send, and what that costs."""
 
     algorithm: Algorithm
-    foreseen: Foreseen
+    foreseen: CallPlan
     costs: list[Tensor]  # of 25 for each release
 
 
 @functools.cache  # what methods that choose may send takes seconds to see
 def plan(name: str) -> Plan:
     algorithm, actives = method(name), [EVERYBODY] * ROUNDS
-    foreseen = foresee(algorithm, actives, seed=0, label=name)
+    foreseen = plan_calls(algorithm, actives, seed=0, label=name)
     costs = costs_of(algorithm, foreseen, actives, seed=0)
     return Plan(algorithm, foreseen, [25.0 * each for each in costs])
 
@@ -347,20 +349,20 @@ TELLING = Mechanism(clip=0.5, noise=0.2, loss_clip=MOST)
 
 
 def test_losses_of_clients_have_as_much_noise_in_clips_as_rows():
-    of_losses = TELLING.of_losses
+    of_losses = TELLING.for_losses
     assert of_losses.sensitivity == MOST  # from 0 to C
     assert of_losses.noise / of_losses.sensitivity == 0.2 / TELLING.sensitivity
     n = 4000
     losses = torch.full((n, 3), 5.0, dtype=torch.float64)  # above the bound
     questions = Questions(of_losses, torch.arange(n), (1, 0))
-    mean, numbers = questions.released(losses, torch.arange(n))
+    mean, numbers = questions.release(losses, torch.arange(n))
     noise = mean - MOST
     assert abs(float(noise.mean())) < 4 * of_losses.noise / math.sqrt(n)
     assert float(noise.std()) == pytest.approx(
         of_losses.noise, rel=4 / math.sqrt(2 * n)
     )
     assert_close(numbers.mean(1), mean)
-    again, _ = Questions(of_losses, torch.arange(n), (1, 0)).released(
+    again, _ = Questions(of_losses, torch.arange(n), (1, 0)).release(
         losses, torch.arange(n)
     )
     assert torch.equal(again, mean)
@@ -412,9 +414,9 @@ def test_zero_noise_and_no_bound_is_training_without_privacy(name):
 def test_what_methods_choose_by_depends_on_released_losses_alone(name):
     """Other data of a client, and the same releases: the same choices of all."""
     foreseen = plan(name).foreseen
-    assert foreseen.told is not None
+    assert foreseen.by_key is not None
     # Rows that are no models are the same in two worlds that differ in all data.
-    for (sort, _), call in foreseen.told.items():
+    for (sort, _), call in foreseen.by_key.items():
         models = sort[sort.index("(") + 1 : sort.index(")")]
         for is_model, fresh in zip(models, call.fresh, strict=True):
             assert is_model == "x" or not fresh, sort
@@ -448,7 +450,7 @@ def test_divided_private_runs_are_the_same(name):
     def work(group):
         some, here = share_of(federation, group)
         clients = simulated(some, Setting(), group)
-        made = privately(algorithm, foreseen, TELLING, federation.clients)
+        made = make_private(algorithm, foreseen, TELLING, federation.clients)
         found = followed(made, clients, x[here], 4)
         return found.personal, found.states[-1].spent
 
@@ -463,14 +465,14 @@ def test_divided_private_runs_are_the_same(name):
 def test_the_dearest_of_scenarios_is_planned_for_every_round():
     present, absent = torch.tensor([True, True]), torch.tensor([True, False])
     actives = [present, absent, present, present]
-    tried = explored(actives)
+    tried = scenario_rounds(actives)
     assert len(tried) > 4
     assert all(a is b for a, b in zip(tried[4:], tried[:-4], strict=True))
     usual = [[2, 1] if bool(active[1]) else [2, 0] for active in tried]
     one, two = ([[0, 0], [1, 1], *usual[1:]] for _ in range(2))
     two[0], one[1], two[7], one[10] = [0, 1], [9, 1], [3, 4], [5, 0.5]
     assert bool(tried[6][1]) and not bool(tried[9][1])
-    found = dearest([one, two], actives, max, 0)
+    found = largest_costs([one, two], actives, max, 0)
     assert found == [[0, 1], [9, 1], [5, 0.5], [5, 4], [5, 4]]
 
 
@@ -478,8 +480,8 @@ def test_whoever_takes_no_part_tells_no_losses():
     algorithm = method("ifca")
     away = torch.arange(CLIENTS) == 2
     simulation = simulated(small(), Setting())
-    foreseen = foresee(algorithm, [~away] * 3, seed=0, label="it")
-    made = privately(algorithm, foreseen, TELLING, simulation.names)
+    foreseen = plan_calls(algorithm, [~away] * 3, seed=0, label="it")
+    made = make_private(algorithm, foreseen, TELLING, simulation.names)
     state = followed(made, simulation, one_start(), 3, active=~away).states[-1]
     told = [e for e in events_of(state.ledger) if e.verb == LOSSES]
     assert told and all(2 not in event.links[:, 0] for event in told)

@@ -21,13 +21,13 @@ from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
 from coterie.privacy import Exchange, Input, Release
 from coterie.privacy.accounting.accounts import by_pairs, totals
-from coterie.privacy.accounting.calibration import Limits, calibrated
+from coterie.privacy.accounting.calibration import Limits, noise_for_clients
 from coterie.privacy.mechanisms import (
     Mechanism,
     costs_of,
     events_of,
-    foresee,
-    privately,
+    make_private,
+    plan_calls,
 )
 from coterie.privacy.mechanisms.dry_run.nearest import OWN, RESULT
 from coterie.privacy.mechanisms.noise import SEEDED, SecretNoise, normals
@@ -56,7 +56,7 @@ def test_noise_has_the_promised_scale_and_rows_are_clipped_around_what_is_known(
     names, size = torch.arange(40), 500
     x = torch.randn(40, size, dtype=torch.float64)  # norms near 22
     ref = torch.ones(40, size, dtype=torch.float64)
-    z = mechanism.released(x, ref, seeds.key("test"), names)
+    z = mechanism.release(x, ref, seeds.key("test"), names)
     away = x - ref
     shorter = ref + 2.0 * away / away.norm(dim=1, keepdim=True)
     noise = z - shorter
@@ -64,16 +64,16 @@ def test_noise_has_the_promised_scale_and_rows_are_clipped_around_what_is_known(
     assert abs(float(noise.mean())) < 4 * 0.7 / math.sqrt(count)
     assert abs(float(noise.square().mean()) / 0.49 - 1) < 4 * math.sqrt(2 / count)
     assert_close(
-        Mechanism(2.0, 0.0).released(x, ref, 0, names), shorter, rtol=1e-12, atol=0
+        Mechanism(2.0, 0.0).release(x, ref, 0, names), shorter, rtol=1e-12, atol=0
     )
 
 
 def test_named_noise_repeats_and_that_of_the_system_does_not():
     names, x = torch.arange(3), torch.zeros(3, 5, dtype=torch.float64)
     named, other = Mechanism(1.0, 1.0), Mechanism(1.0, 1.0, source=SecretNoise())
-    first, again = (named.released(x, 0.0, 7, names) for _ in range(2))
+    first, again = (named.release(x, 0.0, 7, names) for _ in range(2))
     assert torch.equal(first, again)
-    one, two = (other.released(x, 0.0, 7, names) for _ in range(2))
+    one, two = (other.release(x, 0.0, 7, names) for _ in range(2))
     assert not bool((one == two).all(1).any())
 
 
@@ -82,12 +82,12 @@ def test_secret_noise_is_as_large_as_it_is_charged():
     mechanism = Mechanism(2.0, 0.7, source=SecretNoise())
     x = torch.randn(4, 60_000, generator=torch.Generator().manual_seed(1)).double()
     ref = x + torch.ones(4, 1)
-    z = mechanism.released(x, ref, 0, torch.arange(4))
+    z = mechanism.release(x, ref, 0, torch.arange(4))
     away = x - ref
     shorter = ref + 2.0 * away / away.norm(dim=1, keepdim=True)
     found = float((z - shorter).square().mean().sqrt()) / 0.7
     assert abs(found - (1 + 2.0**-10)) < 5.5 / math.sqrt(2 * x.numel())
-    assert mechanism.drawn == 0.7 * (1 + 2.0**-10)
+    assert mechanism.drawn_noise == 0.7 * (1 + 2.0**-10)
 
 
 @pytest.mark.parametrize("source", [SEEDED, SecretNoise()])
@@ -98,7 +98,7 @@ def test_a_row_that_overflows_leaves_as_what_is_known_of_it(source, odd, dtype):
     ref = torch.arange(12.0).view(3, 4).to(dtype)
     x = ref + 0.1
     x[1, 2] = odd
-    z = mechanism.released(x, ref, 0, torch.arange(3))
+    z = mechanism.release(x, ref, 0, torch.arange(3))
     sent = torch.tensor([0.1, 0.0, 0.1], dtype=dtype)[:, None]
     assert bool((z != ref + sent).any(1).all())  # each has noise
     assert bool((z - ref - sent).abs().max() < 0.08)
@@ -108,10 +108,10 @@ def test_rows_with_secret_noise_are_known_rows_and_steps_of_a_grid():
     mechanism = Mechanism(2.0, 0.7, source=SecretNoise())
     rng = torch.Generator().manual_seed(1)
     x, ref = torch.randn(2, 3, 50, generator=rng, dtype=torch.float64)
-    z = mechanism.released(x, ref, 0, torch.arange(3))
+    z = mechanism.release(x, ref, 0, torch.arange(3))
     steps = (z - ref) * 2.0**9  # 0.7 (1 + 2^-10) is between 2^-1 and 1
     assert_close(steps, steps.round(), rtol=0, atol=1e-6)
-    z = mechanism.released(x, ref, 0, torch.arange(3), summed=True)
+    z = mechanism.release(x, ref, 0, torch.arange(3), summed=True)
     assert bool((((z - ref) * 2.0**9) % 1 > 1e-6).any())
 
 
@@ -140,20 +140,20 @@ def test_new_data_of_a_client_move_its_first_release_by_its_sensitivity_at_most(
 def run_watched(algorithm, mechanism, federation, sent) -> None:
     """One round, of which client 1's released rows are kept."""
     simulation = simulated(federation, Setting(batch_size=0))
-    original = Mechanism.released
+    original = Mechanism.release
 
-    def released(self, x, ref, stream, clients, share=1.0, **options):
+    def release(self, x, ref, stream, clients, share=1.0, **options):
         z = original(self, x, ref, stream, clients, share, **options)
         sent.extend(z[clients == 1])
         return z
 
-    Mechanism.released = released
+    Mechanism.release = release
     try:
         foreseen = seen(algorithm, rounds=1)
-        made = privately(algorithm, foreseen, mechanism, simulation.names)
+        made = make_private(algorithm, foreseen, mechanism, simulation.names)
         followed(made, simulation, one_start(), 1)
     finally:
-        Mechanism.released = original
+        Mechanism.release = original
 
 
 # What is sent, and what it costs.
@@ -292,7 +292,7 @@ def test_divided_runs_draw_the_same_noise(name):
     def run(group):
         own, mine = share_of(federation, group)
         simulation = simulated(own, Setting(), group)
-        made = privately(algorithm, foreseen, NOISY, federation.clients)
+        made = make_private(algorithm, foreseen, NOISY, federation.clients)
         return followed(made, simulation, one_start()[mine])
 
     parts = divided(run, 2)
@@ -305,7 +305,7 @@ def test_divided_runs_draw_the_same_noise(name):
 def test_a_run_that_is_saved_and_loaded_goes_on_with_its_ledger():
     algorithm = method("gradient_tracking")
     simulation = simulated(small(), Setting())
-    made = privately(algorithm, seen(algorithm), NOISY, simulation.names)
+    made = make_private(algorithm, seen(algorithm), NOISY, simulation.names)
     whole = followed(made, simulation, one_start())
     half = followed(made, simulation, one_start(), 2).states[-1]
     kept = unpack(pack(half), half)
@@ -349,7 +349,7 @@ class State(NamedTuple):
 def test_what_two_worlds_agree_in_by_chance_counts_where_they_ever_differ():
     # With one client, a round in two sends the same in both worlds.
     alone = torch.ones(1, dtype=torch.bool)
-    foreseen = foresee(choosing(), [alone] * 12, seed=0, label="it")
+    foreseen = plan_calls(choosing(), [alone] * 12, seed=0, label="it")
     assert all(call.fresh == (True,) for calls in foreseen.rounds[1:] for call in calls)
 
 
@@ -384,7 +384,7 @@ def test_a_method_that_knows_its_columns_is_seen_with_as_many():
         return inner.init(x, oracle)
 
     known = inner._replace(init=init)
-    found = foresee(known, [EVERYBODY] * 2, seed=0, label="it", columns=19)
+    found = plan_calls(known, [EVERYBODY] * 2, seed=0, label="it", columns=19)
     assert [call[:4] for call in found.rounds[1]] == [("average", (True,), (0,), False)]
     with pytest.raises(InputError, match="19 columns"):
         seen(known)
@@ -450,10 +450,10 @@ def test_a_client_refuses_releases_beyond_its_own_budget(name):
 def test_a_round_in_which_all_who_take_part_refuse_is_left_out_and_others_go_on():
     algorithm, some = method("fedavg"), torch.arange(CLIENTS) < 2
     rounds = [some, some, ~some]
-    foreseen = foresee(algorithm, rounds, seed=0, label="it")
+    foreseen = plan_calls(algorithm, rounds, seed=0, label="it")
     costs = costs_of(algorithm, foreseen, rounds, seed=0)
     simulation, x = simulated(small(), Setting()), one_start()
-    made = privately(
+    made = make_private(
         algorithm,
         foreseen,
         NOISY,
@@ -472,7 +472,7 @@ def test_a_round_in_which_all_who_take_part_refuse_is_left_out_and_others_go_on(
 
 def test_calibrated_noise_spends_what_was_asked_for():
     costs = cost(method("all_for_one"))
-    noise = calibrated(costs, mu=1.5, clip=0.5)
+    noise = noise_for_clients(costs, mu=1.5, clip=0.5)
     _, events = private_run(method("all_for_one"), Mechanism(0.5, noise))
     assert_close(float(totals(events, CLIENTS).max().sqrt()), 1.5)
 
@@ -525,8 +525,8 @@ def test_pairs_of_one_round_of_gossip_have_joint_losses_and_of_more_the_total():
     everybody = torch.ones(3, dtype=torch.bool)
     simulation = simulated(federation, Setting())
     for rounds, expected in ((1, (0.0, 25.0)), (2, (50.0, 50.0))):
-        foreseen = foresee(algorithm, [everybody] * rounds, seed=0, label="it")
-        made = privately(algorithm, foreseen, NOISY, simulation.names)
+        foreseen = plan_calls(algorithm, [everybody] * rounds, seed=0, label="it")
+        made = make_private(algorithm, foreseen, NOISY, simulation.names)
         run = followed(made, simulation, one_start()[:3], rounds)
         found = by_pairs(events_of(run.states[-1].ledger), 3)
         assert_close(found[0, [2, 1]], torch.tensor(expected).double())

@@ -14,9 +14,9 @@ from coterie import algorithms
 from coterie.checks import InputError
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.accounting.accounts import by_pairs, by_role, remaining, totals
-from coterie.privacy.accounting.calibration import calibrated
+from coterie.privacy.accounting.calibration import noise_for_clients
 from coterie.privacy.accounting.ledger import Release
-from coterie.privacy.mechanisms import Mechanism, costs_of, foresee, privately
+from coterie.privacy.mechanisms import Mechanism, costs_of, make_private, plan_calls
 from coterie.privacy.mechanisms.dry_run.doubles import Double
 from coterie.privacy.mechanisms.settings import Privacy, privacy_of
 from coterie.types import SERVER
@@ -97,11 +97,13 @@ def test_a_sum_without_shares_is_refused():
 def test_noise_is_calibrated_against_the_server_and_colluders(colluders):
     active = torch.ones(4, dtype=torch.bool)
     algorithm = algorithms.fedavg(torch.tensor([5.0, 3.0, 3.0, 1.0]))
-    foreseen = foresee(algorithm, [active] * 3, seed=0, label="it")
+    foreseen = plan_calls(algorithm, [active] * 3, seed=0, label="it")
     how = {"secure": True, "colluders": colluders}
     units = costs_of(algorithm, foreseen, [active] * 3, seed=0, **how)
-    noise = calibrated(units, 1.3, 0.5)
-    made = privately(algorithm, foreseen, Mechanism(0.5, noise, **how), torch.arange(4))
+    noise = noise_for_clients(units, 1.3, 0.5)
+    made = make_private(
+        algorithm, foreseen, Mechanism(0.5, noise, **how), torch.arange(4)
+    )
     state = made.init(foreseen.stage.start, Double(active, ("test", 0)))
     for t in (1, 2, 3):
         state, _ = made.step(state, Double(active, ("test", t)), torch.Generator())
@@ -123,8 +125,8 @@ def sums_and_noise():
     (runs * columns, ) and (runs * columns, 3): the rows are those that are known.
     """
     active = torch.ones(3, dtype=torch.bool)
-    foreseen = foresee(algorithms.fedavg(SHARES), [active], seed=0, label="it")
-    known, drawn = foreseen.stage.known, []
+    foreseen = plan_calls(algorithms.fedavg(SHARES), [active], seed=0, label="it")
+    known, drawn = foreseen.stage.shared_start, []
     for number in range(RUNS):
         mechanism = Mechanism(1.0, 2.0, seed=number, secure=True)
         oracle = Double(active, ("test",))
@@ -154,9 +156,12 @@ def test_an_attack_that_takes_known_noise_off_reaches_what_each_role_is_told():
 
 @pytest.mark.usefixtures("unchecked")
 def test_colluders_are_for_secure_sums_and_at_least_one():
-    assert Privacy(noise=1.0, aggregation="secure").against == 1
+    assert Privacy(noise=1.0, aggregation="secure").assumed_colluders == 1
     assert (
-        privacy_of({"noise": 1.0, "aggregation": "secure", "colluders": 3}).against == 3
+        privacy_of(
+            {"noise": 1.0, "aggregation": "secure", "colluders": 3}
+        ).assumed_colluders
+        == 3
     )
     with pytest.raises(InputError, match=r"for `privacy.aggregation` secure"):
         Privacy(noise=1.0, colluders=2)

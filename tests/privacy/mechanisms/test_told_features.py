@@ -15,7 +15,7 @@ from coterie.privacy.accounting.accounts import by_pairs, totals
 from coterie.privacy.mechanisms.partners import (
     FEATURES,
     PARTNERS,
-    Choosing,
+    PartnerMechanism,
     private_distances,
     private_weights,
 )
@@ -34,7 +34,7 @@ def digits():
 
 
 def test_what_is_told_without_noise_are_means_of_two_halves(digits):
-    told = Choosing("sample", 0.0, 0).told("mmd", digits, 101)
+    told = PartnerMechanism("sample", 0.0, 0).private_means("mmd", digits, 101)
     known = samples_of(digits, scale=8.0)  # the root of 64 pixels
     for i in range(len(digits)):
         for half in (0, 1):
@@ -54,12 +54,12 @@ def test_no_sample_counts_for_more_than_one(name):
 
 @pytest.mark.parametrize("name", ["means", "moments", "mmd", "unlabelled_mmd"])
 def test_one_sample_and_one_client_move_what_is_told_as_far_as_is_said(digits, name):
-    plain = Choosing("sample", 0.0, 0)
-    before = plain.told(name, digits, 20)
+    plain = PartnerMechanism("sample", 0.0, 0)
+    before = plain.private_means(name, digits, 20)
     changed = digits.features.clone()
     mine = digits.train.rows(torch.tensor([2]))[0][0]
     changed[mine] = 1e4 * torch.randn(changed[mine].shape, generator=generator("away"))
-    moved = plain.told(name, replace(digits, features=changed), 20) - before
+    moved = plain.private_means(name, replace(digits, features=changed), 20) - before
     assert float(moved[[0, 1, 3]].abs().max()) == 0.0
     assert 0.1 < float(moved[2].norm()) <= 2 * math.sqrt(2)
     # A half is a mean of 10 vectors of norm 1 at most, so that one without a sample
@@ -67,15 +67,16 @@ def test_one_sample_and_one_client_move_what_is_told_as_far_as_is_said(digits, n
     for j in mine.tolist():
         one = digits.features.clone()
         one[j] = 1e4
-        moved = plain.told(name, replace(digits, features=one), 20) - before
+        moved = plain.private_means(name, replace(digits, features=one), 20) - before
         assert float(moved[2].norm()) <= 2 / 10 + 1e-6  # from one to another: twice it
 
 
 @pytest.mark.parametrize(("unit", "move"), [("sample", 1 / 50), ("client", 8**0.5)])
 def test_noise_has_the_promised_scale_in_every_coordinate(digits, unit, move):
-    plain = Choosing(unit, 0.0, 0).told("mmd", digits, 100)
+    plain = PartnerMechanism(unit, 0.0, 0).private_means("mmd", digits, 100)
     noises = [
-        Choosing(unit, 3.0, seed).told("mmd", digits, 100) - plain for seed in range(20)
+        PartnerMechanism(unit, 3.0, seed).private_means("mmd", digits, 100) - plain
+        for seed in range(20)
     ]
     drawn = torch.stack(noises).double() / (3.0 * move)
     # A variance of k draws has the standard error sqrt(2 / k).
@@ -83,16 +84,20 @@ def test_noise_has_the_promised_scale_in_every_coordinate(digits, unit, move):
     halves = drawn.unbind(2)
     common = float((halves[0] * halves[1]).mean())
     assert abs(common) < 5 / halves[0].numel() ** 0.5
-    again = Choosing(unit, 3.0, 7).told("mmd", digits, 100)
-    assert torch.equal(again, Choosing(unit, 3.0, 7).told("mmd", digits, 100))
+    again = PartnerMechanism(unit, 3.0, 7).private_means("mmd", digits, 100)
+    assert torch.equal(
+        again, PartnerMechanism(unit, 3.0, 7).private_means("mmd", digits, 100)
+    )
 
 
 def test_distances_are_right_on_average_whatever_the_noise(digits):
-    plain = private_distances(Choosing("sample", 0.0, 0).told("mmd", digits, 100))
+    plain = private_distances(
+        PartnerMechanism("sample", 0.0, 0).private_means("mmd", digits, 100)
+    )
     found, errors = [], []
     for seed in range(300):
         noisy = private_distances(
-            Choosing("sample", 4.0, seed).told("mmd", digits, 100)
+            PartnerMechanism("sample", 4.0, seed).private_means("mmd", digits, 100)
         )
         found.append(noisy.squared)
         errors.append(noisy.error)
@@ -112,7 +117,9 @@ def test_errors_are_right_where_clients_have_very_different_noise(digits):
     few = part._replace(size=torch.cat([part.size[:3], torch.tensor([6])]))
     uneven = replace(digits, train=few)
     found = [
-        private_distances(Choosing("sample", 2.0, seed).told("mmd", uneven, 300))
+        private_distances(
+            PartnerMechanism("sample", 2.0, seed).private_means("mmd", uneven, 300)
+        )
         for seed in range(200)
     ]
     spread = torch.stack([d.squared for d in found]).std(0)
@@ -129,7 +136,9 @@ def test_samples_that_are_too_large_count_as_nothing(digits):
     huge = digits.features.clone()
     index, _ = digits.train.rows(torch.tensor([1]))
     huge[index[0]] = torch.inf
-    told = Choosing("sample", 0.0, 0).told("mmd", replace(digits, features=huge), 40)
+    told = PartnerMechanism("sample", 0.0, 0).private_means(
+        "mmd", replace(digits, features=huge), 40
+    )
     assert torch.equal(told[1], torch.zeros_like(told[1]))
     assert bool(told.isfinite().all())
 
@@ -137,18 +146,22 @@ def test_samples_that_are_too_large_count_as_nothing(digits):
 def test_a_client_of_one_sample_has_no_halves(digits):
     one = digits.train._replace(size=torch.tensor([9, 9, 1, 9]))
     with pytest.raises(InputError, match=r"two training samples .* client 2 has 1"):
-        Choosing("sample", 1.0, 0).told("means", replace(digits, train=one), 40)
+        PartnerMechanism("sample", 1.0, 0).private_means(
+            "means", replace(digits, train=one), 40
+        )
 
 
 def test_pairs_of_many_clients_are_not_listed():
-    (event,) = Choosing("client", 2.0, 0).releases(201)
+    (event,) = PartnerMechanism("client", 2.0, 0).releases(201)
     assert event.links.shape == (402, 2)
     assert totals([event], 201).tolist() == [0.25] * 201
     assert bool((event.links[:, 0] != event.links[:, 1]).all())
 
 
 def test_distances_are_products_of_differences(digits):
-    told = Choosing("client", 0.1, 3).told("means", digits, 60).double()
+    told = (
+        PartnerMechanism("client", 0.1, 3).private_means("means", digits, 60).double()
+    )
     found = private_distances(told).squared
     for i in range(4):
         for j in range(4):
@@ -157,7 +170,7 @@ def test_distances_are_products_of_differences(digits):
 
 
 def test_those_who_name_alike_are_found_with_little_noise(digits):
-    found = private_weights("mmd", digits, 400, Choosing("sample", 0.5, 1))
+    found = private_weights("mmd", digits, 400, PartnerMechanism("sample", 0.5, 1))
     assert (found > 0).tolist() == [
         [(i + j) % 2 == 0 for j in range(4)] for i in range(4)
     ]
@@ -166,13 +179,15 @@ def test_those_who_name_alike_are_found_with_little_noise(digits):
 
 def test_much_noise_leaves_no_gap_and_says_so(digits):
     with pytest.raises(InputError, match=r"no gap.*`privacy\.partners` is the share"):
-        private_weights("mmd", digits, 400, Choosing("client", 3.0, 1))
-    alone = private_weights("mmd", digits, 400, Choosing("client", 3.0, 1), 1e-9)
+        private_weights("mmd", digits, 400, PartnerMechanism("client", 3.0, 1))
+    alone = private_weights(
+        "mmd", digits, 400, PartnerMechanism("client", 3.0, 1), 1e-9
+    )
     assert torch.equal(alone, torch.eye(4, dtype=alone.dtype))
 
 
 def test_it_is_one_release_that_everybody_may_know():
-    (event,) = Choosing("client", 2.0, 0).releases(3)
+    (event,) = PartnerMechanism("client", 2.0, 0).releases(3)
     assert event.verb == PARTNERS and event.round == 0
     assert totals([event], 3).tolist() == [0.25] * 3  # (1 / 2)^2
     expected = [[0.0 if i == j else 0.25 for j in range(4)] for i in range(3)]
@@ -181,4 +196,4 @@ def test_it_is_one_release_that_everybody_may_know():
 
 def test_quantiles_are_no_features(digits):
     with pytest.raises(InputError, match="must be one of means, mmd, moments"):
-        Choosing("sample", 1.0, 0).told("sliced", digits, 40)
+        PartnerMechanism("sample", 1.0, 0).private_means("sliced", digits, 40)

@@ -11,12 +11,12 @@ from torch import Tensor
 from coterie.checks import InputError
 from coterie.conformance.cases import Setting, simulated
 from coterie.conformance.federations import CLIENTS, small_federation
-from coterie.privacy.mechanisms import Mechanism, events_of, foresee, privately
+from coterie.privacy.mechanisms import Mechanism, events_of, make_private, plan_calls
 from coterie.privacy.mechanisms.dry_run.origins import (
-    followed,
     is_of_data,
     of_data,
     refuse_sent_on,
+    track_marks,
 )
 from coterie.privacy.mechanisms.watching import marks_of, with_marks
 from coterie.types import Algorithm, Rows
@@ -283,7 +283,7 @@ def trained(algorithm: Algorithm, planned: Algorithm, rounds: int) -> Any:
     foreseen = seen(planned, rounds=rounds)
     simulation = simulated(small_federation(), Setting())
     mechanism = Mechanism(0.5, 1.0)
-    made = privately(algorithm, foreseen, mechanism, simulation.names)
+    made = make_private(algorithm, foreseen, mechanism, simulation.names)
     state = made.init(one_start(), simulation.at(0, purpose="init"))
     for t in range(1, rounds + 1):
         rng = torch.Generator().manual_seed(t)
@@ -398,7 +398,7 @@ def _copy(part):
 
 
 def test_reading_is_not_forgotten_in_the_next_round():
-    with followed() as following:
+    with track_marks() as following:
         float(of_data(torch.ones(2)).sum())
     assert marks_of(State(torch.ones(1), torch.ones(1)), following)[0]
 
@@ -422,5 +422,7 @@ def test_absent_clients_do_not_get_their_own_rows_back_as_known_ones():
         oracle.average(ones(g), told[:, :2])
 
     with pytest.raises(InputError, match="cannot be trained privately: by `average`"):
-        foresee(method(leak), [away] * 2, seed=0, label="it")
-    assert len(foresee(method(leak), [EVERYBODY] * 2, seed=0, label="it").rounds) == 3
+        plan_calls(method(leak), [away] * 2, seed=0, label="it")
+    assert (
+        len(plan_calls(method(leak), [EVERYBODY] * 2, seed=0, label="it").rounds) == 3
+    )

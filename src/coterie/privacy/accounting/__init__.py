@@ -6,35 +6,34 @@ mu by client, pair and role), `calibration`, `gaussian`, `ledger` and `subsample
 """
 
 from .gaussian import (
-    added,
-    composed,
+    compose_mu,
     delta_of,
     epsilon_of,
     epsilons_of,
     mu_from,
     mu_of,
     noise_of,
+    removal_sensitivity,
     renyi,
-    replaced,
+    replacement_sensitivity,
 )
 from .joint import joint_losses
 from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
 from .losses import Losses
-from .projection import Observer, Seen, seen_by
+from .projection import Knowledge, Observer, seen_by
 from .subsampled import sampled_epsilon, sampled_epsilons, sampled_noise
 
 __all__ = [
     "Event",
     "Exchange",
     "Input",
+    "Knowledge",
     "Ledger",
     "Losses",
     "Meetings",
     "Observer",
     "Release",
-    "Seen",
-    "added",
-    "composed",
+    "compose_mu",
     "delta_of",
     "epsilon_of",
     "epsilons_of",
@@ -42,8 +41,9 @@ __all__ = [
     "mu_from",
     "mu_of",
     "noise_of",
+    "removal_sensitivity",
     "renyi",
-    "replaced",
+    "replacement_sensitivity",
     "sampled_epsilon",
     "sampled_epsilons",
     "sampled_noise",

@@ -38,7 +38,7 @@ _INPUTS = 1000
 of every observer have so many columns."""
 
 
-def _squared(event: Release | Input) -> float:
+def _mu_squared(event: Release | Input) -> float:
     refuse_sizes(event)
     if not event.noise:
         return math.inf if event.sensitivity else 0.0
@@ -74,20 +74,20 @@ def totals(
     spent = torch.zeros(clients, dtype=torch.float64)
     for event in events:
         if isinstance(event, Input):
-            spent[event.who.cpu()] += _squared(event)
+            spent[event.who.cpu()] += _mu_squared(event)
         elif isinstance(event, Release):
             _refuse_sampled(event)
             senders = event.links[:, 0].cpu()
             senders = senders if event.apart or event.summed else senders.unique()
-            spent.index_add_(0, senders, _paid(event, senders, colluders))
+            spent.index_add_(0, senders, _costs_of_senders(event, senders, colluders))
         else:
             _refuse_unknown(event)
     return spent
 
 
-def _paid(event: Release, senders: Tensor, colluders: int | None) -> Tensor:
+def _costs_of_senders(event: Release, senders: Tensor, colluders: int | None) -> Tensor:
     """mu^2 of each sender of a release."""
-    one = torch.full((len(senders),), _squared(event), dtype=torch.float64)
+    one = torch.full((len(senders),), _mu_squared(event), dtype=torch.float64)
     if not event.summed:
         return one
     if event.shares is None:
@@ -176,7 +176,10 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
                 joined.append(links_of(event, clients).cpu())
             continue
         _refuse_sampled(event)
-        links, paid = event.links.cpu(), _paid(event, event.links[:, 0].cpu(), 0)
+        links, paid = (
+            event.links.cpu(),
+            _costs_of_senders(event, event.links[:, 0].cpu(), 0),
+        )
         up = links[:, 1] == SERVER
         spent[:, clients].index_add_(0, links[up, 0], paid[up])
         if _is_for_all(event, clients):
@@ -193,7 +196,7 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
     inputs = [event for event in events if isinstance(event, Input)]
     if inputs:
         gossip = [event for event in events if not isinstance(event, Release)]
-        spent[:, :clients] += _gossiped(inputs, gossip, clients)
+        spent[:, :clients] += _gossip_costs(inputs, gossip, clients)
     spent[:, :clients].fill_diagonal_(0.0)
     return spent
 
@@ -215,26 +218,26 @@ def _together(joined: Sequence[Tensor], clients: int) -> Bool[Tensor, "n n"]:
     return found[:, None] == found
 
 
-def _gossiped(
+def _gossip_costs(
     inputs: Sequence[Input], events: Sequence[Event], clients: int
 ) -> Float64[Tensor, "n n"]:
     everything = totals(inputs, clients)[:, None]
-    bound = torch.where(_reached(events, clients), everything, 0.0)
+    bound = torch.where(_reachable(events, clients), everything, 0.0)
     few = sum(int(event.who.sum()) for event in inputs) <= _INPUTS
     noisy = all(event.noise for event in inputs)
-    if not (few and noisy and _fixed(events)):
+    if not (few and noisy and _inputs_come_first(events)):
         return bound
     losses = joint_losses(Ledger(clients, tuple(events)))
     return losses.share * losses.unit.square()[:, None]
 
 
-def _fixed(events: Sequence[Event]) -> bool:
+def _inputs_come_first(events: Sequence[Event]) -> bool:
     """Whether all inputs were made before anybody received anything."""
     kinds = [isinstance(event, Input) for event in events]
     return all(kinds[: sum(kinds)])
 
 
-def _reached(events: Sequence[Event], clients: int) -> Bool[Tensor, "n n"]:
+def _reachable(events: Sequence[Event], clients: int) -> Bool[Tensor, "n n"]:
     """[u, v]: whether a chain of messages leads from u to v."""
     reached = torch.eye(clients, dtype=torch.bool)
     for event in events:

@@ -19,8 +19,8 @@ from .gaussian import NOISES
 from .subsampled import (
     HOPELESS,
     Step,
-    counted_epsilons,
     covers,
+    epsilons_of_steps,
     least,
     noise_within,
     quick_epsilons,
@@ -53,7 +53,7 @@ class Limits(NamedTuple):
         return after > self.of_each * ENOUGH
 
 
-def calibrated(costs: Sequence[Tensor], mu: float, clip: float) -> float:
+def noise_for_clients(costs: Sequence[Tensor], mu: float, clip: float) -> float:
     """The least noise with which nobody spends more than mu in all rounds together."""
     most = float(torch.stack(list(costs)).sum(0).max())
     if not math.isfinite(clip):
@@ -72,7 +72,7 @@ def with_noise(
     rounds: Sequence[Sequence[Counter[Step]]], noises: Noises
 ) -> list[list[Counter[Step]]]:
     """The steps, which are those of a noise of 1, with another."""
-    return [[_scaled(steps, noises) for steps in each] for each in rounds]
+    return [[_scale_noise(steps, noises) for steps in each] for each in rounds]
 
 
 def noise_for_samples(
@@ -121,26 +121,28 @@ def _least_noise(
 
     def after(noise: float) -> list[Counter[Step]]:
         both = Noises(noise, noise)
-        return [_scaled(steps, both) + old for steps, old in whole]
+        return [_scale_noise(steps, both) + old for steps, old in whole]
 
     def quick(noise: float) -> float:
         return float(quick_epsilons(after(noise), delta).max())
 
-    def spent(noise: float) -> float:
+    def epsilon_at(noise: float) -> float:
         bound = quick(noise)
         if bound > HOPELESS:
             return bound
-        return float(counted_epsilons(_dearest(after(noise)), delta=delta).max())
+        return float(epsilons_of_steps(_uncovered(after(noise)), delta=delta).max())
 
     if quick(NOISES[1]) > epsilon:
         raise InputError(
             f"`privacy.epsilon` is too small to be counted for the unit sample, got "
             f"{epsilon:g} with a delta of {delta:g}."
         )
-    return noise_within(spent, epsilon, least(lambda noise: quick(noise) <= epsilon))
+    return noise_within(
+        epsilon_at, epsilon, least(lambda noise: quick(noise) <= epsilon)
+    )
 
 
-def _dearest(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
+def _uncovered(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
     """Those of the accounts that no other one covers."""
     found: list[Counter[Step]] = []
     for one in sorted(accounts, key=lambda steps: -steps.total()):
@@ -149,5 +151,5 @@ def _dearest(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
     return found
 
 
-def _scaled(steps: Counter[Step], noises: Noises) -> Counter[Step]:
+def _scale_noise(steps: Counter[Step], noises: Noises) -> Counter[Step]:
     return Counter({(noises[h] * one, q, h): k for (one, q, h), k in steps.items()})

@@ -77,7 +77,7 @@ def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
     return links
 
 
-def sent(ledger: Ledger) -> Iterator[SentRows]:
+def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
     """What was sent, moment after moment.
 
     The rows are those of the protocol itself, which go on to change: copy what is kept.

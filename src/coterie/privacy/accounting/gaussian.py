@@ -87,25 +87,25 @@ def mu_from(sensitivity: float, noise: float) -> float:
     return sensitivity / noise if noise else math.inf
 
 
-def composed(mus: Iterable[float]) -> float:
+def compose_mu(mus: Iterable[float]) -> float:
     """Of several releases of the same data together, `sqrt(sum mu_j^2)`.
 
-    >>> composed([3.0, 4.0])
+    >>> compose_mu([3.0, 4.0])
     5.0
     """
     return math.hypot(*(_mu(mu) for mu in mus))
 
 
-def replaced(clip: float) -> float:
+def replacement_sensitivity(clip: float) -> float:
     """The sensitivity of a vector of at most this norm, if any other may replace it.
 
-    >>> replaced(1.0)
+    >>> replacement_sensitivity(1.0)
     2.0
     """
     return 2 * checks.number("clip", clip, above=0)
 
 
-def added(clip: float) -> float:
+def removal_sensitivity(clip: float) -> float:
     """The sensitivity of a vector of at most this norm, if it may also be missing."""
     return checks.number("clip", clip, above=0)
 

@@ -38,7 +38,7 @@ from torch import Tensor
 from .coefficients import columns_of
 from .ledger import Ledger
 from .losses import Losses
-from .projection import RTOL, Observer, Seen, seen_by
+from .projection import RTOL, Knowledge, Observer, seen_by
 
 
 def joint_losses(
@@ -75,7 +75,7 @@ def joint_losses(
     return Losses(share.clamp(0, 1), unit.sqrt())
 
 
-def square_of(seen: Seen, place: Tensor) -> float:
+def square_of(seen: Knowledge, place: Tensor) -> float:
     """The bound on mu^2 of several inputs of one client, whose columns are given."""
     part, mu = seen.basis[:, place], seen.columns.mu[place]
     p = part.T @ (seen.clear[:, None] * part)

@@ -94,7 +94,7 @@ class Ledger:
         """Writes down what has happened."""
         self._events.append(event)
 
-    def taken(self) -> Ledger:
+    def take(self) -> Ledger:
         """All that has happened, which is to be kept elsewhere from now on."""
         events, self._events = tuple(self._events), []
         return Ledger(self.clients, events)

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from ... import checks
 from ...checks import InputError
-from .coefficients import Columns, columns_of, sent
+from .coefficients import Columns, columns_of, sent_rows
 from .ledger import Ledger
 
 RTOL = 1e-9
@@ -56,7 +56,7 @@ class Observer(NamedTuple):
     links: tuple[tuple[int, int], ...] = ()  # from whom, to whom
 
 
-class Seen(NamedTuple):
+class Knowledge(NamedTuple):
     """What an observer learns: directions of inputs, and how clearly it sees each."""
 
     basis: Float64[Tensor, "r c"]  # orthonormal rows
@@ -71,7 +71,7 @@ class Seen(NamedTuple):
 
 def seen_by(
     ledger: Ledger, observer: Observer, *, rtol: float = RTOL, tau: float = 0.0
-) -> Seen:
+) -> Knowledge:
     """What one observer learns of all inputs, while the ledger is read once.
 
     Args:
@@ -83,7 +83,7 @@ def seen_by(
     return next(seen_by_each(ledger, [observer], rtol=rtol, tau=tau))
 
 
-def _checked(observer: Observer, n: int) -> Observer:
+def _check_observer(observer: Observer, n: int) -> Observer:
     named = {*observer.clients, *(end for link in observer.links for end in link)}
     if not named or not all(0 <= client < n for client in named):
         raise InputError(
@@ -95,9 +95,9 @@ def _checked(observer: Observer, n: int) -> Observer:
 
 def seen_by_each(
     ledger: Ledger, observers: Sequence[Observer], *, rtol: float, tau: float
-) -> Iterator[Seen]:
+) -> Iterator[Knowledge]:
     """What each observer learns, while the ledger is read once for all."""
-    observers = [_checked(each, ledger.clients) for each in observers]
+    observers = [_check_observer(each, ledger.clients) for each in observers]
     checks.number("rtol", rtol, at_least=0, below=1)
     checks.number("tau", tau, at_least=0)
     columns = columns_of(ledger)
@@ -108,7 +108,7 @@ def seen_by_each(
     drop = rtol * _DROPPED
     views = [_View(each, drop) for each in known]
     who = [torch.tensor(each.clients, dtype=torch.long) for each in observers]
-    for links, rows, _ in sent(ledger):
+    for links, rows, _ in sent_rows(ledger):
         order = links[:, 1].argsort(stable=True)
         links = links[order]
         for view, observer, clients in zip(views, observers, who, strict=True):
@@ -122,7 +122,7 @@ def seen_by_each(
         else:
             kept = sizes > rtol * sizes.max() if len(sizes) else sizes.bool()
             basis, clear = basis[kept], torch.ones(int(kept.sum())).double()
-        yield Seen(basis, clear, columns)
+        yield Knowledge(basis, clear, columns)
 
 
 def _read(links: Tensor, observer: Observer, clients: Tensor, *, once: bool) -> Tensor:

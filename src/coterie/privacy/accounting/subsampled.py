@@ -81,10 +81,10 @@ def sampled_epsilons(
     Raises:
         InputError: where an event is not a release with noise of its own.
     """
-    return counted_epsilons(steps_of(ledger), delta=delta, accountant=accountant)
+    return epsilons_of_steps(steps_of(ledger), delta=delta, accountant=accountant)
 
 
-def counted_epsilons(
+def epsilons_of_steps(
     steps: Sequence[Mapping[Step, int]], *, delta: float, accountant: str = "pld"
 ) -> Float64[Tensor, " n"]:
     """Each client's epsilon, of how often it took each kind of step."""
@@ -96,7 +96,7 @@ def counted_epsilons(
 def quick_epsilons(
     steps: Sequence[Mapping[Step, int]], delta: float
 ) -> Float64[Tensor, " n"]:
-    """Bounds of `counted_epsilons` that are quick enough for every round."""
+    """Bounds of `epsilons_of_steps` that are quick enough for every round."""
     found = [_quick_epsilon(tuple(sorted(s.items())), delta) for s in steps]
     return torch.tensor(found, dtype=torch.float64)
 
@@ -116,7 +116,7 @@ def sampled_epsilon(
     refuse_noise("noise", noise)
     _refuse_steps(rate, steps)
     _refuse(delta, accountant)
-    return _epsilon(_alike(noise, rate, steps), delta, accountant)
+    return _epsilon(_equal_steps(noise, rate, steps), delta, accountant)
 
 
 def sampled_noise(
@@ -137,15 +137,15 @@ def sampled_noise(
     if not steps:
         return 0.0
 
-    def spent(noise: float) -> float:
-        return _epsilon(_alike(noise, rate, steps), delta, accountant)
+    def epsilon_at(noise: float) -> float:
+        return _epsilon(_equal_steps(noise, rate, steps), delta, accountant)
 
-    if spent(NOISES[1]) > epsilon:
+    if epsilon_at(NOISES[1]) > epsilon:
         raise InputError(
             f"`epsilon` is too small to be counted by {accountant!r}, got {epsilon:g} "
             f"with a delta of {delta:g}."
         )
-    return least(lambda noise: spent(noise) <= epsilon)
+    return least(lambda noise: epsilon_at(noise) <= epsilon)
 
 
 def noise_within(
@@ -243,12 +243,12 @@ def steps_of(ledger: Ledger) -> list[Counter[Step]]:
         for client, links in zip(*known[id(event.links)], strict=True):
             moved = event.sensitivity * math.sqrt(links if event.apart else 1)
             if moved > 0 and event.rate > 0:
-                step = _within(event.noise / moved), event.rate, event.held_out
+                step = _clamp_noise(event.noise / moved), event.rate, event.held_out
                 found[client][step] += 1
     return found
 
 
-def _within(noise: float) -> float:
+def _clamp_noise(noise: float) -> float:
     """Noise whose square is a number: less than that is none, and more is as much."""
     return 0.0 if noise < _LEAST else min(noise, _MOST)
 
@@ -256,7 +256,7 @@ def _within(noise: float) -> float:
 Steps = tuple[tuple[Step, int], ...]
 
 
-def _alike(noise: float, rate: float, steps: int) -> Steps:
+def _equal_steps(noise: float, rate: float, steps: int) -> Steps:
     return (((noise, rate, False), steps),) if steps else ()
 
 

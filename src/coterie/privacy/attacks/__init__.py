@@ -15,29 +15,29 @@ from .canary_rows import (
     view_of,
 )
 from .inversion import inputs_of_layer, rebuilt
-from .listening import Heard, Listening, Overheard, Recorded
+from .listening import FirstRows, Listener, ListeningOracle, OverheardClients
 from .membership import (
     Audit,
-    audited,
+    audit_scores,
     confidence_of,
     likelihood_scores,
     scores_along,
 )
-from .residuals import NoiseCheck, Residuals, probed
+from .residuals import NoiseCheck, Residuals, probe_residuals
 from .told_losses import telling_losses_to
 
 __all__ = [
     "TRIALS",
     "Audit",
     "Decisions",
-    "Heard",
-    "Listening",
+    "FirstRows",
+    "Listener",
+    "ListeningOracle",
     "NoiseCheck",
-    "Overheard",
-    "Recorded",
+    "OverheardClients",
     "Residuals",
     "View",
-    "audited",
+    "audit_scores",
     "confidence_of",
     "decisions",
     "epsilon_of_one_run",
@@ -47,7 +47,7 @@ __all__ = [
     "likelihood_scores",
     "mu_of_rates",
     "pair_canaries",
-    "probed",
+    "probe_residuals",
     "rebuilt",
     "row_canaries",
     "scores_along",

@@ -33,7 +33,7 @@ from torch import Tensor
 from ... import seeds
 from ..accounting.ledger import Event, Exchange, Input, Release
 from .bounds import mu_of_rates
-from .residuals import Releasing
+from .residuals import RowMechanism
 
 TRIALS = 2048
 """Canaries that are in, and as many that are out."""
@@ -85,7 +85,7 @@ def decisions(inside: Tensor, outside: Tensor, mu: float) -> Decisions:
     return Decisions(*counts[0], *counts[1], mu)
 
 
-def row_canaries(mechanism: Releasing, releases: int, columns: int) -> Decisions:
+def row_canaries(mechanism: RowMechanism, releases: int, columns: int) -> Decisions:
     """How well whoever sees all releases of a client tells canaries apart.
 
     Args:
@@ -104,7 +104,7 @@ def row_canaries(mechanism: Releasing, releases: int, columns: int) -> Decisions
     along = torch.zeros_like(signs)
     for t in range(releases):
         stream = seeds.key(mechanism.seed, "audit", "canaries", t)
-        z = mechanism.released(x, ref, stream, torch.arange(len(x)))
+        z = mechanism.release(x, ref, stream, torch.arange(len(x)))
         along += ((z - ref) * u).sum(1)
     ratio = 2 * mechanism.clip * along / mechanism.noise**2
     mu = 2 * mechanism.clip * math.sqrt(releases) / mechanism.noise
@@ -116,7 +116,7 @@ def _signs() -> Float64[Tensor, " c"]:
     return torch.cat([one, -one])
 
 
-def _length(mechanism: Releasing) -> float:
+def _length(mechanism: RowMechanism) -> float:
     return mechanism.clip + _FAR * mechanism.noise
 
 
@@ -146,7 +146,7 @@ class View(NamedTuple):
 
 
 def view_of(
-    events: Sequence[Event], clients: int, receiver: int, mechanism: Releasing
+    events: Sequence[Event], clients: int, receiver: int, mechanism: RowMechanism
 ) -> View:
     """What a receiver sees of all rows that were released by the mechanism.
 
@@ -184,7 +184,7 @@ def view_of(
     return View(weights[weights.abs().sum(1) > 0], torch.tensor(senders))
 
 
-def _is_row(event: Event, mechanism: Releasing) -> bool:
+def _is_row(event: Event, mechanism: RowMechanism) -> bool:
     if isinstance(event, Exchange):
         return True
     if not isinstance(event, Input | Release):
@@ -206,7 +206,7 @@ def _senders(event: Event, receiver: int) -> list[int]:
     return []
 
 
-def pair_canaries(mechanism: Releasing, view: View, sender: int) -> Decisions:
+def pair_canaries(mechanism: RowMechanism, view: View, sender: int) -> Decisions:
     """How well a receiver tells canaries of a sender apart; others send what is known.
 
     Args:
@@ -220,7 +220,7 @@ def pair_canaries(mechanism: Releasing, view: View, sender: int) -> Decisions:
         x = signs * _length(mechanism) if one == sender else torch.zeros_like(signs)
         stream = seeds.key(mechanism.seed, "audit", "pairs", j)
         ref = torch.zeros(len(x), 1, dtype=x.dtype)
-        z = mechanism.released(x[:, None], ref, stream, torch.arange(len(x)))
+        z = mechanism.release(x[:, None], ref, stream, torch.arange(len(x)))
         rows[:, j] = z[:, 0] / mechanism.noise
     ratio = view.ratios(sender, rows, unit)
     return decisions(ratio[signs > 0], ratio[signs < 0], view.mu(sender, unit))

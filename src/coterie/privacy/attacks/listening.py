@@ -60,7 +60,7 @@ def _are_one(points: Float[Tensor, "m d"]) -> bool:
     return bool((points == points[0]).all())
 
 
-class Recorded(NamedTuple):
+class FirstRows(NamedTuple):
     """The first rows that clients sent which told anything, zero of those who did not.
 
     Changes are those since the start, if rows are models; gradients are the rows.
@@ -70,7 +70,7 @@ class Recorded(NamedTuple):
     rows: Float[Tensor, "n d"]
 
 
-class Heard:
+class Listener:
     """What was heard of each canary, verb by verb."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Heard:
         self._clients, self._directions = clients, directions
         self._along: dict[str, list[Tensor]] = {}
         self._answers: dict[str, Tensor] = {}
-        self.recorded: Recorded | None = None
+        self.first_rows: FirstRows | None = None
         self._losses_at = losses_at
         self._losses: list[tuple[Tensor, Tensor]] = []  # (c,) left and right sides
         self._told: Tensor | None = None  # sums of losses
@@ -123,8 +123,8 @@ class Heard:
         self._along.setdefault(place, []).append(along.double().cpu())
 
     def _record(self, changes: Tensor, rows: Tensor) -> None:
-        if self.recorded is None and bool(changes.any()):
-            self.recorded = Recorded(changes.clone(), rows.clone())
+        if self.first_rows is None and bool(changes.any()):
+            self.first_rows = FirstRows(changes.clone(), rows.clone())
 
     def loss(
         self,
@@ -178,16 +178,16 @@ class Heard:
         }
 
 
-class Listening(Wrapping[Sending]):
+class ListeningOracle(Wrapping[Sending]):
     """An oracle with somebody who listens; see `coterie.types.Oracle`.
 
     Of gradients, client programs (but see `told_losses`) and comparisons nobody hears.
     """
 
-    def __init__(self, oracle: Sending, heard: Heard) -> None:
-        """Wraps an oracle; what leaves is told to `heard`."""
+    def __init__(self, oracle: Sending, listener: Listener) -> None:
+        """Wraps an oracle; what leaves is told to `listener`."""
         super().__init__(oracle)
-        self._heard = heard
+        self._listener = listener
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """As it is."""
@@ -214,9 +214,9 @@ class Listening(Wrapping[Sending]):
     ) -> Tensor:
         """Weighted means, of rows that are heard, or of which the sum is."""
         found = self._oracle.average(shares, rows, groups, count=count)
-        self._left(rows)
-        seen = found if self._heard.summed else tensor_of(rows)
-        self._heard.row("average", seen, found, self.active)
+        self._check_residuals(rows)
+        seen = found if self._listener.summed else tensor_of(rows)
+        self._listener.row("average", seen, found, self.active)
         return found
 
     def mix(
@@ -224,8 +224,8 @@ class Listening(Wrapping[Sending]):
     ) -> Tensor:
         """Mixtures of rows that are heard."""
         found = self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
-        self._left(rows)
-        self._heard.row("mix", tensor_of(rows), found, self.active)
+        self._check_residuals(rows)
+        self._listener.row("mix", tensor_of(rows), found, self.active)
         return found
 
     def central(
@@ -233,10 +233,10 @@ class Listening(Wrapping[Sending]):
     ) -> tuple[Any, ...]:
         """What a coordinator makes of rows that are heard."""
         server, *found = self._oracle.central(program, server, *rows, **options)
-        self._left(*rows)
+        self._check_residuals(*rows)
         for j, row in enumerate(map(tensor_of, rows)):
             answer = found[j] if j < len(found) else row
-            self._heard.row(f"central {j}", row, answer, self.active)
+            self._listener.row(f"central {j}", row, answer, self.active)
         return server, *found
 
     def blended(
@@ -255,22 +255,24 @@ class Listening(Wrapping[Sending]):
             z = g if release is None else release(g, readers, contributors)
             others = readers != contributors
             sums.index_add_(0, contributors[others], z[others])
-            if self._heard.residuals is not None:
+            if self._listener.residuals is not None:
                 zero = torch.zeros_like(g[others])
-                self._heard.residuals.add(g[others], zero, z[others])
+                self._listener.residuals.add(g[others], zero, z[others])
             return z
 
         found = self._oracle.blended(x, weights, home=home, release=leaves)
-        self._heard.change("blended", sums)
+        self._listener.change("blended", sums)
         return found
 
     def compare(self, x: Tensor, **settings: Any) -> Comparison:
         """As it is."""
         return self._oracle.compare(x, **settings)
 
-    def _left(self, *rows: Message) -> None:
-        if self._heard.residuals is not None:
-            self._heard.residuals.left([tensor_of(row) for row in rows], self.active)
+    def _check_residuals(self, *rows: Message) -> None:
+        if self._listener.residuals is not None:
+            self._listener.residuals.see_releases(
+                [tensor_of(row) for row in rows], self.active
+            )
 
     def wrapped(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
@@ -278,15 +280,15 @@ class Listening(Wrapping[Sending]):
 
     def without(self, absent: Bool[Tensor, " n"]) -> Sending:
         """The same round, where these of all clients take no part."""
-        return Listening(self._oracle.without(absent), self._heard)
+        return ListeningOracle(self._oracle.without(absent), self._listener)
 
 
-class Overheard:
+class OverheardClients:
     """Clients with somebody who listens in every round; see `types.Federated`."""
 
-    def __init__(self, clients: Federated, heard: Heard) -> None:
+    def __init__(self, clients: Federated, listener: Listener) -> None:
         """Of these clients, in one process."""
-        self._clients, self._heard = clients, heard
+        self._clients, self._listener = clients, listener
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -297,4 +299,4 @@ class Overheard:
         """The oracle of round t."""
         oracle = self._clients.at(t, active, purpose=purpose)
         assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
-        return oracle.wrapped(lambda inner: Listening(inner, self._heard))
+        return oracle.wrapped(lambda inner: ListeningOracle(inner, self._listener))

@@ -66,7 +66,7 @@ def scores_along(along: Float[Tensor, "t m"]) -> dict[str, Float[Tensor, " m"]]:
     }
 
 
-def audited(
+def audit_scores(
     scores: Mapping[str, Float[Tensor, " m"]],
     members: Bool[Tensor, " m"],
     *,
@@ -92,7 +92,7 @@ def audited(
     single = 1 - (1 - confidence) / len(scores)
     found = []
     for name, values in scores.items():
-        right, guesses = _guessed(values, members, abstain)
+        right, guesses = _count_guesses(values, members, abstain)
         lower = epsilon_of_one_run(
             right, guesses, len(members), delta=delta, confidence=single
         )
@@ -100,7 +100,7 @@ def audited(
     return max(found)
 
 
-def _guessed(values: Tensor, members: Tensor, abstain: float) -> tuple[int, int]:
+def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int, int]:
     """Right guesses and all: that the largest are in, and as many smallest out."""
     m = len(values)
     half = max(1, round(m * (1 - abstain) / 2))

@@ -68,7 +68,7 @@ class NoiseCheck(NamedTuple):
         """Whether something is not as promised."""
         return self.quiet or self.unclipped
 
-    def joined(self, other: NoiseCheck) -> NoiseCheck:
+    def merge(self, other: NoiseCheck) -> NoiseCheck:
         """The same, with what another check found of the same mechanism."""
         return self._replace(
             quiet=self.quiet or other.quiet,
@@ -88,17 +88,17 @@ class Residuals:
         self._given: tuple[PlannedCall, list[Tensor], Tensor] | None = None
         self._seen: list[Tensor] = []  # of the last round
 
-    def promised(self, clip: float, noise: float, *, secure: bool = False) -> None:
+    def expect(self, clip: float, noise: float, *, secure: bool = False) -> None:
         """Sets bound and standard deviation, of secure sums that of the sum."""
         self.clip, self.noise, self.secure = clip, noise, secure
 
-    def given(
+    def see_rows(
         self, call: PlannedCall, rows: Sequence[Tensor], refs: Float[Tensor, "n k d"]
     ) -> None:
         """Rows that a verb is given, before they are released."""
         self._given = call, [row.detach().clone() for row in rows], refs.clone()
 
-    def left(self, rows: Sequence[Tensor], active: Bool[Tensor, " n"]) -> None:
+    def see_releases(self, rows: Sequence[Tensor], active: Bool[Tensor, " n"]) -> None:
         """The same rows as they leave those who are active."""
         if self._given is None:
             return
@@ -185,7 +185,7 @@ class Residuals:
 
 
 @runtime_checkable
-class Releasing(Protocol):
+class RowMechanism(Protocol):
     """How rows are clipped and noised; see `privacy.mechanisms.Mechanism`."""
 
     @property
@@ -200,19 +200,19 @@ class Releasing(Protocol):
     def seed(self) -> int:
         """Names the streams of noise."""
 
-    def released(
+    def release(
         self, x: Tensor, ref: Tensor, stream: int, clients: Tensor
     ) -> Float[Tensor, "n d"]:
         """The rows as they leave."""
 
 
-def probed(mechanism: Releasing, columns: int) -> Residuals:
+def probe_residuals(mechanism: RowMechanism, columns: int) -> Residuals:
     """Residuals of made-up rows that are far beyond the bound of a mechanism.
 
     Real rows may be too short beside the noise to show whether they are clipped.
     """
     found = Residuals()
-    found.promised(mechanism.clip, mechanism.noise)
+    found.expect(mechanism.clip, mechanism.noise)
     rng = torch.Generator().manual_seed(0)
     x, ref = torch.randn(
         2, _PROBES, min(columns, _COLUMNS), generator=rng, dtype=torch.float64
@@ -220,5 +220,5 @@ def probed(mechanism: Releasing, columns: int) -> Residuals:
     x = x / x.norm(dim=1, keepdim=True)
     x = ref + (mechanism.clip + _FAR * mechanism.noise) * x
     stream = seeds.key(mechanism.seed, "audit", "probe")
-    found.add(x, ref, mechanism.released(x, ref, stream, torch.arange(_PROBES)))
+    found.add(x, ref, mechanism.release(x, ref, stream, torch.arange(_PROBES)))
     return found

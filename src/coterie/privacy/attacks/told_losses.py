@@ -26,17 +26,17 @@ from ...types import (
     Program,
     State,
 )
-from ..mechanisms.per_sample.clients import Placed
-from .listening import Heard
+from ..mechanisms.per_sample.clients import IndexedClients
+from .listening import Listener
 
 
-class HearingLosses(Wrapping[Oracle]):
+class LossListeningOracle(Wrapping[Oracle]):
     """An oracle of which losses are heard; see `coterie.types.Oracle`."""
 
-    def __init__(self, oracle: Oracle, heard: Heard) -> None:
+    def __init__(self, oracle: Oracle, listener: Listener) -> None:
         """Wraps an oracle whose answers have left their clients."""
         super().__init__(oracle)
-        self._heard = heard
+        self._listener = listener
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """As it is."""
@@ -55,12 +55,12 @@ class HearingLosses(Wrapping[Oracle]):
             return self._oracle.each(program, *rows, who=who, at_home=True, **options)
 
         @functools.wraps(program)
-        def heard(
-            clients: Placed, *rows: Tensor, **options: Option
+        def listener(
+            clients: IndexedClients, *rows: Tensor, **options: Option
         ) -> Tensor | tuple[Tensor, ...]:
-            return program(HeardClients(clients, self._heard), *rows, **options)
+            return program(HeardClients(clients, self._listener), *rows, **options)
 
-        return self._oracle.each(heard, *rows, who=who, at_home=False, **options)
+        return self._oracle.each(listener, *rows, who=who, at_home=False, **options)
 
     def average(
         self,
@@ -98,10 +98,10 @@ class HeardClients:
     """Clients who are heard when they tell losses; see `coterie.types.Clients`."""
 
     def __init__(
-        self, clients: Placed, heard: Heard, *, held_out: bool = False
+        self, clients: IndexedClients, listener: Listener, *, held_out: bool = False
     ) -> None:
         """Wraps clients who tell what leaves, of validation samples or of others."""
-        self._clients, self._heard, self.who = clients, heard, clients.who
+        self._clients, self._listener, self.who = clients, listener, clients.who
         self._held_out = held_out
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -115,39 +115,39 @@ class HeardClients:
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Mean losses, which are heard."""
         found = self._clients.loss(points)
-        self._heard.loss(self.who, points, found, held_out=self._held_out)
+        self._listener.loss(self.who, points, found, held_out=self._held_out)
         return found
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
         """Numbers in place of losses, of which the mean is heard."""
         found = self._clients.losses(points)
         mean = found.nanmean(1) if found.numel() else found.sum(1)
-        self._heard.loss(self.who, points, mean, held_out=self._held_out)
+        self._listener.loss(self.who, points, mean, held_out=self._held_out)
         return found
 
     def held(self) -> HeardClients:
         """The same clients with one minibatch for every question to come."""
-        return HeardClients(self._clients.held(), self._heard)
+        return HeardClients(self._clients.held(), self._listener)
 
     def whole(self) -> HeardClients:
         """The same clients with all of their training data for every question."""
-        return HeardClients(self._clients.whole(), self._heard)
+        return HeardClients(self._clients.whole(), self._listener)
 
     def validation(self) -> HeardClients:
         """The same clients with all of their validation data, for choosing."""
-        return HeardClients(self._clients.validation(), self._heard, held_out=True)
+        return HeardClients(self._clients.validation(), self._listener, held_out=True)
 
 
-def telling_losses_to(heard: Heard, algorithm: Algorithm) -> Algorithm:
+def telling_losses_to(listener: Listener, algorithm: Algorithm) -> Algorithm:
     """The algorithm with rounds, whose clients tell losses where somebody hears them.
 
     What is asked at home, for the models in use, is not heard.
     """
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return algorithm.init(x, HearingLosses(oracle, heard))
+        return algorithm.init(x, LossListeningOracle(oracle, listener))
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
-        return algorithm.step(state, HearingLosses(oracle, heard), rng)
+        return algorithm.step(state, LossListeningOracle(oracle, listener), rng)
 
     return algorithm._replace(init=init, step=step)

@@ -4,18 +4,18 @@ Every release is appended to a ledger of `accounting` before it leaves. Other ro
 use what is listed, and the packages `noise`, `per_sample` and `dry_run`.
 """
 
-from .dry_run.foreseen import Foreseen, foresee
-from .flows import GuardedFlow, privately_in_time
-from .methods import Guarded, costs_of, events_of, privately
+from .dry_run.foreseen import CallPlan, plan_calls
+from .flows import PrivateFlow, make_private_in_time
+from .methods import PrivateState, costs_of, events_of, make_private
 from .oracle import PrivateOracle
 from .rows import Mechanism
 from .samples import (
     AskedSteps,
-    Counted,
-    Planned,
+    PerSampleState,
+    StepPlan,
     bound_on_samples,
-    counted,
-    foreseen_steps,
+    count_releases,
+    plan_steps,
     spent_by_pairs,
     spent_on_samples,
 )
@@ -23,22 +23,22 @@ from .watching import Witness
 
 __all__ = [
     "AskedSteps",
-    "Counted",
-    "Foreseen",
-    "Guarded",
-    "GuardedFlow",
+    "CallPlan",
     "Mechanism",
-    "Planned",
+    "PerSampleState",
+    "PrivateFlow",
     "PrivateOracle",
+    "PrivateState",
+    "StepPlan",
     "Witness",
     "bound_on_samples",
     "costs_of",
-    "counted",
+    "count_releases",
     "events_of",
-    "foresee",
-    "foreseen_steps",
-    "privately",
-    "privately_in_time",
+    "make_private",
+    "make_private_in_time",
+    "plan_calls",
+    "plan_steps",
     "spent_by_pairs",
     "spent_on_samples",
 ]

@@ -29,19 +29,19 @@ from ...checks import InputError
 from ...types import Algorithm, Arrivals, TaskKind, gradient
 from ..accounting.calibration import ENOUGH, Limits
 from .dry_run.doubles import DoubleClients
-from .dry_run.origins import followed, is_of_data
+from .dry_run.origins import is_of_data, track_marks
 from .rows import Mechanism
 
 
 @dataclass
-class GuardedFlow:
+class PrivateFlow:
     """The state of a flow, and what clients have released so far."""
 
     state: Any
     spent: Tensor  # (N,) mu^2
 
 
-def privately_in_time(
+def make_private_in_time(
     algorithm: Algorithm,
     mechanism: Mechanism,
     names: Int[Tensor, " n"],
@@ -69,12 +69,12 @@ def privately_in_time(
         (mechanism.sensitivity / mechanism.noise) ** 2 if mechanism.noise else math.inf
     )
 
-    def init(x: Tensor) -> GuardedFlow:
-        return GuardedFlow(flow.init(x), torch.zeros(len(x), dtype=torch.float64))
+    def init(x: Tensor) -> PrivateFlow:
+        return PrivateFlow(flow.init(x), torch.zeros(len(x), dtype=torch.float64))
 
-    def arrive(now_state: GuardedFlow, now: Arrivals) -> Iterable[int]:
+    def arrive(now_state: PrivateFlow, now: Arrivals) -> Iterable[int]:
         if telling[now.kind]:
-            now = now._replace(answers=_answered(now_state, now))
+            now = now._replace(answers=_private_answers(now_state, now))
         following = flow.arrive(now_state.state, now)
         if alone and now.sent:
             raise InputError(
@@ -83,7 +83,7 @@ def privately_in_time(
             )
         return following
 
-    def _answered(state: GuardedFlow, now: Arrivals) -> tuple[Tensor, ...]:
+    def _private_answers(state: PrivateFlow, now: Arrivals) -> tuple[Tensor, ...]:
         who = torch.tensor(now.clients)
         after = state.spent[who] + cost
         refuses = after > limits.of_all * ENOUGH
@@ -92,7 +92,7 @@ def privately_in_time(
         state.spent[who] = torch.where(refuses, state.spent[who], after)
         (g,) = now.answers
         stream = seeds.key(mechanism.seed, "privacy", "arrive", now.k)
-        z = mechanism.released(g, 0.0, stream, names[who].to(g.device))
+        z = mechanism.release(g, 0.0, stream, names[who].to(g.device))
         return (torch.where(refuses.to(g.device)[:, None], 0.0, z),)
 
     same = "task", "personal", "info", "send", "meet", "ringing"
@@ -121,7 +121,7 @@ def _tells(kind: TaskKind, label: str) -> bool:
         clients = DoubleClients(
             seeds.generator("privacy", world), torch.zeros(1).long()
         )
-        with followed() as following:
+        with track_marks() as following:
             try:
                 answers.append(kind.program(clients, *[row] * (kind.reads or 1)))
             except Exception:  # of any kind: it wants other rows than a model

@@ -24,9 +24,9 @@ from ..accounting.accounts import at_most, totals
 from ..accounting.calibration import Limits
 from ..accounting.ledger import Event, Exchange, Input, Release
 from .dry_run.doubles import Double
-from .dry_run.foreseen import Call, Foreseen
-from .dry_run.origins import Following
-from .dry_run.scenarios import SCENARIOS, dearest, explored
+from .dry_run.foreseen import Call, CallPlan
+from .dry_run.origins import MarkTracker
+from .dry_run.scenarios import SCENARIOS, largest_costs, scenario_rounds
 from .oracle import PrivateOracle
 from .rows import Mechanism
 from .watching import Watch, WatchedOracle, Witness, marks_of, with_marks
@@ -34,7 +34,7 @@ from .watching import Watch, WatchedOracle, Witness, marks_of, with_marks
 _KINDS: dict[str, Any] = {"Release": Release, "Input": Input, "Exchange": Exchange}
 
 
-class Guarded(NamedTuple):
+class PrivateState(NamedTuple):
     """The state of a method, and what was released so far."""
 
     state: State
@@ -51,7 +51,7 @@ def events_of(ledger: Iterable[Any]) -> tuple[Event, ...]:
     return tuple(_KINDS[name](*values) for name, *values in ledger)
 
 
-def listed(events: Iterable[Event]) -> list[Any]:
+def as_lists(events: Iterable[Event]) -> list[Any]:
     """The events as a state holds them."""
     return [[type(event).__name__, *event] for event in events]
 
@@ -59,9 +59,9 @@ def listed(events: Iterable[Event]) -> list[Any]:
 _NONE = Limits()
 
 
-def privately(
+def make_private(
     algorithm: Algorithm,
-    foreseen: Foreseen,
+    foreseen: CallPlan,
     mechanism: Mechanism,
     names: Int[Tensor, " m"],
     *,
@@ -85,7 +85,7 @@ def privately(
         watched: whether clients have data, which must not leave unnoised.
     """
 
-    def asked(
+    def wrap_oracle(
         oracle: Oracle,
         calls: Sequence[Call] | None,
         refs: Tensor,
@@ -97,8 +97,8 @@ def privately(
     ) -> tuple[Oracle, PrivateOracle, Watch]:
         """The oracle, what in it writes events, and what it is watched by."""
         made: list[PrivateOracle] = []
-        tells = foreseen.told is not None and not at_home
-        watch = Watch(Following(read), t, tells=tells, witness=witness)
+        tells = foreseen.by_key is not None and not at_home
+        watch = Watch(MarkTracker(read), t, tells=tells, witness=witness)
 
         def wrap(inner: Sending) -> PrivateOracle:
             given = inner, mechanism, foreseen, calls, refs, names, t
@@ -114,23 +114,23 @@ def privately(
     def following(watch: Watch) -> AbstractContextManager[None]:
         return watch.following.on() if watched else nullcontext()
 
-    def init(x: Tensor, oracle: Oracle) -> Guarded:
+    def init(x: Tensor, oracle: Oracle) -> PrivateState:
         known = x if oracle.home is None else x[:, ~oracle.home]
         if (home := algorithm.home) is not None:
             known = x[:, ~home.to(x.device)]
         refs = known[:, None].repeat(1, len(foreseen.slots), 1)
         nobody = torch.zeros_like(oracle.present)
-        private, inside, watch = asked(oracle, foreseen.calls(0), refs, 0, nobody)
+        private, inside, watch = wrap_oracle(oracle, foreseen.calls(0), refs, 0, nobody)
         with following(watch):
             state = algorithm.init(x, private)
         watch.end()
         events, marks = [*before, *inside.events], marks_of(state, watch.following)
         spent = totals(events, len(nobody), colluders=mechanism.colluders)
-        return Guarded(state, inside.refs, 0, spent, listed(events), 0, marks)
+        return PrivateState(state, inside.refs, 0, spent, as_lists(events), 0, marks)
 
     def step(
-        now: Guarded, oracle: Oracle, rng: torch.Generator
-    ) -> tuple[Guarded, Info]:
+        now: PrivateState, oracle: Oracle, rng: torch.Generator
+    ) -> tuple[PrivateState, Info]:
         t, n = now.t + 1, len(oracle.present)
         present = oracle.present.cpu()
         # A round costs nobody more than was planned, whoever refuses.
@@ -141,7 +141,7 @@ def privately(
             return now._replace(t=t), {}
         read = with_marks(now.state, now.marks)
         given = foreseen.calls(t), now.refs, t, refuses
-        private, inside, watch = asked(oracle, *given, read=read)
+        private, inside, watch = wrap_oracle(oracle, *given, read=read)
         with following(watch):
             state, info = algorithm.step(now.state, private, rng)
         watch.end()
@@ -153,17 +153,17 @@ def privately(
                 "a method sends must not depend on data."
             )
         spent = now.spent + cost
-        ledger = [*now.ledger, *_thrifty(now.ledger, listed(inside.events))]
+        ledger = [*now.ledger, *_thrifty(now.ledger, as_lists(inside.events))]
         marks = marks_of(state, watch.following)
-        return Guarded(state, inside.refs, t, spent, ledger, 0, marks), info
+        return PrivateState(state, inside.refs, t, spent, ledger, 0, marks), info
 
-    def personal(now: Guarded, oracle: Oracle) -> Tensor:
+    def personal(now: PrivateState, oracle: Oracle) -> Tensor:
         nobody = torch.zeros_like(oracle.present)
         rows, read = (
             (foreseen.use, now.refs, now.t, nobody),
             with_marks(now.state, now.marks),
         )
-        private, _, watch = asked(oracle, *rows, read=read, at_home=True)
+        private, _, watch = wrap_oracle(oracle, *rows, read=read, at_home=True)
         with following(watch):
             found = algorithm.personal(now.state, private)
         watch.end()
@@ -194,7 +194,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 def costs_of(
     algorithm: Algorithm,
-    foreseen: Foreseen,
+    foreseen: CallPlan,
     actives: Sequence[Bool[Tensor, " n"]],
     *,
     seed: int,
@@ -210,16 +210,16 @@ def costs_of(
     """
     n = len(actives[0])
     # Where much depends on losses, these must not be lost in noise.
-    noise = 1.0 if foreseen.told is None else 2.0**-20
+    noise = 1.0 if foreseen.by_key is None else 2.0**-20
     unit = Mechanism(0.5, noise, secure=secure, loss_clip=1.0, colluders=colluders)
-    private = privately(algorithm, foreseen, unit, torch.arange(n), watched=False)
+    private = make_private(algorithm, foreseen, unit, torch.arange(n), watched=False)
 
-    rounds = actives if foreseen.told is None else explored(actives)
+    rounds = actives if foreseen.by_key is None else scenario_rounds(actives)
 
-    def run(number: int) -> list[Tensor]:
+    def run_scenario(number: int) -> list[Tensor]:
         state, costs = None, []
         for t, active in enumerate([torch.ones(n, dtype=torch.bool), *rounds]):
-            oracle = foreseen.stage.asked(
+            oracle = foreseen.stage.oracle_for(
                 Double(active, ("privacy", "cost", number, t))
             )
             if state is None:
@@ -231,13 +231,15 @@ def costs_of(
             costs.append(totals(events, n))
         return [noise**2 * cost for cost in costs]
 
-    if foreseen.told is None:
-        return run(0)
-    found = [[cost.tolist() for cost in run(number)] for number in range(SCENARIOS)]
-    most = dearest(found, actives, max, 0.0)
+    if foreseen.by_key is None:
+        return run_scenario(0)
+    found = [
+        [cost.tolist() for cost in run_scenario(number)] for number in range(SCENARIOS)
+    ]
+    most = largest_costs(found, actives, max, 0.0)
     return [torch.tensor(costs, dtype=torch.float64) for costs in most]
 
 
-def _empty(state: Guarded) -> Guarded:
+def _empty(state: PrivateState) -> PrivateState:
     """The state with nothing in its ledger yet."""
     return state._replace(ledger=[])

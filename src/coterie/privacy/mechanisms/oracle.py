@@ -41,7 +41,7 @@ from ...types import (
     tensor_of,
 )
 from ..accounting.ledger import LOSSES, Event, Exchange, Input, Release
-from .dry_run.foreseen import Call, Foreseen
+from .dry_run.foreseen import Call, CallPlan
 from .dry_run.nearest import RESULT, of_own_share, sort_of
 from .rows import Mechanism
 from .telling import Questions
@@ -55,7 +55,7 @@ class PrivateOracle(Wrapping[Sending]):
         self,
         oracle: Sending,
         mechanism: Mechanism,
-        foreseen: Foreseen,
+        foreseen: CallPlan,
         calls: Sequence[Call] | None,
         refs: Float[Tensor, "n k d"],
         names: Int[Tensor, " m"],
@@ -70,7 +70,7 @@ class PrivateOracle(Wrapping[Sending]):
             oracle: what is wrapped.
             mechanism: how rows are clipped and noised.
             foreseen: what the method sends.
-            calls: those of this round in their order; None: `foreseen` has them `told`.
+            calls: those of this round in their order; None: see `CallPlan`.
             refs: for each client at hand what its rows are near to, by place.
             names: identities of all clients, which name their noise.
             t: the round.
@@ -81,7 +81,7 @@ class PrivateOracle(Wrapping[Sending]):
         self._planned = oracle.present
         self._mechanism, self._foreseen = mechanism, foreseen
         self._calls, self._names, self._t = calls, names, t
-        self._tells = foreseen.told is not None and not at_home
+        self._tells = foreseen.by_key is not None and not at_home
         self._counts: Counter[str] = Counter()
         self.refs, self.events = refs.clone(), list[Event]()
         self._number = -1  # of the last call
@@ -117,7 +117,7 @@ class PrivateOracle(Wrapping[Sending]):
         call = self._t, self._counts["each"]
         self._counts["each"] += 1
         names = self._names[self.mine]
-        questions = Questions(self._mechanism.of_losses, names, call)
+        questions = Questions(self._mechanism.for_losses, names, call)
         telling = questions.put_by(program)
         found = self._oracle.each(telling, *rows, who=who, at_home=False, **options)
         self._write_losses(questions.asked)
@@ -143,8 +143,8 @@ class PrivateOracle(Wrapping[Sending]):
             )
         assert call.shares is not None  # of an average
         who = call.shares, self.present, self._planned
-        share = self._mechanism.of_sum(*who)
-        z = self._released(call, 0, rows, share)
+        share = self._mechanism.noise_share(*who)
+        z = self._release(call, 0, rows, share)
         if call.fresh[0]:
             links = upwards(self.present)
             counts = call.shares.double().cpu()[links[:, 0].cpu()] if secure else None
@@ -159,7 +159,7 @@ class PrivateOracle(Wrapping[Sending]):
         """What a coordinator makes of the released rows of those who take part."""
         call, given = self._next("central", rows, (), program.__name__), []
         for j, row in enumerate(rows):
-            given.append(self._released(call, j, row))
+            given.append(self._release(call, j, row))
             if call.fresh[j]:
                 self._write("central", upwards(self.present))
         server, *found = self._oracle.central(program, server, *given, **options)
@@ -175,7 +175,7 @@ class PrivateOracle(Wrapping[Sending]):
         """Mixtures of released rows: noise is drawn once, for all exchanges."""
         call = self._next("mix", (rows,), (weights,))
         before = len(self._sent)
-        z = self._released(call, 0, rows)
+        z = self._release(call, 0, rows)
         anew = len(self._sent) > before  # or the row has left before, and costs nothing
         links = (
             between(weights, self.present) if len(weights) == len(weights.T) else None
@@ -253,9 +253,9 @@ class PrivateOracle(Wrapping[Sending]):
         self._number += 1
         calls, number, found = self._calls, self._number, None
         if calls is None:
-            assert self._foreseen.told is not None  # it has all calls
+            assert self._foreseen.by_key is not None  # it has all calls
             sort = sort_of(verb, rows, others, program, self.refs.shape[2])
-            found = self._foreseen.told.get((sort, self._counts[sort]))
+            found = self._foreseen.by_key.get((sort, self._counts[sort]))
             self._counts[sort] += 1
         elif number < len(calls) and calls[number].verb == verb:
             found = calls[number]
@@ -272,9 +272,7 @@ class PrivateOracle(Wrapping[Sending]):
         seed = self._mechanism.seed
         return seeds.key(seed, "privacy", self._t, verb, self._number, j)
 
-    def _released(
-        self, call: Call, j: int, row: Message, share: float = 1.0
-    ) -> Message:
+    def _release(self, call: Call, j: int, row: Message, share: float = 1.0) -> Message:
         """A row of each client as it leaves."""
         if not call.fresh[j]:
             return row
@@ -286,7 +284,7 @@ class PrivateOracle(Wrapping[Sending]):
         ref = self._ref(call, j)
         summed = call.verb == "average" and self._mechanism.secure
         stream = self._stream(call.verb, j)
-        z = self._mechanism.released(row, ref, stream, names, share, summed=summed)
+        z = self._mechanism.release(row, ref, stream, names, share, summed=summed)
         z = torch.where(self.active[:, None], z, row)
         self._sent.append((row, row._version, share, z))
         return z
@@ -318,7 +316,7 @@ class PrivateOracle(Wrapping[Sending]):
         if not call.fresh[0]:
             return x
         shared = x if home is None else x[:, ~home]
-        z = tensor_of(self._released(call, 0, shared))
+        z = tensor_of(self._release(call, 0, shared))
         self._keep(call, 0, z, z)
         self._write(call.verb, links)
         if home is None:
@@ -345,7 +343,7 @@ class PrivateOracle(Wrapping[Sending]):
             who = names.to(g.device)
             streams = seeds.bits(stream, who[readers], 1)[:, 0]
             sent = who[contributors]
-            z = self._mechanism.released(g, 0.0, streams, sent)
+            z = self._mechanism.release(g, 0.0, streams, sent)
             kept = (readers == contributors) & ~read.to(g.device)[readers]
             return torch.where(kept[:, None], g, z)
 
@@ -357,7 +355,7 @@ class PrivateOracle(Wrapping[Sending]):
             return seen
         part = first_half(seen.samples) / seen.samples.clamp(min=1)
         added = (part.square() + (1 - part).square()) * columns
-        added = added * self._mechanism.drawn**2 * seen.known.diagonal()
+        added = added * self._mechanism.drawn_noise**2 * seen.known.diagonal()
         both = (added[:, None] + added) * seen.known
         pooled = seen.pooled - both.fill_diagonal_(0)
         return seen._replace(pooled=pooled, own_pooled=seen.own_pooled - added)
@@ -381,12 +379,12 @@ class PrivateOracle(Wrapping[Sending]):
 
     def _write_losses(self, asked: int) -> None:
         """Writes down mean losses that were told, which whoever is there may see."""
-        links, told = upwards(self.present), self._foreseen.told or {}
+        links, told = upwards(self.present), self._foreseen.by_key or {}
         if any(call.verb == "mix" for call in told.values()):
             everybody = torch.ones(len(self.present), len(self.present))
             links = between(everybody, self.present, readers=True)
         if asked and len(links):
-            mechanism = self._mechanism.of_losses
+            mechanism = self._mechanism.for_losses
             given = math.sqrt(asked) * mechanism.sensitivity, mechanism.noise
             self.events.append(Release(self._t, LOSSES, links, *given))
 

@@ -54,14 +54,14 @@ _BLOCK = 2**20
 """Features of samples that are made at once."""
 
 
-def _within(z: Tensor, most: float) -> Tensor:
+def _shrink(z: Tensor, most: float) -> Tensor:
     """The samples of norm 1 at most, where a norm of `most` counts as 1."""
     return z / z.norm(dim=-1, keepdim=True).clamp(min=most)
 
 
 def _moments(z: Tensor) -> Tensor:
     one = torch.ones_like(z[..., :1])
-    return squares_of(_within(torch.cat([one, z], -1), 2.0))
+    return squares_of(_shrink(torch.cat([one, z], -1), 2.0))
 
 
 def _waves(z: Tensor) -> Tensor:
@@ -72,14 +72,14 @@ def _waves(z: Tensor) -> Tensor:
 
 
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
-    "means": lambda z: _within(z, 2.0),
+    "means": lambda z: _shrink(z, 2.0),
     "moments": _moments,
     "mmd": _waves,
 }
 """What samples are turned into, of norm 1 at most, by the names that studies use."""
 
 
-class Choosing(NamedTuple):
+class PartnerMechanism(NamedTuple):
     """What clients tell of their data, for the choice of partners."""
 
     unit: str  # client or sample
@@ -89,9 +89,9 @@ class Choosing(NamedTuple):
 
     def __repr__(self) -> str:
         source = "a seed" if self.secret is None else "secret"
-        return f"<Choosing: unit {self.unit}, noise {self.noise:g}, {source}>"
+        return f"<PartnerMechanism: unit {self.unit}, noise {self.noise:g}, {source}>"
 
-    def told(
+    def private_means(
         self, name: str, federation: Federation, samples: int
     ) -> Float[Tensor, "n 2 p"]:
         """Both halves of each client, as they leave it.
@@ -119,7 +119,7 @@ class Choosing(NamedTuple):
         both = torch.stack([first, (place < 2 * half[:, None]) & ~first], 1)
         share = both / half[:, None, None].to(values)
         # Other processors may differ in the last digits, which must not change noise.
-        means = (_summed(values, share, features) / _GRID).round() * _GRID
+        means = (_sum_features(values, share, features) / _GRID).round() * _GRID
         if self.noise:
             moves = 1 / half.to(means)
             if self.unit == "client":
@@ -157,7 +157,7 @@ class Choosing(NamedTuple):
         return (Release(0, PARTNERS, links, 1.0, self.noise),)
 
 
-def _summed(
+def _sum_features(
     values: Float[Tensor, "n l d"],
     share: Float[Tensor, "n 2 l"],
     features: Callable[[Tensor], Tensor],
@@ -208,7 +208,7 @@ def private_weights(
     name: str,
     federation: Federation,
     samples: int,
-    choosing: Choosing,
+    choosing: PartnerMechanism,
     threshold: float | None = None,
 ) -> Float[Tensor, "n n"]:
     """Weights as of `similarity.estimated_weights`, from what clients tell with noise.
@@ -223,7 +223,7 @@ def private_weights(
     Raises:
         InputError: where there is no gap, or too much noise to see one.
     """
-    told = choosing.told(name, federation, samples)
+    told = choosing.private_means(name, federation, samples)
     try:
         return weights_from(private_distances(told), threshold)
     except InputError as error:

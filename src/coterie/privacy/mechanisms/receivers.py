@@ -23,23 +23,23 @@ from ..accounting.subsampled import Step, steps_of
 from .partners import PAIRS, PARTNERS
 
 
-class Told(NamedTuple):
-    """What is needed to say what a pair knows; kinds are as of `Counted.releases`."""
+class Receipts(NamedTuple):
+    """Who received what; kinds of releases are as of `PerSampleState.releases`."""
 
     common: list[Any]  # of each client, answers that all who receive rows may know
     received: Tensor  # (N, K + 1) whether rows were; K is N, or 1: peers; then a server
     before: list[Any]  # of each client, what everybody was told to choose partners by
 
 
-def nothing_told(clients: int) -> Told:
+def no_receipts(clients: int) -> Receipts:
     """Before anything is sent."""
     readers = clients if clients <= PAIRS else 1
     received = torch.zeros(clients, readers + 1, dtype=torch.bool)
     none: list[Any] = [[] for _ in range(clients)]
-    return Told(none, received, none)
+    return Receipts(none, received, none)
 
 
-def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
+def add_round(told: Receipts, asked: Ledger, oracle: Oracle) -> Receipts:
     """With what a round has asked and sent.
 
     Args:
@@ -51,8 +51,11 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
     events = [event for event in asked if isinstance(event, Release)]
     rest = tuple(event for event in events if event.verb != PARTNERS)
     partners = tuple(event for event in events if event.verb == PARTNERS)
-    before = added(told.before, steps_of(Ledger(n, partners)))
-    common, received = added(told.common, steps_of(Ledger(n, rest))), told.received
+    before = add_releases(told.before, steps_of(Ledger(n, partners)))
+    common, received = (
+        add_releases(told.common, steps_of(Ledger(n, rest))),
+        told.received,
+    )
     received = received.clone()
     # Links that are used again are the same tensor.
     used = {id(sent.links): sent.links for sent in oracle.sent if sent.values}
@@ -69,15 +72,15 @@ def told_more(told: Told, asked: Ledger, oracle: Oracle) -> Told:
         some = some[(some[:, 0] >= 0) & (some[:, 0] != some[:, 1])]
         sender, receiver = some[tell[some[:, 0]]].unbind(1)
         received[sender, _column(receiver, received.shape[1])] = True
-    return Told(common, received, before)
+    return Receipts(common, received, before)
 
 
-def senders(told: Told) -> Bool[Tensor, " n"]:
+def senders(told: Receipts) -> Bool[Tensor, " n"]:
     """Of whom anybody has received rows."""
     return told.received.any(1)
 
 
-def reached(told: Told) -> Bool[Tensor, "n m"]:
+def reach(told: Receipts) -> Bool[Tensor, "n m"]:
     """[u, v]: whether rows of u came to v, from u or from others who had them."""
     found, n = told.received.clone(), len(told.received)
     if found.shape[1] != n + 1:  # pairs are not kept
@@ -92,7 +95,7 @@ def as_steps(kinds: Sequence[Any]) -> Counter[Step]:
     return Counter({(noise, q, held_out): k for noise, q, held_out, k in kinds})
 
 
-def added(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]:
+def add_releases(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]:
     """What was released before and what is new, client by client."""
     return [
         [(*kind, count) for kind, count in sorted((as_steps(kinds) + more).items())]

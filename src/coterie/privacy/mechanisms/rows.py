@@ -49,12 +49,12 @@ class Mechanism(NamedTuple):
         return 2 * self.clip
 
     @property
-    def drawn(self) -> float:
+    def drawn_noise(self) -> float:
         """The standard deviation as it is drawn, somewhat more than is charged."""
         return self.noise * (1 + MARGIN) if self.source.secret else self.noise
 
     @property
-    def of_losses(self) -> Mechanism:
+    def for_losses(self) -> Mechanism:
         """How mean losses are: within C / 2 of C / 2, with as much noise in clips."""
         clip = self.loss_clip / 2
         if self.noise and math.isinf(clip):
@@ -64,7 +64,7 @@ class Mechanism(NamedTuple):
         noise = self.noise * clip / self.clip if self.noise else 0.0
         return Mechanism(clip, noise, self.seed, self.source)
 
-    def of_sum(
+    def noise_share(
         self,
         shares: Num[Tensor, "*g n"],
         present: Bool[Tensor, " n"],
@@ -90,7 +90,7 @@ class Mechanism(NamedTuple):
         raised = math.sqrt(max(1.0, after / before)) if before else 1.0
         return raised / math.sqrt(int(present.sum()))
 
-    def released(
+    def release(
         self,
         x: Float[Tensor, "n d"],
         ref: Float[Tensor, "n d"] | float,
@@ -111,17 +111,17 @@ class Mechanism(NamedTuple):
             summed: whether only a sum of the rows is promised to be seen.
         """
         if not self.noise:
-            return self._clipped(x, ref)
+            return self._clip(x, ref)
         scale, mu = self.noise * share, self.sensitivity / (self.noise * share)
         if self.source.secret:
-            z = self._cut(x, ref)
+            z = self._clip_exactly(x, ref)
         else:
-            z = self._clipped(x, ref).clone()
+            z = self._clip(x, ref).clone()
         each = z.new_full((len(z),), scale)
         z = self.source.add(z, stream, clients, each, mu=mu, rounded=not summed)
         return (z + ref).to(x) if self.source.secret else z
 
-    def _clipped(self, x: Tensor, ref: Tensor | float) -> Tensor:
+    def _clip(self, x: Tensor, ref: Tensor | float) -> Tensor:
         """The rows within their bound."""
         if math.isinf(self.clip):
             return x
@@ -132,7 +132,7 @@ class Mechanism(NamedTuple):
         z = torch.where(norm <= self.clip, x, shorter)
         return torch.where(norm.isfinite(), z, ref)
 
-    def _cut(self, x: Tensor, ref: Tensor | float) -> Tensor:
+    def _clip_exactly(self, x: Tensor, ref: Tensor | float) -> Tensor:
         """How far they are from what is known, in double precision, within the bound.
 
         No rounding takes them beyond it, as secret noise is charged for exactly that.

@@ -19,18 +19,26 @@ from ..accounting.calibration import Limits
 from ..accounting.ledger import LOSSES, Ledger, Release
 from ..accounting.subsampled import (
     Step,
-    counted_epsilons,
     covers,
+    epsilons_of_steps,
     quick_epsilons,
     steps_of,
 )
 from .dry_run.doubles import Double, small_stage
-from .dry_run.scenarios import SCENARIOS, dearest, explored
+from .dry_run.scenarios import SCENARIOS, largest_costs, scenario_rounds
 from .per_sample import PrivateSimulation
-from .receivers import Told, added, as_steps, nothing_told, reached, senders, told_more
+from .receivers import (
+    Receipts,
+    add_releases,
+    add_round,
+    as_steps,
+    no_receipts,
+    reach,
+    senders,
+)
 
 
-class Counted(NamedTuple):
+class PerSampleState(NamedTuple):
     """The state of a method, and what its clients have released."""
 
     state: State
@@ -39,19 +47,19 @@ class Counted(NamedTuple):
     """Of each client, (noise, rate, held out, how often) of every kind of release, as
     of a `Step`."""
     stopped: int  # the round before which the budget was spent; 0: it is not
-    told: Told  # who has received what
+    told: Receipts  # who has received what
 
     @property
-    def released(self) -> list[Counter[Step]]:
+    def visible_releases(self) -> list[Counter[Step]]:
         """Of each client, what all others and a server may know together."""
         each = zip(self.releases, self.told.before, senders(self.told), strict=True)
         return [as_steps(kinds if sends else told) for kinds, told, sends in each]
 
 
-class Planned(NamedTuple):
+class StepPlan(NamedTuple):
     """What the beginning and each round may release, and what all of it may cost."""
 
-    rounds: list[list[Counter[Step]]]  # of each client; see `foreseen_steps`
+    rounds: list[list[Counter[Step]]]  # of each client; see `plan_steps`
     delta: float
     limits: Limits = Limits()
     sends: bool = True  # or nothing leaves a client, which then spends nothing
@@ -75,10 +83,10 @@ class Planned(NamedTuple):
             if self.limits.of_each is not None:
                 over |= spent > self.limits.of_each
             for i in over.nonzero()[:, 0].tolist():
-                (spent[i],) = counted_epsilons([after[i]], delta=self.delta)
+                (spent[i],) = epsilons_of_steps([after[i]], delta=self.delta)
         return self.limits.refusing(spent, present)
 
-    def refuse_more(self, new: Sequence[Counter[Step]], told: Told, t: int) -> None:
+    def refuse_more(self, new: Sequence[Counter[Step]], told: Receipts, t: int) -> None:
         """Ends a run in which more is released than was planned."""
         sends = bool(senders(told).any()) and not self.sends
         if sends or not all(map(covers, self.rounds[t], new)):
@@ -88,10 +96,10 @@ class Planned(NamedTuple):
             )
 
 
-def counted(
+def count_releases(
     algorithm: Algorithm,
     clients: PrivateSimulation,
-    planned: Planned | None = None,
+    planned: StepPlan | None = None,
     before: Sequence[Release] = (),
 ) -> Algorithm:
     """The algorithm, whose state counts what these clients release.
@@ -104,25 +112,25 @@ def counted(
     """
 
     def after(
-        t: int, state: State, releases: list[Any], told: Told, oracle: Oracle
-    ) -> Counted:
-        asked = clients.ledger.taken()
-        new, told = steps_of(asked), told_more(told, asked, oracle)
+        t: int, state: State, releases: list[Any], told: Receipts, oracle: Oracle
+    ) -> PerSampleState:
+        asked = clients.ledger.take()
+        new, told = steps_of(asked), add_round(told, asked, oracle)
         if planned is not None:
             planned.refuse_more(new, told, t)
-        return Counted(state, t, added(releases, new), 0, told)
+        return PerSampleState(state, t, add_releases(releases, new), 0, told)
 
-    def begun(x: Tensor, oracle: Oracle) -> Counted:
-        clients.ledger.taken()  # of other beginnings
+    def init(x: Tensor, oracle: Oracle) -> PerSampleState:
+        clients.ledger.take()  # of other beginnings
         for event in before:
             clients.ledger.append(event)
         state = algorithm.init(x, oracle)
         nothing: list[Any] = [[] for _ in range(len(clients))]
-        return after(0, state, nothing, nothing_told(len(clients)), oracle)
+        return after(0, state, nothing, no_receipts(len(clients)), oracle)
 
     def step(
-        now: Counted, oracle: Oracle, rng: torch.Generator
-    ) -> tuple[Counted, Info]:
+        now: PerSampleState, oracle: Oracle, rng: torch.Generator
+    ) -> tuple[PerSampleState, Info]:
         t, present = now.t + 1, oracle.present.cpu()
         if now.stopped:
             return now._replace(t=t), {}
@@ -131,20 +139,20 @@ def counted(
             if not bool((present & ~refuses).any()):
                 stopped = t if planned.limits.of_each is None else 0
                 return now._replace(t=t, stopped=stopped), {}
-            oracle = _without(oracle, refuses)
-        clients.ledger.taken()
+            oracle = _leave_out(oracle, refuses)
+        clients.ledger.take()
         state, info = algorithm.step(now.state, oracle, rng)
         return after(t, state, now.releases, now.told, oracle), info
 
-    def personal(now: Counted, oracle: Oracle) -> Tensor:
+    def personal(now: PerSampleState, oracle: Oracle) -> Tensor:
         # Who evaluates brings an oracle of ordinary clients, which has no noise.
         private = clients.at(now.t, purpose="use")
         return algorithm.personal(now.state, private)
 
-    return Algorithm(begun, step, personal)
+    return Algorithm(init, step, personal)
 
 
-def _without(oracle: Oracle, absent: Bool[Tensor, " n"]) -> Oracle:
+def _leave_out(oracle: Oracle, absent: Bool[Tensor, " n"]) -> Oracle:
     if not bool(absent.any()):
         return oracle
     assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
@@ -159,7 +167,7 @@ class AskedSteps(NamedTuple):
     sends: bool  # whether anything is sent
 
 
-def foreseen_steps(
+def plan_steps(
     algorithm: Algorithm,
     clients: PrivateSimulation,
     actives: Sequence[Bool[Tensor, " n"]],
@@ -181,14 +189,16 @@ def foreseen_steps(
         personal: whether some columns never leave their clients.
     """
 
-    def run(number: int, rounds: Sequence[Tensor]) -> AskedSteps:
+    def run_scenario(number: int, rounds: Sequence[Tensor]) -> AskedSteps:
         return _scenario(algorithm, clients, rounds, seed, personal, number)
 
-    once = run(0, actives)
+    once = run_scenario(0, actives)
     if not once.losses:
         return once
-    found = [run(number, explored(actives)) for number in range(SCENARIOS)]
-    rounds = dearest(
+    found = [
+        run_scenario(number, scenario_rounds(actives)) for number in range(SCENARIOS)
+    ]
+    rounds = largest_costs(
         [each.rounds for each in found], actives, lambda a, b: a | b, Counter[Step]()
     )
     return AskedSteps(rounds, True, any(each.sends for each in found))
@@ -208,14 +218,14 @@ def _scenario(
     found, by_losses, sends = [], False, False
     for t, active in enumerate([torch.ones(n, dtype=torch.bool), *actives]):
         double = Double(active, ("privacy", "samples", number, t))
-        oracle = stage.asked(clients.doubled(double, ledger))
+        oracle = stage.oracle_for(clients.wrap_double(double, ledger))
         if t == 0:
             state = algorithm.init(stage.start, oracle)
         else:
             rng = seeds.generator(seed, "algorithm", t)
             state, _ = algorithm.step(state, oracle, rng)
         # Answers of doubles need no noise, but it is to be counted.
-        asked = [event for event in ledger.taken() if isinstance(event, Release)]
+        asked = [event for event in ledger.take() if isinstance(event, Release)]
         noised = tuple(event._replace(noise=1.0) for event in asked)
         found.append(steps_of(Ledger(n, noised)))
         by_losses |= any(event.verb == LOSSES for event in asked)
@@ -223,17 +233,17 @@ def _scenario(
     return AskedSteps(found, by_losses, sends)
 
 
-def spent_on_samples(now: Counted, delta: float) -> Tensor:
+def spent_on_samples(now: PerSampleState, delta: float) -> Tensor:
     """(N,) the epsilon of each client towards whoever sees all that it sent."""
-    return counted_epsilons(now.released, delta=delta)
+    return epsilons_of_steps(now.visible_releases, delta=delta)
 
 
-def bound_on_samples(now: Counted, delta: float) -> Tensor:
+def bound_on_samples(now: PerSampleState, delta: float) -> Tensor:
     """(N,) bounds of it that are quick enough for every round."""
-    return quick_epsilons(now.released, delta)
+    return quick_epsilons(now.visible_releases, delta)
 
 
-def spent_by_pairs(now: Counted, delta: float) -> Tensor:
+def spent_by_pairs(now: PerSampleState, delta: float) -> Tensor:
     """(N, K + 1) the epsilon of each client towards each reader; the last: a server.
 
     K is N, or 1 where so many pairs are not kept: then it is for all together. Whoever
@@ -242,8 +252,8 @@ def spent_by_pairs(now: Counted, delta: float) -> Tensor:
     """
     most = spent_on_samples(now, delta)
     before = [as_steps(kinds) for kinds in now.told.before]
-    told = counted_epsilons(before, delta=delta)
-    found = torch.where(reached(now.told), most[:, None], told[:, None])
+    told = epsilons_of_steps(before, delta=delta)
+    found = torch.where(reach(now.told), most[:, None], told[:, None])
     if now.told.received.shape[1] == len(most) + 1:
         found[:, :-1].fill_diagonal_(0.0)
     return found

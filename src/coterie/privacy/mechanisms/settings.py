@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...checks import InputError, integer, number, one_of, suggestion
-from ..accounting.calibration import Limits, calibrated
+from ..accounting.calibration import Limits, noise_for_clients
 from ..accounting.gaussian import (
     EPSILONS,
     NOISES,
@@ -22,7 +22,7 @@ from ..accounting.gaussian import (
     refuse_noise,
 )
 from .noise import LEAST_DELTA, SEED, SOURCES, source_of
-from .partners import Choosing
+from .partners import PartnerMechanism
 from .per_sample.losses import refuse_loss_clip
 from .rows import Mechanism
 
@@ -131,16 +131,18 @@ class Privacy:
         return self.aggregation == "secure"
 
     @property
-    def against(self) -> int:
+    def assumed_colluders(self) -> int:
         """With how many colluders the server may share what it sees of sums."""
         return self.colluders or 1
 
     @property
-    def share(self) -> float:
+    def partner_share(self) -> float:
         """Of mu^2, for choosing partners."""
         return self.partners or _PARTNERS
 
-    def choosing(self, seed: int, secret: bytes | None = None) -> Choosing:
+    def partner_mechanism(
+        self, seed: int, secret: bytes | None = None
+    ) -> PartnerMechanism:
         """How clients tell of their data for the choice of partners, as one release.
 
         Args:
@@ -148,13 +150,15 @@ class Privacy:
             secret: that noise of the system is made of, where it must come again.
         """
         if self.epsilon is not None:
-            noise = 1 / (math.sqrt(self.share) * mu_of(self.epsilon, self.delta))
+            noise = 1 / (
+                math.sqrt(self.partner_share) * mu_of(self.epsilon, self.delta)
+            )
         else:
             noise = self.noise or 0.0
             noise = noise / 2 if self.unit == "client" else noise
         if self.noise_source == SEED:
-            return Choosing(self.unit, noise, seed)
-        return Choosing(self.unit, noise, seed, secret or os.urandom(32))
+            return PartnerMechanism(self.unit, noise, seed)
+        return PartnerMechanism(self.unit, noise, seed, secret or os.urandom(32))
 
     def mechanism(
         self,
@@ -173,7 +177,7 @@ class Privacy:
         """
         if self.epsilon is not None:
             mu = math.sqrt(mu_of(self.epsilon, self.delta) ** 2 - before)
-            noise = calibrated(costs, mu, self.clip)
+            noise = noise_for_clients(costs, mu, self.clip)
             if noise > NOISES[1] * self.clip:
                 raise InputError(
                     f"`privacy.epsilon` {self.epsilon:g} takes a noise of "
@@ -193,7 +197,7 @@ class Privacy:
             source_of(self.noise_source),
             self.secure,
             loss_clip,
-            self.against,
+            self.assumed_colluders,
         )
 
     def limits(self, places: Mapping[str, int]) -> Limits:

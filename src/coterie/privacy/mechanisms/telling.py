@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ... import seeds
 from ...types import Option, Program
-from .per_sample.clients import Placed
+from .per_sample.clients import IndexedClients
 from .per_sample.losses import as_samples, bounded_mean
 from .rows import Mechanism
 
@@ -42,7 +42,7 @@ class Questions:
         """The program, whose clients tell losses."""
 
         def telling(
-            clients: Placed, *rows: Tensor, **options: Option
+            clients: IndexedClients, *rows: Tensor, **options: Option
         ) -> Tensor | tuple[Tensor, ...]:
             self.asked = 0  # in debug mode it asks each client the same
             return program(TellingClients(clients, self), *rows, **options)
@@ -53,7 +53,7 @@ class Questions:
         t, call = self._call
         return seeds.key(self.mechanism.seed, "privacy", t, purpose, call, question)
 
-    def released(
+    def release(
         self, losses: Float[Tensor, "n b"], who: Int[Tensor, " n"]
     ) -> tuple[Tensor, Tensor]:
         """Mean losses (n,) as they leave, and numbers (n, b) with these means."""
@@ -66,7 +66,7 @@ class Questions:
         if not noise or not len(mean):
             return mean[:, 0], losses
         stream = self._stream("losses", number)
-        mean = self.mechanism.released(mean, most / 2 + 0 * mean, stream, names)[:, 0]
+        mean = self.mechanism.release(mean, most / 2 + 0 * mean, stream, names)[:, 0]
         deviation = mean.new_full(mean.shape, noise)
         stream = self._stream("spread", number)
         return mean, as_samples(mean, losses, deviation, most, stream, names)
@@ -75,7 +75,7 @@ class Questions:
 class TellingClients:
     """What a client program sees of clients who tell losses; see `types.Clients`."""
 
-    def __init__(self, clients: Placed, questions: Questions) -> None:
+    def __init__(self, clients: IndexedClients, questions: Questions) -> None:
         """Wraps clients who answer as it is."""
         self._clients, self._questions, self.who = clients, questions, clients.who
 
@@ -93,11 +93,11 @@ class TellingClients:
             self._questions.asked += 1
             return self._clients.loss(points)
         losses = self._clients.losses(points)
-        return self._questions.released(losses, self.who)[0]
+        return self._questions.release(losses, self.who)[0]
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
         """Row j has numbers with client j's mean loss at points[j], as released."""
-        return self._questions.released(self._clients.losses(points), self.who)[1]
+        return self._questions.release(self._clients.losses(points), self.who)[1]
 
     def held(self) -> TellingClients:
         """The same clients with one minibatch for every question to come."""

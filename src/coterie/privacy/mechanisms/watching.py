@@ -32,14 +32,14 @@ from ...types import (
 )
 from .dry_run.foreseen import Call
 from .dry_run.origins import (
-    Following,
+    MarkTracker,
     has_read,
     is_of_data,
-    marked_as,
+    mark_answer,
     of_data,
     refuse_sent_on,
 )
-from .per_sample.clients import Placed
+from .per_sample.clients import IndexedClients
 
 Found = TypeVar("Found")
 
@@ -70,7 +70,7 @@ class Marks(NamedTuple):
 class Witness(Protocol):
     """An auditor who sees inside clients."""
 
-    def given(self, call: Call, rows: Sequence[Tensor], refs: Tensor) -> None:
+    def see_rows(self, call: Call, rows: Sequence[Tensor], refs: Tensor) -> None:
         """Sees rows that a verb is given, and what they are near to."""
 
 
@@ -79,7 +79,7 @@ class Watch:
 
     def __init__(
         self,
-        following: Following,
+        following: MarkTracker,
         t: int,
         *,
         tells: bool,
@@ -98,7 +98,7 @@ class Watch:
         self.marks: Marks | None = None  # of the call that is being made
         self._refusal: InputError | None = None
 
-    def let(self, marks: Marks, verb: Callable[[], Found]) -> Found:
+    def allow(self, marks: Marks, verb: Callable[[], Found]) -> Found:
         """What a verb between clients answers, where nothing speaks against it."""
         self.end()
         self.marks = marks
@@ -116,7 +116,7 @@ class Watch:
         if self.marks is not None:
             self.marks.refuse(call, self._t)
         if self._witness is not None:
-            self._witness.given(call, [tensor_of(row) for row in rows], refs)
+            self._witness.see_rows(call, [tensor_of(row) for row in rows], refs)
 
     def end(self) -> None:
         """Refuses a method that goes on after it was refused."""
@@ -175,7 +175,9 @@ class WatchedOracle(Wrapping[Any]):
         made: list[bool] | None = None
 
         @functools.wraps(program)
-        def watched(clients: Placed, *some: Tensor, **options: Option) -> Any:
+        def watched_program(
+            clients: IndexedClients, *some: Tensor, **options: Option
+        ) -> Any:
             nonlocal made
             for row, marked in zip(some, given, strict=True):
                 if marked:
@@ -197,7 +199,7 @@ class WatchedOracle(Wrapping[Any]):
 
         with following.off():
             asked = {"who": who, "at_home": at_home, **options}
-            found = tuple(self._oracle.each(watched, *rows, **asked))
+            found = tuple(self._oracle.each(watched_program, *rows, **asked))
         for j, one in enumerate(found):
             kept = j < len(given) and given[j]  # of those who were not asked
             if made is None or made[j] or kept or asked_by_data:
@@ -214,7 +216,7 @@ class WatchedOracle(Wrapping[Any]):
     ) -> Tensor:
         """Weighted means of released rows."""
         marks = _marks((rows,), (shares, groups))
-        return self._watch.let(
+        return self._watch.allow(
             marks, lambda: self._oracle.average(shares, rows, groups, count=count)
         )
 
@@ -224,10 +226,10 @@ class WatchedOracle(Wrapping[Any]):
         """Mixtures of released rows."""
         refuse_sent_on(weights, exchanges, gamma)
         marks, options = _marks((rows,), (weights,)), {"exchanges": exchanges}
-        found = self._watch.let(
+        found = self._watch.allow(
             marks, lambda: self._oracle.mix(weights, rows, gamma=gamma, **options)
         )
-        return self._answered(found, marks)
+        return self._mark_mixture(found, marks)
 
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
@@ -236,7 +238,7 @@ class WatchedOracle(Wrapping[Any]):
         marks = _marks(rows, [server, *options.values()])
 
         @functools.wraps(program)
-        def watched(*given: Any, **options: Option) -> Any:
+        def watched_program(*given: Any, **options: Option) -> Any:
             with self._watch.following.on():
                 found = program(*given, **options)
             if self._watch.following.read or any(map(is_of_data, _leaves(found))):
@@ -246,8 +248,9 @@ class WatchedOracle(Wrapping[Any]):
                 )
             return found
 
-        found = self._watch.let(
-            marks, lambda: self._oracle.central(watched, server, *rows, **options)
+        found = self._watch.allow(
+            marks,
+            lambda: self._oracle.central(watched_program, server, *rows, **options),
         )
         return tuple(found)
 
@@ -255,20 +258,20 @@ class WatchedOracle(Wrapping[Any]):
         """Blends of released gradients."""
         marks = _marks((x,), (weights,))
         # Marks are of whole rows: of columns that stay at home they say nothing.
-        return self._watch.let(marks, lambda: self._oracle.blended(x, weights))
+        return self._watch.allow(marks, lambda: self._oracle.blended(x, weights))
 
     def compare(
         self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None
     ) -> Comparison:
         """Comparisons of released gradients."""
         marks = _marks((x,), (pairs,))
-        return self._watch.let(
+        return self._watch.allow(
             marks, lambda: self._oracle.compare(x, samples=samples, pairs=pairs)
         )
 
-    def _answered(self, found: Found, marks: Marks) -> Found:
+    def _mark_mixture(self, found: Found, marks: Marks) -> Found:
         absent = not bool(self.active.all())
-        marked: Found = marked_as(
+        marked: Found = mark_answer(
             found, marks.rows, weighed=marks.others, absent=absent
         )
         return marked
@@ -277,26 +280,26 @@ class WatchedOracle(Wrapping[Any]):
 class MarkedClients:
     """What a client program sees of clients whose answers are marked."""
 
-    def __init__(self, clients: Placed, watch: Watch, *, tells: bool) -> None:
+    def __init__(self, clients: IndexedClients, watch: Watch, *, tells: bool) -> None:
         """Wraps clients, who tell released losses where the program is said to."""
         self._clients, self._watch, self.who = clients, watch, clients.who
         self._tells = tells
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Gradients, which are data."""
-        return of_data(self._asked(self._clients.grad, points))
+        return of_data(self._ask_unwatched(self._clients.grad, points))
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Products, which are data."""
-        return of_data(self._asked(self._clients.hvp, points, vectors))
+        return of_data(self._ask_unwatched(self._clients.hvp, points, vectors))
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Losses, which are data, or released."""
-        return self._told(self._asked(self._clients.loss, points))
+        return self._mark_losses(self._ask_unwatched(self._clients.loss, points))
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
         """Losses of samples, which are data, or numbers with a released mean."""
-        return self._told(self._asked(self._clients.losses, points))
+        return self._mark_losses(self._ask_unwatched(self._clients.losses, points))
 
     def held(self) -> MarkedClients:
         """The same clients with one minibatch for every question to come."""
@@ -310,14 +313,16 @@ class MarkedClients:
         """The same clients with all of their validation data, for choosing."""
         return self._with(self._clients.validation)
 
-    def _asked(self, question: Callable[..., Found], *rows: Tensor) -> Found:
+    def _ask_unwatched(self, question: Callable[..., Found], *rows: Tensor) -> Found:
         with self._watch.following.off():
             return question(*rows)
 
-    def _with(self, others: Callable[[], Placed]) -> MarkedClients:
-        return MarkedClients(self._asked(others), self._watch, tells=self._tells)
+    def _with(self, others: Callable[[], IndexedClients]) -> MarkedClients:
+        return MarkedClients(
+            self._ask_unwatched(others), self._watch, tells=self._tells
+        )
 
-    def _told(self, losses: Tensor) -> Tensor:
+    def _mark_losses(self, losses: Tensor) -> Tensor:
         return losses if self._tells else of_data(losses)
 
 
@@ -340,7 +345,7 @@ def _leaves(value: Any) -> Iterator[Tensor]:
             yield from _leaves(getattr(value, field.name))
 
 
-def marks_of(state: Any, following: Following) -> list[bool]:
+def marks_of(state: Any, following: MarkTracker) -> list[bool]:
     """Whether numbers were read, and which tensors of a state are marked."""
     return [following.read, *map(is_of_data, _leaves(state))]
 

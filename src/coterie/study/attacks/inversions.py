@@ -2,8 +2,8 @@
 
 Every client gets a single training sample, which is the best that an attacker can hope
 for, and the study's first round is trained with the study's own noise. What each client
-releases in it is recorded (`privacy.attacks.Heard`) and turned back into its sample. A
-second training, without noise, shows what a release is: a gradient at the first model
+releases in it is recorded (`privacy.attacks.Listener`) and turned back into its sample.
+A second training, without noise, shows what a release is: a gradient at the first model
 or, after a step, a difference of models, c times that gradient. Of c, which says also
 how much was clipped away, the attacker is told. Where only sums are seen, it knows all
 other clients' data, and takes off what they would send without noise.
@@ -24,7 +24,13 @@ from ...clients.kernels import Kernel
 from ...clients.samples import Batch
 from ...data.federation import part
 from ...engine.rounds import participants, run_rounds
-from ...privacy.attacks import Heard, Overheard, Recorded, inputs_of_layer, rebuilt
+from ...privacy.attacks import (
+    FirstRows,
+    Listener,
+    OverheardClients,
+    inputs_of_layer,
+    rebuilt,
+)
 from ...types import Federated
 from ..config import Entry
 from ..private import guard_of
@@ -125,7 +131,7 @@ def _active(setup: Setup) -> Bool[Tensor, " n"]:
     return participants(len(setup.federation), share, setup.seed, 1)
 
 
-def _record_releases(setup: Setup, entry: Entry) -> Recorded | None:
+def _record_releases(setup: Setup, entry: Entry) -> FirstRows | None:
     """What clients release first, in the first round; None: nothing."""
     study, method = setup.study, setup.algorithm(entry)
     asked: Federated = setup.simulation
@@ -134,20 +140,20 @@ def _record_releases(setup: Setup, entry: Entry) -> Recorded | None:
         method, asked = guard.method, guard.clients or asked
     nobody = torch.zeros(0, dtype=torch.long, device=setup.x.device)
     secure = study.privacy is not None and study.privacy.secure
-    heard = Heard(nobody, setup.x[:0], setup.x, summed=secure)
+    heard = Listener(nobody, setup.x[:0], setup.x, summed=secure)
     for _ in run_rounds(
         method,
-        Overheard(asked, heard),
+        OverheardClients(asked, heard),
         setup.x,
         rounds=1,
         seed=setup.seed,
         participation=study.run.participation,
     ):
         pass
-    return heard.recorded
+    return heard.first_rows
 
 
-def _victims(setup: Setup, quiet: Recorded) -> _Victims | None:
+def _victims(setup: Setup, quiet: FirstRows) -> _Victims | None:
     """Whose releases are made of gradients at the first model; None: nobody's."""
     train = setup.federation.train
     who = ((train.size > 0) & _active(setup).to(train.size.device)).nonzero()[:, 0]
@@ -168,7 +174,7 @@ def _victims(setup: Setup, quiet: Recorded) -> _Victims | None:
     return _Victims(who, samples, scale, of_rows)
 
 
-def _of_victims(recorded: Recorded, victims: _Victims) -> Float[Tensor, "n d"]:
+def _of_victims(recorded: FirstRows, victims: _Victims) -> Float[Tensor, "n d"]:
     return recorded.rows if victims.of_rows else recorded.changes
 
 

@@ -11,9 +11,9 @@ import torch
 from ...engine.checkpoints import Moment
 from ...privacy.accounting.accounts import epsilons
 from ...privacy.accounting.ledger import Event
-from ...privacy.accounting.subsampled import Step, counted_epsilons, quick_epsilons
+from ...privacy.accounting.subsampled import Step, epsilons_of_steps, quick_epsilons
 from ...privacy.attacks import Decisions
-from ...privacy.mechanisms import Counted, Guarded, GuardedFlow, events_of
+from ...privacy.mechanisms import PerSampleState, PrivateFlow, PrivateState, events_of
 from ..config import Study
 
 
@@ -54,7 +54,7 @@ class Account(NamedTuple):
             for (noise, rate, held_out), count in self.steps.items()
         }
         # The exact account takes a second for each client.
-        return float(counted_epsilons([steps], delta=self.delta))
+        return float(epsilons_of_steps([steps], delta=self.delta))
 
     def proved_epsilons(
         self, made: Decisions, confidence: float
@@ -72,13 +72,13 @@ def account_of(state: Any, study: Study) -> Account | None:
         return None
     state = state.state if isinstance(state, Moment) else state
     delta = study.privacy.delta
-    if isinstance(state, Counted):
-        released = state.released
+    if isinstance(state, PerSampleState):
+        released = state.visible_releases
         worst = int(quick_epsilons(released, delta).argmax())
         return Account(delta, steps=released[worst])
-    if not isinstance(state, Guarded | GuardedFlow):
+    if not isinstance(state, PrivateState | PrivateFlow):
         return None
-    events = events_of(state.ledger) if isinstance(state, Guarded) else ()
+    events = events_of(state.ledger) if isinstance(state, PrivateState) else ()
     return Account(delta, float(state.spent.max()), events)
 
 

@@ -57,7 +57,7 @@ def residuals_of_samples(
         noise: standard deviation of the noise in a sum of samples.
     """
     found, sizes = Residuals(), federation.train.size
-    found.promised(clip, noise)
+    found.expect(clip, noise)
     # Where many models have the same gradient at the start, moved ones do not.
     rng = torch.Generator().manual_seed(0)
     x = x + 0.1 * torch.randn(x.shape, generator=rng).to(x)

@@ -24,14 +24,14 @@ from ...checks import InputError, integer, number
 from ...clients.kernels import Kernel
 from ...engine.rounds import run_rounds
 from ...privacy.attacks import (
-    Heard,
+    Listener,
     NoiseCheck,
-    Overheard,
+    OverheardClients,
     Residuals,
-    audited,
+    audit_scores,
     epsilon_of_one_run,
     likelihood_scores,
-    probed,
+    probe_residuals,
     telling_losses_to,
 )
 from ...types import Federated
@@ -199,26 +199,26 @@ def _run_training(
 
 def _listen_to_rounds(
     setup: Setup, entry: Entry, attack: _Attack, residuals: Residuals
-) -> tuple[Any, Tensor, Heard, bool]:
+) -> tuple[Any, Tensor, Listener, bool]:
     """A training in rounds: state, models, what was heard, whether anything left."""
     study, simulation = setup.study, setup.simulation
     method, clients = setup.algorithm(entry), None
     secure = study.privacy is not None and study.privacy.secure
     given = (attack.canaries.clients, attack.along, attack.start)
     losses_at = partial(attack.canaries.losses_at, attack.kernel)
-    heard = Heard(*given, summed=secure, losses_at=losses_at, residuals=residuals)
+    heard = Listener(*given, summed=secure, losses_at=losses_at, residuals=residuals)
     if study.privacy is not None:
         hearing = partial(telling_losses_to, heard)
         guard = make_guard(setup, entry, hearing, witness=residuals)
         method, clients = guard.method, guard.clients
         if clients is None:  # of single samples, see `residuals_of_samples`
             given_ = guard.mechanism.clip, guard.mechanism.noise
-            residuals.promised(*given_, secure=secure)
+            residuals.expect(*given_, secure=secure)
     asked: Federated = simulation if clients is None else clients
     state, sends = None, False
     for r in run_rounds(
         method,
-        Overheard(asked, heard),
+        OverheardClients(asked, heard),
         setup.x,
         rounds=study.run.rounds,
         seed=setup.seed,
@@ -242,8 +242,8 @@ def _check_noise(
     mechanism = guard.mechanism
     if guard.clients is None:
         check = found.check(level / 2)
-        other = probed(mechanism, setup.x.shape[1]).check(level / 2)
-        return check if check is None or other is None else check.joined(other)
+        other = probe_residuals(mechanism, setup.x.shape[1]).check(level / 2)
+        return check if check is None or other is None else check.merge(other)
     given = setup.simulation.kernel, setup.federation, setup.x
     noise = mechanism.clip * mechanism.noise
     promise = mechanism.clip, noise
@@ -275,7 +275,7 @@ def _proofs_of(
         heard = [run.scores.get(attack, nothing) for run in runs]
         scores = _guesses(heard, runs, known)
         made = [
-            audited(
+            audit_scores(
                 {attack: scores},
                 members,
                 upper=upper,

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...checks import InputError, brief, expanded
 from ...data.federation import Federation
 from ...models import Layout
-from ...privacy.mechanisms.partners import Choosing
+from ...privacy.mechanisms.partners import PartnerMechanism
 
 ON_GRAPH = " on graph"
 
@@ -27,7 +27,9 @@ class Context(NamedTuple):
     seed: int  # of the study
     edges: Int[Tensor, "e 2"] | None = None  # places of clients whom [graph] joins
     kind: str = "metropolis"  # of gossip matrices
-    choosing: Choosing | None = None  # how clients tell of their data under [privacy]
+    choosing: PartnerMechanism | None = (
+        None  # how clients tell of their data under [privacy]
+    )
 
 
 def places_in_files(federation: Federation) -> tuple[int, Tensor]:

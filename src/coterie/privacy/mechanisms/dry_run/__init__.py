@@ -1,15 +1,15 @@
 """Runs a method without data, and verifies what the method declares to release."""
 
-from .declarations import Undeclared, is_within, written
-from .foreseen import Call, Foreseen, Refusal, foresee, verify_releases
+from .declarations import UndeclaredRelease, declaration, is_within
+from .foreseen import Call, CallPlan, Refusal, plan_calls, verify_releases
 
 __all__ = [
     "Call",
-    "Foreseen",
+    "CallPlan",
     "Refusal",
-    "Undeclared",
-    "foresee",
+    "UndeclaredRelease",
+    "declaration",
     "is_within",
+    "plan_calls",
     "verify_releases",
-    "written",
 ]

@@ -11,14 +11,14 @@ from ....checks import InputError
 from ....types import Algorithm, Releases
 
 
-class Undeclared(InputError):
+class UndeclaredRelease(InputError):
     """A method does not release what it declares."""
 
 
-def written(releases: Releases) -> str:
+def declaration(releases: Releases) -> str:
     """The declaration as a method writes it.
 
-    >>> written(Releases(average=2, losses=True))
+    >>> declaration(Releases(average=2, losses=True))
     'Releases(average=2, losses=True)'
     """
     given = [f"{n}={value}" for n, value in releases._asdict().items() if value]
@@ -42,7 +42,7 @@ def refuse_undeclared(algorithm: Algorithm, found: Releases, label: str) -> None
     if declared is None:
         return
     if not is_within(found, declared) or declared.unbounded > found.unbounded:
-        raise Undeclared(
-            f"{label} cannot be trained privately: it declares {written(declared)}, "
-            f"but the dry run found {written(found)}."
+        raise UndeclaredRelease(
+            f"{label} cannot be trained privately: it declares "
+            f"{declaration(declared)}, but the dry run found {declaration(found)}."
         )

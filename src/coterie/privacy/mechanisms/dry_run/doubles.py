@@ -33,12 +33,12 @@ from ....types import (
     tensor_of,
 )
 from .origins import (
-    Following,
+    MarkTracker,
     is_of_data,
-    known,
-    marked_as,
+    mark_answer,
     of_data,
     refuse_sent_on,
+    unmarked_copy,
 )
 
 Answer = TypeVar("Answer")
@@ -75,7 +75,7 @@ class DoubleClients:
     ) -> None:
         """Clients at these positions, whose losses are drawn from `told`, if given."""
         self._rng, self.who = rng, who
-        self._told = rng if told is None else told
+        self._record_call = rng if told is None else told
 
     def grad(self, points: Tensor) -> Tensor:
         """Random gradients."""
@@ -101,8 +101,8 @@ class DoubleClients:
         return 0.8 * rand(points, 1, 1) + each
 
     def _rand(self, like: Tensor, *shape: int) -> Tensor:
-        found = torch.rand(*shape, generator=self._told, dtype=like.dtype)
-        return of_data(found) if self._told is self._rng else found
+        found = torch.rand(*shape, generator=self._record_call, dtype=like.dtype)
+        return of_data(found) if self._record_call is self._rng else found
 
     def held(self) -> DoubleClients:
         """The same."""
@@ -124,7 +124,7 @@ class Double:
         names: tuple[int | str, ...],
         answers: Sequence[SeenCall] | None = None,
         told: tuple[int | str, ...] | None = None,
-        following: Following | None = None,
+        following: MarkTracker | None = None,
     ) -> None:
         """Of a round.
 
@@ -173,7 +173,7 @@ class Double:
         clients = self._clients(active, at_home=at_home)
         asked = clients.who
         given = [row[asked] for row in rows]
-        found = self._run(program, clients, given, options)
+        found = self._run_program(program, clients, given, options)
         return tuple(
             row.index_copy(0, asked, result)
             for row, result in zip(rows, found, strict=False)
@@ -194,7 +194,7 @@ class Double:
         mean = (part / torch.where(total > 0, total, 1)) @ values.flatten(1)
         found = mean.expand(len(values), *mean.shape)
         others = (shares,) if groups is None else (shares, groups)
-        return self._told("average", (rows,), others, found)
+        return self._record_call("average", (rows,), others, found)
 
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
@@ -205,19 +205,19 @@ class Double:
         used = weights.to(values)
         if not bool(self.present.all()):
             used = of_present(used, self.present)
-        return self._told("mix", (rows,), (weights,), used @ values)
+        return self._record_call("mix", (rows,), (weights,), used @ values)
 
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
         """What the program makes of the rows of those who are there."""
         who = self.present.nonzero()[:, 0]
-        given = [known(tensor_of(row))[who] for row in rows]  # it has releases
+        given = [unmarked_copy(tensor_of(row))[who] for row in rows]  # it has releases
         server, *found = program(server, who, *given, **options)
         number = len(self.seen)
         if self._answers is not None and number < len(self._answers):
             server = self._answers[number].server
-        told = self._told("central", rows, (), tuple(found), program.__name__)
+        told = self._record_call("central", rows, (), tuple(found), program.__name__)
         self.seen[-1] = self.seen[-1]._replace(server=server)
         return server, *told
 
@@ -233,7 +233,7 @@ class Double:
         shared = x if home is None else x[:, ~home]
         # One's own columns have a gradient that nobody else knows.
         found = self.grads(x)
-        shared_g = self._told(
+        shared_g = self._record_call(
             "blended", (shared,), (weights,), found if home is None else found[:, ~home]
         )
         if home is None:
@@ -257,13 +257,13 @@ class Double:
         none = x.new_zeros(n, n)
         found = Comparison(none, one, none, one, none, one, 2 * one, known)
         shared = x if home is None else x[:, ~home]
-        return self._told("compare", (shared,), (asks,), found)
+        return self._record_call("compare", (shared,), (asks,), found)
 
     def _clients(self, active: Tensor, *, at_home: bool) -> DoubleClients:
         told = None if at_home else self._losses  # what stays at home is not released
         return DoubleClients(self._rng, active.nonzero()[:, 0], told)
 
-    def _run(
+    def _run_program(
         self,
         program: Program,
         clients: DoubleClients,
@@ -290,7 +290,7 @@ class Double:
     def _has_read(self) -> bool:
         return self._following is not None and self._following.read
 
-    def _told(
+    def _record_call(
         self,
         verb: str,
         rows: tuple[Message, ...],
@@ -305,20 +305,24 @@ class Double:
         made = tuple(is_of_data(tensor_of(row)) for row in rows)
         weighed = any(map(is_of_data, others))
         # Methods may write into what they get.
-        copies = tuple(like(row, known(tensor_of(row))) for row in rows)
-        given = verb, copies, others, _copied(answer), program
+        copies = tuple(like(row, unmarked_copy(tensor_of(row))) for row in rows)
+        given = verb, copies, others, _copy(answer), program
         self.seen.append(SeenCall(*given, made, weighed, self._has_read))
-        answer = _copied(answer)
+        answer = _copy(answer)
         if verb == "mix":
             absent = not bool(self.active.all())
-            return marked_as(answer, made, weighed=weighed, absent=absent)
+            return mark_answer(answer, made, weighed=weighed, absent=absent)
         return answer
 
 
-def _copied(rows: Any) -> Any:
+def _copy(rows: Any) -> Any:
     if isinstance(rows, Comparison):
         return rows
-    return tuple(map(known, rows)) if isinstance(rows, tuple) else known(rows)
+    return (
+        tuple(map(unmarked_copy, rows))
+        if isinstance(rows, tuple)
+        else unmarked_copy(rows)
+    )
 
 
 class Stage(NamedTuple):
@@ -342,12 +346,12 @@ class Stage(NamedTuple):
         return (_SCALE * row).repeat(self.clients, 1)
 
     @property
-    def known(self) -> Tensor:
+    def shared_start(self) -> Tensor:
         """Their columns that may leave."""
         home = self.kept if self.home is None else self.home
         return self.start if home is None else self.start[:, ~home]
 
-    def asked(self, double: Sending) -> Oracle:
+    def oracle_for(self, double: Sending) -> Oracle:
         """The double, or what is made of it, as a method asks it."""
         return double if self.home is None else PersonalOracle(double, self.home)
 
@@ -365,20 +369,20 @@ class World:
         self._seed, self._name = seed, name
         self._state: State = None
 
-    def goes_on(
+    def run_round(
         self,
         t: int,
         active: Tensor,
         scenario: int | None,
         answers: list[SeenCall] | None = None,
-        following: Following | None = None,
+        following: MarkTracker | None = None,
     ) -> list[SeenCall]:
         """What is seen in round t, which begins with 0."""
         purpose = "step" if t else "init"
         told = None if scenario is None else ("privacy", "losses", scenario, t)
         names = "privacy", self._name, purpose, t
         double = Double(active, names, answers, told, following)
-        oracle = self._stage.asked(double)
+        oracle = self._stage.oracle_for(double)
         if t == 0:
             self._state = self._algorithm.init(self._stage.start, oracle)
         else:
@@ -386,14 +390,14 @@ class World:
             self._state, _ = self._algorithm.step(self._state, oracle, rng)
         return double.seen
 
-    def used(
+    def calls_before_use(
         self,
         active: Tensor,
         answers: list[SeenCall] | None = None,
-        following: Following | None = None,
+        following: MarkTracker | None = None,
     ) -> list[SeenCall]:
         """What is seen before models are used."""
         names = "privacy", self._name, "use"
         double = Double(active, names, answers, following=following)
-        self._algorithm.personal(self._state, self._stage.asked(double))
+        self._algorithm.personal(self._state, self._stage.oracle_for(double))
         return double.seen

@@ -38,11 +38,11 @@ from torch import Tensor
 
 from ....checks import InputError
 from ....types import Algorithm, Releases, tensor_of
-from .declarations import Undeclared, refuse_undeclared
+from .declarations import UndeclaredRelease, refuse_undeclared
 from .doubles import SeenCall, Stage, World, small_stage
-from .nearest import RESULT, Key, Nearest, is_model, keys_of
-from .origins import followed, has_read
-from .scenarios import SCENARIOS, explored
+from .nearest import RESULT, Key, NearestRefs, is_model, keys_of
+from .origins import has_read, track_marks
+from .scenarios import SCENARIOS, scenario_rounds
 
 _WORLDS = "first", "second"
 
@@ -67,7 +67,7 @@ class Call(NamedTuple):
     shares: Tensor | None = None  # (N,) of an average
 
 
-class Foreseen(NamedTuple):
+class CallPlan(NamedTuple):
     """All calls of a method: at its beginning, in each round, and before use."""
 
     rounds: list[list[Call]]  # the first is the beginning
@@ -76,24 +76,24 @@ class Foreseen(NamedTuple):
     readers: Bool[Tensor, "n n"]  # [i, k]: whether i's model ever goes to k
     gossip: bool  # all that is new in a round is one row, mixed with neighbours'
     stage: Stage  # where this was seen
-    told: dict[Key, Call] | None = None
+    by_key: dict[Key, Call] | None = None
     """Where losses are released, the calls of every round, of which the first list then
     has none but those of the beginning."""
 
     def calls(self, t: int) -> list[Call] | None:
-        """The calls of round t in their order, or None where they are in `told`."""
-        return self.rounds[t] if t == 0 or self.told is None else None
+        """The calls of round t in their order, or None where they are in `by_key`."""
+        return self.rounds[t] if t == 0 or self.by_key is None else None
 
     @property
     def releases(self) -> Releases:
         """What a client releases in a round at most, as a method declares it."""
         most: Counter[str] = Counter()
-        for calls in (*self.rounds, (self.told or {}).values()):
+        for calls in (*self.rounds, (self.by_key or {}).values()):
             rows: Counter[str] = Counter()
             for call in calls:
                 rows[call.verb] += sum(call.fresh) + (call.verb in _BY_GRADIENTS)
             most |= rows
-        losses, unbounded = self.told is not None, False
+        losses, unbounded = self.by_key is not None, False
         return Releases._make([*(most[verb] for verb in _VERBS), losses, unbounded])
 
     @property
@@ -107,7 +107,7 @@ class Foreseen(NamedTuple):
         return self.releases.average > 0
 
 
-def foresee(
+def plan_calls(
     algorithm: Algorithm,
     actives: Sequence[Bool[Tensor, " n"]],
     *,
@@ -115,7 +115,7 @@ def foresee(
     label: str,
     personal: bool = False,
     columns: int | None = None,
-) -> Foreseen:
+) -> CallPlan:
     """What an algorithm will send, round by round.
 
     Args:
@@ -128,12 +128,12 @@ def foresee(
 
     Raises:
         Refusal: where it sends what cannot be made private.
-        Undeclared: where it releases more than it declares.
+        UndeclaredRelease: where it releases more than it declares.
     """
     few = small_stage(len(actives[0]), personal)
     if (home := algorithm.home) is not None:
         few = few._replace(columns=len(home), kept=home.cpu())
-    played = _Played(algorithm, actives, seed, label, few)
+    played = _DryRun(algorithm, actives, seed, label, few)
     try:
         found = _foreseen_of(played)
     except Refusal:
@@ -155,7 +155,7 @@ def verify_releases(
     personal: bool = False,
     columns: int | None = None,
 ) -> None:
-    """Refuses a method that releases more than it declares; see `foresee`.
+    """Refuses a method that releases more than it declares; see `plan_calls`.
 
     For those who do not need what is foreseen, as who hides single samples: there it
     also holds for what nothing bounds. A method that does not run on short models
@@ -163,10 +163,10 @@ def verify_releases(
     """
     if algorithm.releases is None:
         return
-    given = algorithm, explored(actives)
+    given = algorithm, scenario_rounds(actives)
     try:
-        foresee(*given, seed=seed, label=label, personal=personal, columns=columns)
-    except Undeclared:
+        plan_calls(*given, seed=seed, label=label, personal=personal, columns=columns)
+    except UndeclaredRelease:
         raise
     except Refusal:
         refuse_undeclared(algorithm, Releases(unbounded=True), label)
@@ -174,7 +174,7 @@ def verify_releases(
         return
 
 
-class _Played(NamedTuple):
+class _DryRun(NamedTuple):
     """A method that is run without data, and where."""
 
     algorithm: Algorithm
@@ -185,21 +185,21 @@ class _Played(NamedTuple):
     scenarios: Sequence[int | None] = (None,)  # of losses, where they are released
 
 
-def _foreseen_of(played: _Played) -> Foreseen:
+def _foreseen_of(played: _DryRun) -> CallPlan:
     """What is sent if losses stay with their clients, or else if they are released."""
     try:
         return _foreseen(played)
     except Refusal:
-        rounds, scenarios = explored(played.actives), range(SCENARIOS)
+        rounds, scenarios = scenario_rounds(played.actives), range(SCENARIOS)
         return _foreseen(played._replace(actives=rounds, scenarios=scenarios))
 
 
-def _foreseen(played: _Played) -> Foreseen:
+def _foreseen(played: _DryRun) -> CallPlan:
     _, actives, _, label, stage, scenarios = played
     n, by_losses = len(actives[0]), scenarios[0] is not None
-    near, readers = Nearest(stage.known), torch.zeros(n, n, dtype=torch.bool)
-    differs = _compared(played, near, readers)
-    marked = _followed(played, {key for calls in differs.rounds for key, _ in calls})
+    near, readers = NearestRefs(stage.shared_start), torch.zeros(n, n, dtype=torch.bool)
+    differs = _compare(played, near, readers)
+    marked = _trace(played, {key for calls in differs.rounds for key, _ in calls})
     use, _ = _ever([differs.use, marked.use])
     beginning, _ = _ever([differs.beginning, marked.beginning])
     if any(_tells(call) for call in use):
@@ -209,14 +209,14 @@ def _foreseen(played: _Played) -> Foreseen:
         )
     _refuse_blends_with_others(differs, label)
     calls = [pair for some in (*differs.rounds, *marked.rounds) for pair in some]
-    chosen = near.chosen({key for key, call in calls if call.secret})
+    chosen = near.choose({key for key, call in calls if call.secret})
     slots = {key: place for place, key in enumerate(chosen)}
     many = len(differs.rounds) if by_losses else len(actives)
     # Before the first round nobody has looked at data.
     every = [beginning, *_ever([*differs.rounds[:many], *marked.rounds[:many]])[:many]]
-    rounds = [[_placed(key, call, slots) for key, call in calls] for calls in every]
+    rounds = [[_with_slots(key, call, slots) for key, call in calls] for calls in every]
     kinds = list(chosen.values())
-    made = Foreseen(
+    made = CallPlan(
         rounds,
         [call for _, call in use],
         kinds,
@@ -227,11 +227,11 @@ def _foreseen(played: _Played) -> Foreseen:
     if not by_losses:
         return made
     pairs = [pair for calls in every[1:] for pair in calls]
-    told = {key: _placed(key, call, slots) for key, call in pairs}
-    return made._replace(rounds=rounds[:1], told=told)
+    by_key = {key: _with_slots(key, call, slots) for key, call in pairs}
+    return made._replace(rounds=rounds[:1], by_key=by_key)
 
 
-def _refuse_blends_with_others(seen: _Sight, label: str) -> None:
+def _refuse_blends_with_others(seen: _Sighting, label: str) -> None:
     """Refuses other verbs besides `blended`, of whose answers one part is not released.
 
     A client that nobody asks keeps its own gradient in it as it is.
@@ -244,7 +244,7 @@ def _refuse_blends_with_others(seen: _Sight, label: str) -> None:
         )
 
 
-class _Sight(NamedTuple):
+class _Sighting(NamedTuple):
     """The calls of a method, and what in them depends on data."""
 
     use: _Calls
@@ -252,18 +252,18 @@ class _Sight(NamedTuple):
     rounds: list[_Calls]  # of all scenarios
 
 
-def _followed(played: _Played, wanted: set[Key]) -> _Sight:
+def _trace(played: _DryRun, wanted: set[Key]) -> _Sighting:
     """What is made of clients' answers, until all calls that are wanted have come."""
     algorithm, actives, seed, label, stage, scenarios = played
     # Marks are of whole rows, and what stays at home changes none of the calls.
     stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
-    rounds = max(actives, explored(actives), key=len)
+    rounds = max(actives, scenario_rounds(actives), key=len)
 
-    def called(seen: list[SeenCall]) -> _Calls:
+    def calls_of(seen: list[SeenCall]) -> _Calls:
         if any(one.read for one in seen):
             raise Refusal(f"{label} {has_read()}")
         fresh = [(one.made, one.weighed) for one in seen]
-        return _calls(seen, fresh, stage.known.shape[1], label)
+        return _calls(seen, fresh, stage.shared_start.shape[1], label)
 
     found = list[_Calls]()
     for scenario in scenarios:
@@ -271,30 +271,32 @@ def _followed(played: _Played, wanted: set[Key]) -> _Sight:
             break
         world, read = World(algorithm, stage, seed, _WORLDS[0]), False
         for t, active in enumerate([everybody, *rounds]):
-            with followed(read) as following:
-                seen = world.goes_on(t, active, scenario, following=following)
+            with track_marks(read) as following:
+                seen = world.run_round(t, active, scenario, following=following)
             read = following.read  # what was read in one round is known in the next
             if t:
-                found.append(called(seen))
+                found.append(calls_of(seen))
             else:
-                beginning = called(seen)
-    with followed(read) as following:
-        seen = world.used(everybody, following=following)
-    return _Sight(called(seen), beginning, found)
+                beginning = calls_of(seen)
+    with track_marks(read) as following:
+        seen = world.calls_before_use(everybody, following=following)
+    return _Sighting(calls_of(seen), beginning, found)
 
 
-def _compared(played: _Played, near: Nearest, readers: Bool[Tensor, "n n"]) -> _Sight:
+def _compare(
+    played: _DryRun, near: NearestRefs, readers: Bool[Tensor, "n n"]
+) -> _Sighting:
     """What differs in two worlds; adds what is `near`, and `readers`."""
     algorithm, actives, seed, label, stage, scenarios = played
-    everybody, columns = torch.ones_like(actives[0]), stage.known.shape[1]
+    everybody, columns = torch.ones_like(actives[0]), stage.shared_start.shape[1]
     # Also of a short run many rounds are seen: data may matter in the next.
-    rounds, found = max(actives, explored(actives), key=len), list[_Calls]()
+    rounds, found = max(actives, scenario_rounds(actives), key=len), list[_Calls]()
     for scenario in scenarios:
         one, two = (World(algorithm, stage, seed, name) for name in _WORLDS)
         near.begin()
         for t, active in enumerate([everybody, *rounds]):
-            seen = one.goes_on(t, active, scenario)
-            again = two.goes_on(t, active, scenario, seen)
+            seen = one.run_round(t, active, scenario)
+            again = two.run_round(t, active, scenario, seen)
             calls = _calls(seen, _fresh(seen, again, label), columns, label)
             if t:
                 found.append(calls)
@@ -307,9 +309,9 @@ def _compared(played: _Played, near: Nearest, readers: Bool[Tensor, "n n"]) -> _
             for call in seen:
                 if call.verb in _BY_GRADIENTS:
                     readers |= call.others[0].to_dense() != 0
-    seen = one.used(everybody)
-    fresh = _fresh(seen, two.used(everybody, seen), label)
-    return _Sight(_calls(seen, fresh, columns, label), beginning, found)
+    seen = one.calls_before_use(everybody)
+    fresh = _fresh(seen, two.calls_before_use(everybody, seen), label)
+    return _Sighting(_calls(seen, fresh, columns, label), beginning, found)
 
 
 _Fresh = list[tuple[tuple[bool, ...], bool]]
@@ -382,7 +384,7 @@ def _ever(found: list[_Calls]) -> list[_Calls]:
     ]
 
 
-def _placed(key: Key, call: Call, slots: dict[tuple[Key, int], int]) -> Call:
+def _with_slots(key: Key, call: Call, slots: dict[tuple[Key, int], int]) -> Call:
     places = (slots.get((key, j), -1) for j in range(len(call.fresh)))
     return call._replace(slots=tuple(places))
 

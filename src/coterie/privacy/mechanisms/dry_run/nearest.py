@@ -54,7 +54,7 @@ def keys_of(seen: Sequence[SeenCall], columns: int) -> list[Key]:
     return keys
 
 
-class Nearest:
+class NearestRefs:
     """To what the rows of each call are nearest, on average over rounds."""
 
     def __init__(self, known: Tensor) -> None:
@@ -84,7 +84,7 @@ class Nearest:
                 if one.verb == "average":
                     self._average.add(place)
 
-    def chosen(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
+    def choose(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
         """What to keep for each row of a call that is not nearest to zero.
 
         Args:

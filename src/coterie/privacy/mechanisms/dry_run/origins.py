@@ -94,7 +94,7 @@ def is_of_data(values: Tensor) -> bool:
     return bool(getattr(_storage(values), "of_data", False))
 
 
-def known(values: Tensor) -> Tensor:
+def unmarked_copy(values: Tensor) -> Tensor:
     """A copy without a mark."""
     once = values.dim() > 0 and values.stride(0) == 0
     # An average stays one row in memory, by which methods know it.
@@ -103,7 +103,7 @@ def known(values: Tensor) -> Tensor:
     return copy.expand_as(values) if once else copy
 
 
-def marked_as(
+def mark_answer(
     answer: Any, made: tuple[bool, ...], *, weighed: bool, absent: bool
 ) -> Any:
     """What a verb between clients answers, marked where it is not made of releases.
@@ -134,7 +134,7 @@ def _storage(values: Tensor) -> Any:
         return values.untyped_storage()
 
 
-class Following(TorchDispatchMode):
+class MarkTracker(TorchDispatchMode):
     """Marks what is made of something marked, and notes what is read of it."""
 
     def __init__(self, read: bool = False) -> None:
@@ -179,7 +179,7 @@ class Following(TorchDispatchMode):
             raise
         if theirs:
             made = list(_tensors((found,)))
-            for one in (*made, *_written(func, args)):
+            for one in (*made, *_written_tensors(func, args)):
                 of_data(one)
             # Another draw may tell how many numbers this one has used.
             draws = torch.Tag.nondeterministic_seeded in func.tags
@@ -188,7 +188,7 @@ class Following(TorchDispatchMode):
         return found
 
 
-def _written(func: Any, args: Any) -> Iterator[Tensor]:
+def _written_tensors(func: Any, args: Any) -> Iterator[Tensor]:
     """What an operation may write into, besides its results."""
     if "batch_norm" in func._schema.name:  # running statistics, as no schema says
         yield from _tensors(args)
@@ -214,7 +214,7 @@ _MASKS = (torch.bool, torch.uint8)
 class _Reading(TorchFunctionMode):
     """Notes whatever gives values to Python, also past torch's operations."""
 
-    def __init__(self, following: Following) -> None:
+    def __init__(self, following: MarkTracker) -> None:
         super().__init__()
         self._following = following
 
@@ -234,9 +234,9 @@ class _Reading(TorchFunctionMode):
 
 
 @contextmanager
-def followed(read: bool = False) -> Iterator[Following]:
+def track_marks(read: bool = False) -> Iterator[MarkTracker]:
     """While it lasts, marks follow values."""
-    following = Following(read)
+    following = MarkTracker(read)
     with following.on():
         yield following
 

@@ -22,12 +22,12 @@ in a run of fewer."""
 Cost = TypeVar("Cost")
 
 
-def explored(actives: Sequence[Bool[Tensor, " n"]]) -> list[Bool[Tensor, " n"]]:
+def scenario_rounds(actives: Sequence[Bool[Tensor, " n"]]) -> list[Bool[Tensor, " n"]]:
     """Who takes part in each round of a scenario: as in the run, and then again."""
     return [actives[t % len(actives)] for t in range(_ROUNDS)]
 
 
-def dearest(
+def largest_costs(
     scenarios: Sequence[Sequence[Sequence[Cost]]],
     actives: Sequence[Bool[Tensor, " n"]],
     larger: Callable[[Cost, Cost], Cost],
@@ -36,12 +36,12 @@ def dearest(
     """What the beginning and each round may cost each client.
 
     Args:
-        scenarios: of each the costs of the beginning and the rounds `explored`.
+        scenarios: of each the costs of the beginning and the rounds `scenario_rounds`.
         actives: who takes part in each round of the run.
         larger: of two costs.
         nothing: no cost.
     """
-    n, tried = len(actives[0]), explored(actives)
+    n, tried = len(actives[0]), scenario_rounds(actives)
 
     later = range(2, len(tried) + 1)
 

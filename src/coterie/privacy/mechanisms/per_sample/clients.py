@@ -11,22 +11,22 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ....types import Clients
-from .mechanisms import Named, refuse
+from .mechanisms import QuestionLog, refuse
 
 
 @runtime_checkable
-class Placed(Clients, Protocol):
+class IndexedClients(Clients, Protocol):
     """Those who answer, without noise, and know who they are."""
 
     who: Int[Tensor, " n"]  # positions among the clients at hand
 
-    def held(self) -> Placed:
+    def held(self) -> IndexedClients:
         """The same clients with one minibatch for every question to come."""
 
-    def whole(self) -> Placed:
+    def whole(self) -> IndexedClients:
         """The same clients with all of their training data for every question."""
 
-    def validation(self) -> Placed:
+    def validation(self) -> IndexedClients:
         """The same clients with all of their validation data, for choosing."""
 
 
@@ -65,8 +65,8 @@ class PrivateClients:
 
     def __init__(
         self,
-        clients: Placed,
-        named: Named,
+        clients: IndexedClients,
+        log: QuestionLog,
         call: tuple[str, int],
         said: str,
         used: Uses | None = None,
@@ -78,7 +78,7 @@ class PrivateClients:
 
         Args:
             clients: as they answer without noise.
-            named: which noise.
+            log: names the noise of questions, and writes them down.
             call: verb and number of the question to the oracle.
             said: who asks, as an error says it.
             used: where questions are noted; None: in the ledger at once.
@@ -86,7 +86,7 @@ class PrivateClients:
             use: of the samples that every question is about; None: fresh ones.
             calls: gives the same clients of a task in another call.
         """
-        self._clients, self._named, self._call = clients, named, call
+        self._clients, self._log, self._call = clients, log, call
         self._said, self._used, self._use = said, used, use
         self._calls = calls
         self._numbers = count() if numbers is None else numbers
@@ -97,22 +97,22 @@ class PrivateClients:
         if self._use is not None and self._use.held_out:
             refuse(self._said, "gradients of validation data")
         g = self._clients.grad(points)
-        sampled = self._note()
-        mechanism, who = self._named.mechanism, self._clients.who
-        keys = self._named.keys(*self._call, next(self._numbers))
+        sampled = self._note_question()
+        mechanism, who = self._log.mechanism, self._clients.who
+        keys = self._log.keys(*self._call, next(self._numbers))
         samples = mechanism.expected if sampled else mechanism.sizes
-        return mechanism.noised(g, keys, who, samples)
+        return mechanism.add_noise(g, keys, who, samples)
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Entry j is the private mean loss of client j's samples at points[j]."""
-        mean, _ = self._told(points)
-        mechanism, use = self._named.mechanism, self._use
-        noisy = use is not None and mechanism.of_losses(held_out=use.held_out)
+        mean, _ = self._private_losses(points)
+        mechanism, use = self._log.mechanism, self._use
+        noisy = use is not None and mechanism.loss_noise(held_out=use.held_out)
         return mean if noisy else self._clients.loss(points)
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
         """Row j has numbers with the private mean loss of client j's samples."""
-        return self._told(points)[1]
+        return self._private_losses(points)[1]
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Refused."""
@@ -122,15 +122,15 @@ class PrivateClients:
         """The same clients with one minibatch for every question to come."""
         if self._use is not None:
             return self._with(self._clients.held(), self._use)
-        return self._with(self._clients.held(), self._noted(Use(sampled=True)))
+        return self._with(self._clients.held(), self._note_use(Use(sampled=True)))
 
     def whole(self) -> PrivateClients:
         """The same clients with all of their training data for every question."""
-        return self._with(self._clients.whole(), self._noted(Use(sampled=False)))
+        return self._with(self._clients.whole(), self._note_use(Use(sampled=False)))
 
     def validation(self) -> PrivateClients:
         """The same clients with all of their validation data, for losses."""
-        use = self._noted(Use(sampled=False, held_out=True))
+        use = self._note_use(Use(sampled=False, held_out=True))
         return self._with(self._clients.validation(), use)
 
     def call(self, number: int) -> PrivateClients:
@@ -138,40 +138,40 @@ class PrivateClients:
         assert self._calls is not None  # asked of clients of a task only
         return self._calls(number)
 
-    def _told(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def _private_losses(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Private means, and numbers with these means."""
         if self._use is None or self._use.sampled:
             refuse(self._said, "losses of a minibatch")
         self._use.losses += 1
         (verb, call), question = self._call, next(self._numbers)
-        keys = self._named.keys(verb, call, question)
-        spread = self._named.keys(f"{verb}, spread", call, question)
+        keys = self._log.keys(verb, call, question)
+        spread = self._log.keys(f"{verb}, spread", call, question)
         losses, who = self._clients.losses(points), self._clients.who
-        return self._named.mechanism.noised_losses(
+        return self._log.mechanism.add_noise_to_losses(
             losses, (keys, spread), who, held_out=self._use.held_out
         )
 
-    def _note(self) -> bool:
+    def _note_question(self) -> bool:
         """Notes a question, and says whether it is about a minibatch."""
         if self._use is None:
-            self._noted(Use(sampled=True, times=1))
+            self._note_use(Use(sampled=True, times=1))
             return True
         self._use.times += 1
         return self._use.sampled
 
-    def _noted(self, use: Use) -> Use:
+    def _note_use(self, use: Use) -> Use:
         if self._used is not None:
             return self._used.add(use)
         if not use.times:
             refuse(self._said, "one minibatch for several questions in time")
-        who = (self._clients.who + self._named.mechanism.first).cpu()
-        self._named.enter(self._call[0], who, times=use.times, sampled=use.sampled)
+        who = (self._clients.who + self._log.mechanism.first).cpu()
+        self._log.enter(self._call[0], who, times=use.times, sampled=use.sampled)
         return use
 
-    def _with(self, clients: Placed, use: Use) -> PrivateClients:
+    def _with(self, clients: IndexedClients, use: Use) -> PrivateClients:
         return PrivateClients(
             clients,
-            self._named,
+            self._log,
             self._call,
             self._said,
             self._used,

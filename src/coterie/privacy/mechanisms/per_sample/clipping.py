@@ -45,7 +45,7 @@ from ....clients.compiling import repeatable
 from ....clients.kernels import Kernel
 from ....clients.samples import Batch
 from .layers import factors, keeps_samples_apart
-from .tapes import Stacked, Tape, Vectorised
+from .tapes import StackedTape, Tape, VectorisedTape
 
 _TRIED = 2, 3, 9
 """Sizes of batches in which a module is tried."""
@@ -76,7 +76,7 @@ class ClippedKernel:
         self.parameters = kernel.parameters
         _refuse_coupling(kernel)
         self._apart = keeps_samples_apart(kernel.module)
-        tapes = Vectorised(kernel), Stacked(kernel)
+        tapes = VectorisedTape(kernel), StackedTape(kernel)
         suit = self._apart and tapes[0].suits and self._agree(*tapes)
         self._by_layer = tapes if suit else None
 
@@ -89,18 +89,18 @@ class ClippedKernel:
         """Row j is the weighted sum of the clipped gradients of row j's samples."""
         if self._kernel.rows_alone(batch):
             one = [slice(j, j + 1) for j in range(len(points))]
-            rows = [self._clipped(points[j], batch[j]) for j in one]
+            rows = [self._clipped_sums(points[j], batch[j]) for j in one]
             return torch.cat([points[:0], *rows])
         size = self.chunk(batch.width)
         if size >= len(points):
-            return self._clipped(points, batch)
+            return self._clipped_sums(points, batch)
         out = torch.empty_like(points)
         for first in range(0, len(points), size):
             some = slice(first, first + size)
-            out[some] = self._clipped(points[some], batch[some])
+            out[some] = self._clipped_sums(points[some], batch[some])
         return out
 
-    def _clipped(self, points: Tensor, batch: Batch) -> Tensor:
+    def _clipped_sums(self, points: Tensor, batch: Batch) -> Tensor:
         if not batch.weight.numel():  # nobody here takes part, or no sample
             return torch.zeros_like(points)
         program, shared = self._program(points), batch.index.dim() == 1

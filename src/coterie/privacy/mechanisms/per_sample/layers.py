@@ -59,7 +59,7 @@ class Product(NamedTuple):
     left: Tensor | None  # (..., b, t, o); None: they are the rows of `right`, and t = 1
     right: Tensor  # (..., b, t, i)
 
-    def weighed(self, cut: Tensor) -> tuple[Tensor, Tensor]:
+    def weighted_factors(self, cut: Tensor) -> tuple[Tensor, Tensor]:
         """Matrices (..., b t, o) and (..., b t, i), product: the sum with factors."""
         left = cut[..., None, None]
         left = left if self.left is None else left * self.left
@@ -73,7 +73,7 @@ def layers_of(kernel: Kernel, module: nn.Module) -> list[Layer] | None:
         name = f"{path}." if path else ""
         own = {name + key for key, _ in layer.named_parameters(recurse=False)}
         if own & trained:
-            if not own <= trained or not _known(layer):
+            if not own <= trained or not _is_product_layer(layer):
                 return None
             found.append(Layer(name, layer, torch.Size()))
     return _with_shapes(kernel, module, found)
@@ -99,7 +99,7 @@ def _with_shapes(
     return [layer._replace(outputs=seen[layer.name][0][1:]) for layer in layers]
 
 
-def _known(module: nn.Module) -> bool:
+def _is_product_layer(module: nn.Module) -> bool:
     """Whether gradients of samples are products of a layer's inputs and slopes."""
     if isinstance(module, nn.Conv2d):
         plain = module.groups == 1 and module.padding_mode == "zeros"
@@ -146,7 +146,7 @@ def _at_one_place(
 
 def _patches(module: nn.Conv2d, h: Tensor) -> Tensor:
     """What a convolution sees at each place, in the order of its weights."""
-    around: Any = module.padding  # not a word; see `_known`
+    around: Any = module.padding  # not a word; see `_is_product_layer`
     (high, wide), size, gap = around, module.kernel_size, module.dilation
     h = F.pad(h, (wide, wide, high, high)) if high or wide else h
     h = h.unfold(-1, gap[1] * (size[1] - 1) + 1, module.stride[1])[..., :: gap[1]]

@@ -53,7 +53,7 @@ class SampleMechanism:
             ]
         return self.known[asked]
 
-    def noised(
+    def add_noise(
         self, g: Tensor, keys: list[int], who: Tensor, samples: Tensor
     ) -> Float[Tensor, "n d"]:
         """Gradients, means of so many samples of clients at hand, with noise in place.
@@ -73,11 +73,11 @@ class SampleMechanism:
         given = g, streams, names, scale
         return self.source.add(*given, mu=1 / self.noise, reach=reach)
 
-    def of_losses(self, *, held_out: bool) -> float:
+    def loss_noise(self, *, held_out: bool) -> float:
         """Noise of the q-th part of a sum of losses, in units of their bound."""
         return self.held_out_noise if held_out else self.noise
 
-    def noised_losses(
+    def add_noise_to_losses(
         self,
         losses: Tensor,
         keys: tuple[list[int], list[int]],
@@ -94,7 +94,7 @@ class SampleMechanism:
             held_out: whether these are validation samples.
         """
         mean = bounded_mean(losses, self.loss_clip)
-        multiple = self.of_losses(held_out=held_out)
+        multiple = self.loss_noise(held_out=held_out)
         if not multiple or not len(mean):
             return mean, losses
         names = self.names[who + self.first]
@@ -146,7 +146,7 @@ def mechanism_of(
 
 
 @dataclass(frozen=True)
-class Named:
+class QuestionLog:
     """Which noise a question gets, and where it is written down."""
 
     mechanism: SampleMechanism
@@ -209,7 +209,7 @@ class Named:
         if self.ledger is None:
             return
         clip, t = self.mechanism.loss_clip, self.rounds[0]
-        noise = self.mechanism.of_losses(held_out=held_out)
+        noise = self.mechanism.loss_noise(held_out=held_out)
         deviation = noise * clip if noise else 0.0
         for rate, links in self.mechanism.links(who, sampled=True):
             rest = links, rate * clip, deviation
@@ -218,7 +218,7 @@ class Named:
                 self.ledger.append(release)
 
 
-def said(program: Program) -> str:
+def program_label(program: Program) -> str:
     """A client program by its name and the method that it is of."""
     inner = program.func if isinstance(program, functools.partial) else program
     module = inner.__module__.rpartition(".")[2]

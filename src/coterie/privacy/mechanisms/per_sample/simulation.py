@@ -54,10 +54,10 @@ from ....types import CentralProgram, Comparison, Message, Option, Oracle, Progr
 from ...accounting.gaussian import refuse_clip, refuse_noise
 from ...accounting.ledger import Ledger
 from ..noise import source_of
-from .clients import Placed, PrivateClients, Uses
+from .clients import IndexedClients, PrivateClients, Uses
 from .clipping import ClippedKernel
 from .losses import refuse_loss_clip, usual_loss_clip
-from .mechanisms import Named, mechanism_of, refuse, said
+from .mechanisms import QuestionLog, mechanism_of, program_label, refuse
 
 
 class PrivateSimulation:
@@ -134,8 +134,8 @@ class PrivateSimulation:
         present = self._simulation.present(active)
         oracle = SimulatedOracle(self._held, t, present, purpose)
         home = self._simulation.home
-        named = Named(self._mechanism, self._entering(purpose), [t], purpose)
-        private = PerSampleOracle(oracle, named)
+        log = QuestionLog(self._mechanism, self._entering(purpose), [t], purpose)
+        private = PerSampleOracle(oracle, log)
         return private if home is None else PersonalOracle(private, home)
 
     def staggered(
@@ -146,21 +146,21 @@ class PrivateSimulation:
             refuse("a method without waiting", f"`{verb}` in time")
         samples, kernel, seed, *_ = self._held
         clients = staggered(samples, kernel, seed, who, rounds, verb)
-        named = Named(self._mechanism, self.ledger, list(rounds), "step")
+        log = QuestionLog(self._mechanism, self.ledger, list(rounds), "step")
 
         def of_call(number: int) -> PrivateClients:
             asked, call = clients.call(number), (verb, number)
-            said = "a task of the method"
-            return PrivateClients(asked, named, call, said, calls=of_call)
+            program_label = "a task of the method"
+            return PrivateClients(asked, log, call, program_label, calls=of_call)
 
         return of_call(0)
 
-    def doubled(self, double: Sending, ledger: Ledger) -> PerSampleOracle:
+    def wrap_double(self, double: Sending, ledger: Ledger) -> PerSampleOracle:
         """The double as if these were its clients, with a clip of 1 and no noise."""
         mechanism = replace(
             self._mechanism, clip=1.0, noise=0.0, loss_clip=1.0, held_out_noise=0.0
         )
-        return PerSampleOracle(double, Named(mechanism, ledger, [0], "step"))
+        return PerSampleOracle(double, QuestionLog(mechanism, ledger, [0], "step"))
 
     def _entering(self, purpose: str) -> Ledger | None:
         return None if purpose == "use" else self.ledger
@@ -188,22 +188,22 @@ class PrivateSimulation:
 class PerSampleOracle(Wrapping[Sending]):
     """An oracle whose clients answer privately; see `coterie.types.Oracle`."""
 
-    def __init__(self, oracle: Sending, named: Named) -> None:
+    def __init__(self, oracle: Sending, log: QuestionLog) -> None:
         super().__init__(oracle)
-        self._named = named
+        self._log = log
         self._asked: Counter[str] = Counter()
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row i is client i's private gradient at x_i, zero for inactive clients."""
         call = self._call("grads")
         g = self._oracle.grads(x)
-        self._named.enter("grads", self._everybody(), times=1, sampled=True)
+        self._log.enter("grads", self._everybody(), times=1, sampled=True)
         who = self.active.nonzero()[:, 0]
-        keys, mechanism = self._named.keys("grads", call, 0), self._named.mechanism
+        keys, mechanism = self._log.keys("grads", call, 0), self._log.mechanism
         if len(who) == len(g):
-            return mechanism.noised(g, keys, who, mechanism.expected)
+            return mechanism.add_noise(g, keys, who, mechanism.expected)
         return g.index_copy(
-            0, who, mechanism.noised(g[who], keys, who, mechanism.expected)
+            0, who, mechanism.add_noise(g[who], keys, who, mechanism.expected)
         )
 
     def each(
@@ -218,19 +218,19 @@ class PerSampleOracle(Wrapping[Sending]):
         call, used = self._call("each"), Uses()
 
         def private(
-            clients: Placed, *rows: Tensor, **options: Option
+            clients: IndexedClients, *rows: Tensor, **options: Option
         ) -> Tensor | tuple[Tensor, ...]:
             used.begin()
             asked = PrivateClients(
-                clients, self._named, ("each", call), said(program), used
+                clients, self._log, ("each", call), program_label(program), used
             )
             return program(asked, *rows, **options)
 
         found = self._oracle.each(private, *rows, who=who, at_home=at_home, **options)
         for use in used.found:
             who = self._everybody()
-            self._named.enter("each", who, times=use.times, sampled=use.sampled)
-            self._named.enter_losses(who, times=use.losses, held_out=use.held_out)
+            self._log.enter("each", who, times=use.times, sampled=use.sampled)
+            self._log.enter_losses(who, times=use.losses, held_out=use.held_out)
         return found
 
     def average(
@@ -271,7 +271,7 @@ class PerSampleOracle(Wrapping[Sending]):
         links = between(weights, self.present, readers=True)
         own = self.present & (weights.diagonal() != 0)
         self._enter_pairs("blended", torch.cat([links, upwards(own)]), sampled=True)
-        leaves = self._leaves(("blended", call, 0), self._named.mechanism.expected)
+        leaves = self._leaves(("blended", call, 0), self._log.mechanism.expected)
         if release is not None:  # of somebody outside, who sees what leaves
             leaves = after(leaves, release)
         return self._oracle.blended(x, weights, release=leaves)
@@ -292,7 +292,7 @@ class PerSampleOracle(Wrapping[Sending]):
         links = between(asks.to(x).to(x.device), self.present, readers=True)
         everybody = torch.cat([links, upwards(self.present)])
         self._enter_pairs("compare", everybody, sampled=False)
-        used = self._named.mechanism.sizes
+        used = self._log.mechanism.sizes
         if samples is not None:
             used = used.clamp(max=samples)
         first = first_half(used.long()).double()
@@ -312,25 +312,25 @@ class PerSampleOracle(Wrapping[Sending]):
 
     def without(self, absent: Bool[Tensor, " n"]) -> Sending:
         """The same round, where these of all clients take no part."""
-        return PerSampleOracle(self._oracle.without(absent), self._named)
+        return PerSampleOracle(self._oracle.without(absent), self._log)
 
     def _leaves(self, question: tuple[str, int, int], samples: Tensor) -> Leaves:
         """Adds noise to gradients, means of so many samples, that leave for readers."""
-        mechanism = self._named.mechanism
+        mechanism = self._log.mechanism
         first, names = mechanism.first, mechanism.names.tolist()
-        keys = [self._named.keys(*question, reader=name)[0] for name in names]
+        keys = [self._log.keys(*question, reader=name)[0] for name in names]
         streams = torch.tensor(keys)
 
         def leaves(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
             own = streams.to(g.device)[readers].tolist()
-            return mechanism.noised(g.clone(), own, contributors - first, samples)
+            return mechanism.add_noise(g.clone(), own, contributors - first, samples)
 
         return leaves
 
     def _enter_pairs(self, verb: str, links: Tensor, *, sampled: bool) -> None:
         """Writes down what each client answered, to every reader by itself."""
-        if self._named.ledger is not None:
-            self._named.enter_links(verb, links.cpu(), sampled=sampled)
+        if self._log.ledger is not None:
+            self._log.enter_links(verb, links.cpu(), sampled=sampled)
 
     def _call(self, verb: str) -> int:
         self._asked[verb] += 1

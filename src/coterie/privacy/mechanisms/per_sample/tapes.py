@@ -1,9 +1,9 @@
 """Clipped gradients layer by layer: a tape keeps every layer's inputs and slopes.
 
-`Vectorised` knows any layers, on any device. `Stacked` has the samples of all clients
-one behind the other, and every linear layer is one batched product: on a CPU that is
-quicker, as torch's vectorising takes longer than small products themselves. A client
-alone may have convolutions there, too.
+`VectorisedTape` knows any layers, on any device. `StackedTape` puts the samples of all
+clients one after the other, so that every linear layer is one batched product. On a CPU
+that is faster, because torch's vectorising takes longer than small products. It also
+takes convolutions, if there is only one client.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tape(Protocol):
         """Clipped sums (n, d) of gradients, and squares (n, b) of their lengths."""
 
 
-class Vectorised:
+class VectorisedTape:
     """A hook at every layer keeps its input and adds a probe, whose slope is kept."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -68,7 +68,7 @@ class Vectorised:
     ) -> tuple[Tensor, Tensor]:
         """As of a tape."""
         kept = self._kept(points.detach(), features, targets, shared)
-        return _clipped(self._kernel, self._layers, points, *kept, weight, clip)
+        return _clipped_sums(self._kernel, self._layers, points, *kept, weight, clip)
 
     def _kept(
         self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
@@ -102,14 +102,14 @@ class Vectorised:
         return hook
 
 
-class Stacked:
+class StackedTape:
     """Layers that know the weights of every client."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel, self._module = kernel, copy.deepcopy(kernel.module)
         layers = layers_of(kernel, self._module)
         self.suits, self._layers = layers is not None, layers or []
-        self._own = [_Own(layer) for layer in self._layers]
+        self._own = [_ClientLayer(layer) for layer in self._layers]
         self.is_linear = all(own.is_linear for own in self._own)
 
     def __call__(
@@ -124,7 +124,7 @@ class Stacked:
     ) -> tuple[Tensor, Tensor]:
         """As of a tape."""
         kept = self._kept(points.detach(), features, targets, shared)
-        return _clipped(self._kernel, self._layers, points, *kept, weight, clip)
+        return _clipped_sums(self._kernel, self._layers, points, *kept, weight, clip)
 
     def _kept(
         self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
@@ -146,7 +146,7 @@ class Stacked:
         return slopes, inputs
 
 
-def _clipped(
+def _clipped_sums(
     kernel: Kernel,
     layers: list[Layer],
     points: Tensor,
@@ -165,13 +165,13 @@ def _clipped(
     cut = weight * factors(squares, clip)
     rows = torch.empty_like(points, memory_format=torch.contiguous_format)
     for name, part in kernel.layout.unravel(rows).items():
-        left, right = found[name].weighed(cut)
+        left, right = found[name].weighted_factors(cut)
         out = part.view(len(points), left.shape[2], right.shape[2])
         torch.bmm(left.mT, right, out=out)
     return rows, squares
 
 
-class _Own:
+class _ClientLayer:
     """A layer with weights of each client, who have as many samples each."""
 
     inputs: Tensor
@@ -182,7 +182,7 @@ class _Own:
 
     def __init__(self, layer: Layer) -> None:
         module: Any = layer.module
-        module.forward = lambda h: _Applied.apply(h, self._probe, self)
+        module.forward = lambda h: _ClientLayerFunction.apply(h, self._probe, self)
         self.name = layer.name
         self.is_linear = not isinstance(module, nn.Conv2d)
         names = () if self.is_linear else ("stride", "padding", "dilation")
@@ -224,14 +224,14 @@ class _Own:
         return conv2d_input(shape, weight[0], e, **self._how)
 
 
-class _Applied(torch.autograd.Function):
+class _ClientLayerFunction(torch.autograd.Function):
     """A layer whose weights get no gradient, but whose outputs' slopes are kept.
 
     The probe makes torch come back to a layer whose inputs need no gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, probe: Tensor, own: _Own) -> Tensor:
+    def forward(ctx: Any, h: Tensor, probe: Tensor, own: _ClientLayer) -> Tensor:
         ctx.own = own
         return own.outputs(h)
 

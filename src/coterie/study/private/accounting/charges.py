@@ -22,10 +22,10 @@ from ....privacy.accounting.accounts import totals
 from ....privacy.accounting.calibration import Noises, with_noise
 from ....privacy.accounting.ledger import Ledger, Release
 from ....privacy.accounting.subsampled import Step, steps_of
-from ....privacy.mechanisms import Counted, Guarded, GuardedFlow
-from ....privacy.mechanisms.methods import listed
+from ....privacy.mechanisms import PerSampleState, PrivateFlow, PrivateState
+from ....privacy.mechanisms.methods import as_lists
 from ....privacy.mechanisms.partners import PAIRS
-from ....privacy.mechanisms.receivers import added
+from ....privacy.mechanisms.receivers import add_releases
 from ....types import SERVER, State
 from ...config import Entry
 from ...setup import Setup
@@ -115,23 +115,23 @@ def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
         t: the round after which it is paid.
     """
     if isinstance(state, Moment):
-        assert isinstance(state.state, GuardedFlow) and isinstance(cost, Tensor)
+        assert isinstance(state.state, PrivateFlow) and isinstance(cost, Tensor)
         state.state.spent += cost
-    elif isinstance(state, Guarded):
+    elif isinstance(state, PrivateState):
         assert isinstance(cost, Tensor)  # of whole clients
         # Of a sum, all others together know up to N times as much as was promised.
         many = len(cost) if guard.mechanism.secure and guard.sums else 1
         events = _events(many * cost, guard.verbs, t)
-        ledger = [*state.ledger, *listed(events)]
+        ledger = [*state.ledger, *as_lists(events)]
         return state._replace(spent=state.spent + cost, ledger=ledger)
-    elif isinstance(state, Counted):
+    elif isinstance(state, PerSampleState):
         assert not isinstance(cost, Tensor)  # of samples
         told, pays = state.told, torch.tensor([bool(steps) for steps in cost])
         received = told.received
         if not bool(received.any()):  # nobody knows yet who receives rows
             received = received | pays[:, None]
-        told = told._replace(common=added(told.common, cost), received=received)
-        return state._replace(releases=added(state.releases, cost), told=told)
+        told = told._replace(common=add_releases(told.common, cost), received=received)
+        return state._replace(releases=add_releases(state.releases, cost), told=told)
     return state
 
 
@@ -155,9 +155,9 @@ def _events(cost: Tensor, verbs: Iterable[str], t: int) -> list[Release]:
 def spent_in(state: Any) -> Cost | None:
     """What each client has paid so far; None where nobody promises anything."""
     state = state.state if isinstance(state, Moment) else state
-    if isinstance(state, Counted):
-        return state.released
-    if isinstance(state, Guarded | GuardedFlow):
+    if isinstance(state, PerSampleState):
+        return state.visible_releases
+    if isinstance(state, PrivateState | PrivateFlow):
         return state.spent
     return None
 

@@ -12,9 +12,9 @@ from ....engine.checkpoints import Moment
 from ....privacy.accounting.accounts import by_pairs, by_role, epsilons
 from ....privacy.accounting.ledger import Release
 from ....privacy.mechanisms import (
-    Counted,
-    Guarded,
-    GuardedFlow,
+    PerSampleState,
+    PrivateFlow,
+    PrivateState,
     bound_on_samples,
     events_of,
     spent_by_pairs,
@@ -33,14 +33,16 @@ def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
     """The epsilon (N,) of each client so far; nothing where nobody promises any."""
     state = state.state if isinstance(state, Moment) else state
     privacy = study.privacy
-    if isinstance(state, Counted) and privacy is not None:  # exactly only at the end
+    if (
+        isinstance(state, PerSampleState) and privacy is not None
+    ):  # exactly only at the end
         bound = bound_on_samples(state, privacy.delta)
         # Noise was found for all rounds together, so that no part of them costs more.
         return {"epsilon": bound.clamp(max=privacy.epsilon or math.inf)}
-    if not isinstance(state, Guarded | GuardedFlow) or privacy is None:
+    if not isinstance(state, PrivateState | PrivateFlow) or privacy is None:
         return {}
     found = {"epsilon": epsilons(state.spent, privacy.delta)}
-    if privacy.secure and isinstance(state, Guarded):
+    if privacy.secure and isinstance(state, PrivateState):
         for role, squares in by_role(events_of(state.ledger), len(state.spent)).items():
             found[f"epsilon_{role}"] = epsilons(squares, privacy.delta)
     return found
@@ -54,7 +56,10 @@ def worst_epsilon(state: Any, study: Study) -> float | None:
 
 def stopped_text(cell: Cell, study: Study) -> str:
     """Where the budget ended a run, one sentence; nothing elsewhere."""
-    if not isinstance(cell.state, Guarded | Counted) or not cell.state.stopped:
+    if (
+        not isinstance(cell.state, PrivateState | PerSampleState)
+        or not cell.state.stopped
+    ):
         return ""
     privacy = study.privacy
     assert privacy is not None  # as there is an account
@@ -77,28 +82,28 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
     state = state.state if isinstance(state, Moment) else state
     if privacy is None:
         return {}
-    if isinstance(state, Counted):
+    if isinstance(state, PerSampleState):
         return _pair_table(spent_by_pairs(state, privacy.delta), clients)
-    if not isinstance(state, Guarded | GuardedFlow):
+    if not isinstance(state, PrivateState | PrivateFlow):
         return {}
     if len(clients) > SNAPSHOT_CLIENTS:  # so many pairs are not kept
         squares = torch.where(_kinds_of_receivers(state), state.spent[:, None], 0.0)
-    elif isinstance(state, Guarded):
+    elif isinstance(state, PrivateState):
         squares = by_pairs(events_of(state.ledger), len(clients))
     else:  # anybody may come to see what is made of it
         squares = state.spent[:, None].repeat(1, len(clients) + 1).fill_diagonal_(0)
     return _pair_table(epsilons(squares, privacy.delta), clients)
 
 
-def exact_epsilon(state: Counted, study: Study) -> Tensor:
+def exact_epsilon(state: PerSampleState, study: Study) -> Tensor:
     """(N,) of each client at the end, of single samples; on the way it is a bound."""
     assert study.privacy is not None  # as there is an account
     return spent_on_samples(state, study.privacy.delta)
 
 
-def _kinds_of_receivers(state: Guarded | GuardedFlow) -> Tensor:
+def _kinds_of_receivers(state: PrivateState | PrivateFlow) -> Tensor:
     """(2,) whether other clients, and a server, receive anything."""
-    if isinstance(state, GuardedFlow):
+    if isinstance(state, PrivateFlow):
         return torch.tensor([True, True])
     events = events_of(state.ledger)
     ends = [event.links[:, 1].cpu() for event in events if isinstance(event, Release)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from .... import seeds
 from ....engine.periods import run_without_waiting
 from ....privacy.accounting.calibration import Limits
-from ....privacy.mechanisms import Mechanism, privately_in_time
+from ....privacy.mechanisms import Mechanism, make_private_in_time
 from ....privacy.mechanisms.dry_run.doubles import DoubleClients, small_stage
 from ....types import Algorithm, Staggered
 from ...paces import pace_of
@@ -54,7 +54,7 @@ def answers_until(
     """How many answers with noise each client will give until the end of each round."""
     n = len(setup.federation)
     unit = Mechanism(0.5, 1.0)  # of which every release costs 1
-    counted = privately_in_time(
+    counted = make_private_in_time(
         method, unit, torch.arange(n), label=label, limits=Limits()
     )
     rounds = run_without_waiting(

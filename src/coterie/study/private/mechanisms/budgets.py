@@ -15,7 +15,7 @@ from ....checks import InputError
 from ....data.federation import client_name, places_of
 from ....privacy.accounting.accounts import epsilons
 from ....privacy.accounting.calibration import ENOUGH, Limits
-from ....privacy.accounting.subsampled import Step, counted_epsilons
+from ....privacy.accounting.subsampled import Step, epsilons_of_steps
 from ...config import Entry
 from ...setup import Setup
 
@@ -48,12 +48,12 @@ def least_of_samples(
     begun, nothing = rounds[0], [Counter[Step]()] * len(rounds[0])
     some = next((new for new in rounds[1:] if any(new)), nothing)
     after = [a + b for a, b in zip(begun, some, strict=True)]
-    first = counted_epsilons(after, delta=delta)
+    first = epsilons_of_steps(after, delta=delta)
     cheapest = torch.full_like(first, math.inf)
     for new in rounds[1:] if own else []:
         after = [a + b for a, b in zip(begun, new, strict=True)]
         releases = torch.tensor([bool(one) for one in new])
-        spent = counted_epsilons(after, delta=delta)
+        spent = epsilons_of_steps(after, delta=delta)
         spent = torch.where(releases, spent, math.inf)
         cheapest = cheapest.minimum(spent)
     return Least(first, _or_nothing(cheapest))

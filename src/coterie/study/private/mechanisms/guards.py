@@ -28,14 +28,14 @@ from ....privacy.accounting.subsampled import quick_epsilons, steps_of
 from ....privacy.mechanisms import (
     AskedSteps,
     Mechanism,
-    Planned,
+    StepPlan,
     Witness,
     costs_of,
-    counted,
-    foresee,
-    foreseen_steps,
-    privately,
-    privately_in_time,
+    count_releases,
+    make_private,
+    make_private_in_time,
+    plan_calls,
+    plan_steps,
 )
 from ....privacy.mechanisms.dry_run import verify_releases
 from ....privacy.mechanisms.noise import SYSTEM, refuse_inexact
@@ -60,7 +60,7 @@ class Guard(NamedTuple):
     sums: bool = False  # whether a server could do with sums of what it averages
     verbs: frozenset[str] = frozenset()  # by which something new leaves clients
     blank: PrivateSimulation | None = None  # the clients without their data
-    planned: Planned | None = None  # of single samples, where that was foreseen
+    planned: StepPlan | None = None  # of single samples, where that was foreseen
 
 
 Hearing = Callable[[Algorithm], Algorithm]
@@ -136,7 +136,7 @@ def _guard_clients(
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
     actives = _participants(setup)
-    foreseen = foresee(
+    foreseen = plan_calls(
         method,
         actives,
         seed=setup.seed,
@@ -151,7 +151,7 @@ def _guard_clients(
             actives,
             seed=setup.seed,
             secure=privacy.secure,
-            colluders=privacy.against,
+            colluders=privacy.assumed_colluders,
         )
     except InputError as refusal:
         raise _refusal(entry, refusal) from None
@@ -170,8 +170,8 @@ def _guard_clients(
     limits = _limits(setup, held=held)
     if costs:
         refuse_spent(setup, entry, limits, least_of_rounds(costs))
-    private = privately(
-        method if foreseen.told is None else hearing(method),
+    private = make_private(
+        method if foreseen.by_key is None else hearing(method),
         foreseen,
         mechanism,
         setup.federation.clients,
@@ -264,7 +264,8 @@ def _guard_samples(
         held_out_noise=noises.held_out,
     )
     mechanism = Mechanism(privacy.clip, noises.training, setup.seed)
-    private = counted(hearing(method), clients, planned, releases_before(setup, entry))
+    before = releases_before(setup, entry)
+    private = count_releases(hearing(method), clients, planned, before)
     return Guard(private, mechanism, [], clients, blank=tried, planned=planned)
 
 
@@ -276,7 +277,7 @@ def _plan_samples(
     *,
     silent: bool,
     held: bool = False,
-) -> tuple[Noises, Planned | None]:
+) -> tuple[Noises, StepPlan | None]:
     """The noise of single samples, and what they may release where that is limited.
 
     Or where a method that was `silent` in its first round is to stay so.
@@ -301,14 +302,14 @@ def _plan_samples(
         if float(quick_epsilons(told, privacy.delta).max()) >= privacy.epsilon:
             raise InputError(
                 "`privacy.partners` must leave something of `privacy.epsilon` "
-                f"{privacy.epsilon:g} for training, got {privacy.share:g}."
+                f"{privacy.epsilon:g} for training, got {privacy.partner_share:g}."
             )
         noises = noise_for_samples(asked.rounds, privacy.epsilon, privacy.delta, told)
     limits = _limits(setup, held=held)
     rounds_ = with_noise(asked.rounds, noises)
     rounds_[0] = [a + b for a, b in zip(rounds_[0], told, strict=True)]
     sends = asked.sends or any(told)
-    planned = Planned(rounds_, privacy.delta, limits, sends, asked.losses)
+    planned = StepPlan(rounds_, privacy.delta, limits, sends, asked.losses)
     if sends and privacy.budget is not None:
         own = limits.of_each is not None
         least = least_of_samples(planned.rounds, privacy.delta, own=own)
@@ -322,7 +323,7 @@ def steps_asked(
     """What a method will ask of single samples in every round, with a noise of 1."""
     personal = bool(setup.study.model.get("personal"))
     given = method, clients, _participants(setup)
-    return foreseen_steps(*given, seed=setup.seed, personal=personal)
+    return plan_steps(*given, seed=setup.seed, personal=personal)
 
 
 def _participants(setup: Setup) -> list[Bool[Tensor, " n"]]:
@@ -351,7 +352,7 @@ def _guard_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     )
     _refuse_inexact(setup, mechanism.sensitivity, mechanism.noise)
     clients = setup.federation.clients.cpu()
-    private = privately_in_time(
+    private = make_private_in_time(
         method, mechanism, clients, label=entry.label, limits=limits
     )
     if mechanism.noise and method.flow.messages != "none":
