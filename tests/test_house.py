@@ -271,7 +271,7 @@ LIBRARIES = {
 
 OURS = {
     "InputError": "an error that is caught as one",
-    "Wrapping": "six attributes that every wrapping oracle passes on",
+    "Wrapping": "attributes and verbs that an oracle which wraps another passes on",
     "_TableFields": "a named tuple that refuses bad fields needs a second class",
 }
 """Our own classes with an implementation that others inherit, and why."""

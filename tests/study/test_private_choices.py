@@ -218,7 +218,7 @@ def test_what_cannot_be_chosen_privately_is_refused(tmp_path, entry, privacy, me
 @pytest.mark.parametrize(
     ("privacy", "message"),
     [
-        ({"noise": 1.0, "partners": 0.5}, "is a share of `privacy.epsilon`, which is"),
+        ({"noise": 1.0, "partners": 0.5}, "is a share of `privacy.epsilon`, so it"),
         (
             {"epsilon": 1.0, "partners": 1.0},
             "`privacy.partners` must be less than 1, got 1",

@@ -343,7 +343,7 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
     method = count_releases(
         Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients, planned
     )
-    with pytest.raises(InputError, match="more in round 0 than was foreseen"):
+    with pytest.raises(InputError, match="round 0 released more than was foreseen"):
         method.init(rows(clients._simulation), beginning(clients))
 
 
@@ -356,8 +356,11 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
             "`privacy.budget.1` 0.1 would be spent in the first round of fedavg: it "
             "costs client 1 epsilon",
         ),
-        ({"noise": 1.5, "budget": {"Chur": 1.0}}, "names 'Chur', who is no client"),
-        ({"epsilon": 1e-4}, "`privacy.epsilon` is too small to be counted"),
+        (
+            {"noise": 1.5, "budget": {"Chur": 1.0}},
+            "'Chur', which is not a client",
+        ),
+        ({"epsilon": 1e-4}, "`privacy.epsilon` is too small for our accounts"),
     ],
 )
 def test_budgets_that_cannot_be_kept_are_refused_before_training(

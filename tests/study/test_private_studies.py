@@ -219,7 +219,7 @@ def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
         ({"delta": 1.0}, "`privacy.delta` must be less than 1"),
         ({"clip": 0.0}, "`privacy.clip` must be greater than 0"),
         ({"clip": math.inf}, "`privacy.clip` must be finite"),
-        ({"noise": None}, "needs `noise`, or `epsilon` .* got neither"),
+        ({"noise": None}, "must have either `noise` or `epsilon`, .* got neither"),
         ({"epsilon": 1.0}, "got both"),
         ({"noise": None, "epsilon": 0.0}, "`privacy.epsilon` must be greater than 0"),
         ({"budget": 0.0}, "`privacy.budget` must be greater than 0"),
@@ -250,7 +250,7 @@ def test_settings_that_promise_nothing_are_refused(privacy, message):
 
 def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
     releases = [torch.full((2,), 1e4, dtype=torch.float64)]
-    message = "`privacy.epsilon` 1e-06 takes a noise of .* clips, which must be at most"
+    message = "`privacy.epsilon` 1e-06 needs a noise of .* clips, but the most is"
     with pytest.raises(InputError, match=message):
         Privacy(epsilon=1e-6, delta=1e-15).mechanism(releases, 0, 1.0)
 
@@ -271,7 +271,7 @@ def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
             "decentralised_sgd",
             "`privacy.budget.3` 0.0001 would be spent in the first round of decentral",
         ),
-        ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', who is no client"),
+        ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', which is not a client"),
         ({"budget": {"client 9": 1.0}}, "fedavg", "is no client. Did you mean 'client"),
         (
             {"budget": {"2": 9.0, "client 2": 9.0}},

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..checks import InputError
-from ..types import CentralProgram, Comparison, Message, Numbers, Option, Program
+from ..types import CentralProgram, Comparison, Message, Numbers, Option
 from .traffic import Sending, Wrap, Wrapping
 
 
@@ -33,21 +33,6 @@ class PersonalOracle(Wrapping[Sending]):
         """Wraps an oracle; `home` marks the columns that do not leave."""
         super().__init__(oracle)
         self._home = home
-
-    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row i is g_i(x_i)."""
-        return self._oracle.grads(x)
-
-    def each(
-        self,
-        program: Program,
-        *rows: Tensor,
-        who: Bool[Tensor, " n"] | None = None,
-        at_home: bool = False,
-        **options: Option,
-    ) -> tuple[Tensor, ...]:
-        """Runs a client program, which stays with its client."""
-        return self._oracle.each(program, *rows, who=who, at_home=at_home, **options)
 
     @property
     def home(self) -> Bool[Tensor, " d"]:

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..types import SERVER, Comparison, Oracle, Sent
+from ..types import (
+    SERVER,
+    CentralProgram,
+    Comparison,
+    Message,
+    Option,
+    Oracle,
+    Program,
+    Sent,
+)
 from .blends import Release, as_it_is
 
 
@@ -59,7 +68,7 @@ Inner = TypeVar("Inner", bound=Oracle)
 
 
 class Wrapping(Generic[Inner]):
-    """What an oracle that wraps an oracle passes on: who takes part, and the counts."""
+    """What an oracle that wraps an oracle passes on, where it changes nothing."""
 
     def __init__(self, oracle: Inner) -> None:
         """Wraps an oracle."""
@@ -94,6 +103,44 @@ class Wrapping(Generic[Inner]):
     def sent(self) -> list[Sent]:
         """What the verbs have sent."""
         return self._oracle.sent
+
+    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+        """As of the wrapped oracle."""
+        return self._oracle.grads(x)
+
+    def each(
+        self,
+        program: Program,
+        *rows: Tensor,
+        who: Bool[Tensor, " n"] | None = None,
+        at_home: bool = False,
+        **options: Option,
+    ) -> tuple[Tensor, ...]:
+        """As of the wrapped oracle."""
+        return self._oracle.each(program, *rows, who=who, at_home=at_home, **options)
+
+    def average(
+        self,
+        shares: Tensor,
+        rows: Message,
+        groups: Int[Tensor, " n"] | None = None,
+        *,
+        count: int | None = None,
+    ) -> Tensor:
+        """As of the wrapped oracle."""
+        return self._oracle.average(shares, rows, groups, count=count)
+
+    def mix(
+        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
+    ) -> Tensor:
+        """As of the wrapped oracle."""
+        return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
+
+    def central(
+        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
+    ) -> tuple[Any, ...]:
+        """As of the wrapped oracle."""
+        return self._oracle.central(program, server, *rows, **options)
 
 
 def upwards(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:

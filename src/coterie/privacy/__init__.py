@@ -1,8 +1,8 @@
-"""What leaves a client, and what it tells: three rooms.
+"""What leaves a client, and what it reveals: three rooms.
 
-- `accounting`: what a ledger of releases tells about each client. It uses no other.
+- `accounting`: what a ledger of releases reveals of each client. It uses no other.
 - `mechanisms`: how rows leave, clipped and with noise. It appends to a ledger.
-- `attacks`: what somebody finds out from what was released. It may use both.
+- `attacks`: what an attacker finds out from releases. It may use both.
 """
 
 from . import accounting

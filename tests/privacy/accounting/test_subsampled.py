@@ -123,7 +123,7 @@ def test_gossip_is_refused_and_not_ignored() -> None:
     ledger = Ledger(2)
     links = torch.tensor([[0, 1], [1, 0]])
     ledger.append(Exchange(3, links, torch.full((2, 2), 0.5)))
-    with pytest.raises(InputError, match=r"Exchange in round 3.*projections"):
+    with pytest.raises(InputError, match=r"Exchange in round 3.*projection"):
         sampled_epsilons(ledger, delta=DELTA)
 
 
@@ -154,7 +154,10 @@ def test_what_makes_no_sense_is_refused(changed: dict, message: str) -> None:
     [
         (1e300, "`epsilon` must be at most 1e.09, got 1e.300"),
         (1e-300, "`epsilon` must be at least 1e-06, got 1e-300"),
-        (1e-5, "`epsilon` is too small to be counted by 'rdp', got 1e-05 with a delta"),
+        (
+            1e-5,
+            "`epsilon` is too small for the accountant 'rdp', got 1e-05 with a delta",
+        ),
     ],
 )
 def test_noise_of_an_epsilon_that_cannot_be_counted_is_refused(epsilon, message):
@@ -201,7 +204,7 @@ def test_quick_bounds_know_nothing_released_and_no_noise():
 
 
 def noise_of_steps(*steps, epsilon=2.0):
-    """The noise for clients with so many (rate, times) each."""
+    """The noise for clients with these (rate, times)."""
     rounds = [[Counter({(1.0, rate, False): times}) for rate, times in steps]]
     return noise_for_samples(rounds, epsilon, DELTA).training
 

@@ -35,7 +35,7 @@ REAL, DELTA = torch.float64, 1e-5
 
 
 def test_without_delta_the_bound_of_one_run_is_that_of_a_binomial_law() -> None:
-    """At the bound, so many right guesses have exactly the chance 1 - confidence."""
+    """At the bound, 80 right guesses have exactly the chance 1 - confidence."""
     epsilon = epsilon_of_one_run(80, 100, 100)
     accuracy = 1 / (1 + math.exp(-epsilon))
     assert binom.sf(79, 100, accuracy) == pytest.approx(0.05, rel=1e-6)
@@ -201,7 +201,7 @@ def replace_size(clients: PrivateSimulation, like: Simulation) -> PrivateSimulat
 
 
 def by_heart(noise: float) -> Audit:
-    """Of a client whose samples are hardly alike, so that each has a direction."""
+    """The audit of a client with very different samples, each with a direction."""
     rng = torch.Generator().manual_seed(0)
     features = torch.randn(90, 200, generator=rng)
     role = torch.tensor([0] * 88 + [1, 2])
@@ -355,5 +355,5 @@ def test_a_small_network_gives_its_sample_away_and_noise_hides_it() -> None:
 
 
 def test_a_layer_without_slope_is_refused() -> None:
-    with pytest.raises(InputError, match="without slope"):
+    with pytest.raises(InputError, match="slope that is not 0"):
         inputs_of_layer(torch.zeros(2, 3), torch.zeros(2))

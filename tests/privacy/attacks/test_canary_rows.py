@@ -21,11 +21,11 @@ from coterie.privacy.mechanisms import Mechanism
 
 REAL = torch.float64
 MU = 0.268
-"""Of epsilon 1 and delta 1e-5."""
+"""Epsilon is 1 at a delta of 1e-5."""
 
 
 def sound(seed: int = 0, mu: float = MU) -> Mechanism:
-    """Of two releases, with this mu together."""
+    """A mechanism whose two releases have this mu together."""
     return Mechanism(0.3, 2 * 0.3 * math.sqrt(2) / mu, seed)
 
 
@@ -51,7 +51,7 @@ def unclipped(monkeypatch) -> None:
 
 
 def test_limits_of_rates_are_those_of_clopper_and_pearson():
-    """At its limit, a rate has so many calls with the chance of one tail."""
+    """At the limit of a rate, these calls have the chance of one tail."""
     found = mu_of_rates(70, 100, 20, 100, confidence=0.9)
 
     def root(law, low=0.0, high=1.0):
@@ -127,7 +127,7 @@ def star(n: int) -> torch.Tensor:
 
 
 def gossiped(w, gammas: tuple[float, ...], clip: float, noise: float) -> list:
-    """One input of everybody, and so many exchanges."""
+    """One input from everybody, and an exchange for each gamma."""
     n = len(w)
     links = (w * (1 - torch.eye(n)) > 0).nonzero().flip(1)
     sent = [Exchange(1, links, w, gamma) for gamma in gammas]

@@ -1,9 +1,9 @@
-"""What a client may learn of another one where inputs depend on what was received.
+"""What a client may learn of another one if inputs depend on received rows.
 
 Stars of 21 clients train `decentralised_sgd` privately for two rounds. Leaf v attacks
-leaf u. The middle w has a step so large that its clipped step is a sign of its model,
-which holds the row of u: so the second message of w tells of u in a second way, which
-the account of fixed inputs does not see.
+leaf u. The middle w takes such a large step that the clipped step shows the sign of its
+model, which holds the row of u. So the second message of w reveals u in a second way,
+which the account of fixed inputs does not see.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def one_number() -> nn.Module:
 
 
 def federation_of(stars: int):
-    """Of every second star leaf u is at 9, of the others at -9; all else is at 0."""
+    """Leaf u is at 9 in every second star, and at -9 in the others; the rest is 0."""
     position = torch.arange(stars * NODES)
     side = torch.where(position // NODES % 2 == 0, 9.0, -9.0)
     targets = torch.where(position % NODES == U, side, 0.0).to(REAL)
@@ -50,7 +50,7 @@ def federation_of(stars: int):
 
 
 def star_weights(stars: int):
-    """Metropolis weights of so many stars, whose last leaves are a line.
+    """Metropolis weights of stars whose last leaves form a line.
 
     In two rounds nothing comes from one star to the middle of another.
     """

@@ -18,7 +18,11 @@ from coterie.privacy.mechanisms.per_sample.layers import (
     keeps_samples_apart,
     product,
 )
-from coterie.privacy.mechanisms.per_sample.tapes import StackedTape, VectorisedTape
+from coterie.privacy.mechanisms.per_sample.tapes import (
+    StackedRecorder,
+    Tape,
+    VectorisedRecorder,
+)
 from support.plain_clients import simulated
 
 REAL = torch.float64
@@ -198,16 +202,16 @@ def test_rows_may_share_their_samples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name][2]])
-@pytest.mark.parametrize("tape", [VectorisedTape, StackedTape])
-def test_both_tapes_give_the_same(name: str, tape: type, monkeypatch) -> None:
+@pytest.mark.parametrize("recorder", [VectorisedRecorder, StackedRecorder])
+def test_both_tapes_give_the_same(name: str, recorder: type, monkeypatch) -> None:
     """Rows with padding in the midst, rows of nothing else, and a row alone."""
     module, kernel, clipped, points, batch = problem(name, 0.4)
     batch = Batch(batch.index, batch.weight.clone())
     batch.weight[0] = 0
-    program = tape(kernel)
+    program = Tape(kernel, recorder)
     monkeypatch.setattr(clipped, "_program", lambda _: program)
     wanted = by_loop(module, kernel, 0.4, points, batch)
-    if tape is VectorisedTape or program.is_linear:
+    if recorder is VectorisedRecorder or program.recorder.is_linear:
         torch.testing.assert_close(clipped.grad(points, batch), wanted, **EXACT)
     for row in (slice(0, 1), slice(1, 2)):
         found = clipped.grad(points[row], batch[row])
@@ -215,16 +219,16 @@ def test_both_tapes_give_the_same(name: str, tape: type, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "many"), [("mlp", StackedTape), ("cnn", VectorisedTape)]
+    ("name", "many"), [("mlp", StackedRecorder), ("cnn", VectorisedRecorder)]
 )
 def test_convolutions_of_many_clients_are_vectorised(name: str, many: type) -> None:
     *_, clipped, points, _ = problem(name, 0.4)
-    assert isinstance(clipped._program(points), many)
-    assert isinstance(clipped._program(points[:1]), StackedTape)
+    assert isinstance(clipped._program(points).recorder, many)
+    assert isinstance(clipped._program(points[:1]).recorder, StackedRecorder)
 
 
 def kernel_of(module: nn.Module, shape=(4,)) -> Kernel:
-    """Of forty samples, one of which is loud."""
+    """A kernel of forty samples; one of them is loud."""
     features = torch.randn(40, *shape, generator=torch.Generator().manual_seed(0))
     features[0] *= 100
     targets = torch.arange(40) % 3

@@ -96,7 +96,7 @@ def test_spag_is_refused_however_many_clients_and_rounds_there_are(n):
     holders, everybody = torch.arange(n) == 0, torch.ones(n, dtype=torch.bool)
     algorithm = spag(torch.ones(n), holders, newton=1, inner=1)
     for rounds in range(1, 9):
-        with pytest.raises(InputError, match=r"spag cannot .* and are no models"):
+        with pytest.raises(InputError, match=r"spag cannot .* and that nothing bounds"):
             plan_calls(algorithm, [everybody] * rounds, seed=rounds, label="spag")
 
 

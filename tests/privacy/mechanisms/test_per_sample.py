@@ -58,7 +58,7 @@ def test_without_noise_and_bound_any_method_is_what_it_is(classification, name) 
 
 
 def assert_noise(federation, ask, scale) -> None:
-    """Of answers: s C times the scale of each row, and rows do not vary together."""
+    """Answers have s C times the scale of noise, and rows do not vary together."""
     clients, quiet = (private(federation, batch_size=6, noise=s) for s in (NOISE, 0.0))
     x = rows(clients._simulation)
     drawn = [ask(clients.at(t), x) - ask(quiet.at(t), x) for t in range(40)]

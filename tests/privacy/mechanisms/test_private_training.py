@@ -30,7 +30,9 @@ from coterie.privacy.mechanisms import (
     plan_calls,
 )
 from coterie.privacy.mechanisms.dry_run.nearest import OWN, RESULT
-from coterie.privacy.mechanisms.noise import SEEDED, SecretNoise, normals
+from coterie.privacy.mechanisms.noise import SEEDED, normals, source_of
+from coterie.privacy.mechanisms.oracle import PrivateOracle
+from coterie.privacy.mechanisms.watching import WatchedOracle
 from coterie.records import pack, unpack
 from coterie.types import SERVER, Algorithm, Rows
 from support.plain_clients import share_of
@@ -70,7 +72,7 @@ def test_noise_has_the_promised_scale_and_rows_are_clipped_around_what_is_known(
 
 def test_named_noise_repeats_and_that_of_the_system_does_not():
     names, x = torch.arange(3), torch.zeros(3, 5, dtype=torch.float64)
-    named, other = Mechanism(1.0, 1.0), Mechanism(1.0, 1.0, source=SecretNoise())
+    named, other = Mechanism(1.0, 1.0), Mechanism(1.0, 1.0, source=source_of("system"))
     first, again = (named.release(x, 0.0, 7, names) for _ in range(2))
     assert torch.equal(first, again)
     one, two = (other.release(x, 0.0, 7, names) for _ in range(2))
@@ -79,7 +81,7 @@ def test_named_noise_repeats_and_that_of_the_system_does_not():
 
 def test_secret_noise_is_as_large_as_it_is_charged():
     # Half of it, or twice, would be a hundred standard errors away.
-    mechanism = Mechanism(2.0, 0.7, source=SecretNoise())
+    mechanism = Mechanism(2.0, 0.7, source=source_of("system"))
     x = torch.randn(4, 60_000, generator=torch.Generator().manual_seed(1)).double()
     ref = x + torch.ones(4, 1)
     z = mechanism.release(x, ref, 0, torch.arange(4))
@@ -90,7 +92,7 @@ def test_secret_noise_is_as_large_as_it_is_charged():
     assert mechanism.drawn_noise == 0.7 * (1 + 2.0**-10)
 
 
-@pytest.mark.parametrize("source", [SEEDED, SecretNoise()])
+@pytest.mark.parametrize("source", [SEEDED, source_of("system")])
 @pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_row_that_overflows_leaves_as_what_is_known_of_it(source, odd, dtype):
@@ -105,7 +107,7 @@ def test_a_row_that_overflows_leaves_as_what_is_known_of_it(source, odd, dtype):
 
 
 def test_rows_with_secret_noise_are_known_rows_and_steps_of_a_grid():
-    mechanism = Mechanism(2.0, 0.7, source=SecretNoise())
+    mechanism = Mechanism(2.0, 0.7, source=source_of("system"))
     rng = torch.Generator().manual_seed(1)
     x, ref = torch.randn(2, 3, 50, generator=rng, dtype=torch.float64)
     z = mechanism.release(x, ref, 0, torch.arange(3))
@@ -137,8 +139,13 @@ def test_new_data_of_a_client_move_its_first_release_by_its_sensitivity_at_most(
     assert max(moved) > 0.001
 
 
+@pytest.mark.parametrize("oracle", [PrivateOracle, WatchedOracle])
+def test_no_verb_between_clients_is_passed_on_as_it_is(oracle):
+    assert {"average", "mix", "central", "blended", "compare"} <= vars(oracle).keys()
+
+
 def run_watched(algorithm, mechanism, federation, sent) -> None:
-    """One round, of which client 1's released rows are kept."""
+    """Runs one round; `sent` gets the released rows of client 1."""
     simulation = simulated(federation, Setting(batch_size=0))
     original = Mechanism.release
 
@@ -327,7 +334,7 @@ def test_a_call_that_was_not_foreseen_is_refused():
     foreseen = seen(algorithm)
     oracle = simulated(small(), Setting()).at(1)
     private = private_oracle(oracle, NOISY, foreseen, one_start())
-    with pytest.raises(InputError, match="`mix` in round 1 that was not foreseen"):
+    with pytest.raises(InputError, match="`mix` in round 1 was not foreseen"):
         private.mix(torch.eye(CLIENTS), one_start())
 
 

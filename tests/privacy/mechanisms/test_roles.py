@@ -89,7 +89,7 @@ def test_a_server_pays_pairs_by_the_own_share():
 
 def test_a_sum_without_shares_is_refused():
     event = sum_of([1.0, 1.0])._replace(shares=None)
-    with pytest.raises(InputError, match="must have the shares of its senders"):
+    with pytest.raises(InputError, match="must have `shares`, got None"):
         totals([event], 2)
 
 
@@ -163,7 +163,7 @@ def test_colluders_are_for_secure_sums_and_at_least_one():
         ).assumed_colluders
         == 3
     )
-    with pytest.raises(InputError, match=r"for `privacy.aggregation` secure"):
+    with pytest.raises(InputError, match=r"needs `privacy.aggregation` secure"):
         Privacy(noise=1.0, colluders=2)
     with pytest.raises(InputError, match="must be at least 1, got 0"):
         Privacy(noise=1.0, aggregation="secure", colluders=0)

@@ -18,7 +18,7 @@ from coterie import seeds
 from coterie.checks import InputError
 from coterie.privacy.mechanisms.noise import (
     SEEDED,
-    SecretNoise,
+    NoiseSource,
     SecretStream,
     secret,
     source_of,
@@ -102,7 +102,7 @@ def test_a_forked_process_and_a_worn_key_get_a_new_key(monkeypatch, what):
 
 def test_a_stream_is_never_copied_written_or_shown(monkeypatch):
     monkeypatch.setattr(os, "urandom", lambda size: bytes(range(size)))
-    source = SecretNoise()
+    source = NoiseSource(SecretStream())
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never copied or written"):
             copied(source._stream)

@@ -112,7 +112,7 @@ def test_distances_are_right_on_average_whatever_the_noise(digits):
 
 
 def test_errors_are_right_where_clients_have_very_different_noise(digits):
-    """Of pairs with a client of few samples, and of those without."""
+    """For pairs with a client of few samples, and for pairs without one."""
     part = digits.train
     few = part._replace(size=torch.cat([part.size[:3], torch.tensor([6])]))
     uneven = replace(digits, train=few)

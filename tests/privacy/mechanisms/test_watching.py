@@ -1,4 +1,4 @@
-"""Methods that would tell data without noise: each is noised, or refused by name."""
+"""Methods that would reveal data: each gets noise, or is refused."""
 
 from __future__ import annotations
 
@@ -345,11 +345,11 @@ def by_a_type_of_a_program(oracle, state, g):
     [
         (by_a_shape_of_a_program, "results of `wide` must have the shapes and types"),
         (by_a_type_of_a_program, "results of `double` must have the shapes and types"),
-        (own_rows, "in round 1: by `average` the method sends rows that are made of"),
+        (own_rows, "in round 1: the method sends rows by `average` that are made of"),
         (own_shares, "in round 1: the weights of `average`, which others see"),
         (branching, "in round 1 the method cannot be .* it reads numbers"),
-        (caught, "in round 1: by `average` the method sends rows"),
-        (remembered, "in round 2: by `average` the method sends rows"),
+        (caught, "in round 1: the method sends rows by `average`"),
+        (remembered, "in round 2: the method sends rows by `average`"),
     ],
 )
 def test_training_stops_before_data_leave_that_were_not_foreseen(leak, message):
@@ -360,12 +360,12 @@ def test_training_stops_before_data_leave_that_were_not_foreseen(leak, message):
 @pytest.mark.parametrize("leak", [late_number, by_a_caught_refusal])
 def test_numbers_that_come_late_stop_the_training(leak):
     """Losses might be released for them, which is planned for sixteen rounds only."""
-    with pytest.raises(InputError, match="met a call of `average` in round 21"):
+    with pytest.raises(InputError, match="`average` in round 21 was not foreseen"):
         trained(method(leak), method(leak), ROUNDS)
 
 
 def test_a_large_released_value_is_no_way_out():
-    """A branch by what was released, which was not taken without data."""
+    """A branch that depends on a release, and that the dry run did not take."""
 
     def leak(oracle, state, g):
         mean = oracle.average(ones(g), torch.ones_like(g))
@@ -376,7 +376,7 @@ def test_a_large_released_value_is_no_way_out():
         for _ in range(2):
             oracle.average(ones(g), torch.ones_like(g))
 
-    with pytest.raises(InputError, match="in round 1: by `average` the method sends"):
+    with pytest.raises(InputError, match="in round 1: the method sends rows by"):
         trained(method(leak), method(planned), 1)
 
 

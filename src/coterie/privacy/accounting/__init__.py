@@ -1,4 +1,4 @@
-"""Says what a ledger of releases tells about each client: exact numbers and bounds.
+"""What a ledger of releases reveals of each client: exact numbers and bounds.
 
 Everything here is a pure function of a ledger. Nothing here trains, draws noise or
 touches data. Other rooms may use what is listed, and the modules `accounts` (squares of

@@ -1,18 +1,18 @@
-"""What a ledger tells of each client: to all others together, and to each of them.
+"""What a ledger reveals of each client: to all others together, and to each of them.
 
-Gaussian releases of the same data add in squares (`gaussian`). A row
-that is sent over several links with the same noise is one release; where every link has
-a row of its own (`Release.apart`), each is one. `totals` is the guarantee: it holds
-against all others and the server together, whatever they know of each other.
+Gaussian releases of the same data add in squares (`gaussian`). A row that goes over
+several links with the same noise is one release. Where every link has a row of its own
+(`Release.apart`), each counts. `totals` is the guarantee: it holds against the server
+and all other clients together, whatever they tell each other.
 
-Of a secure sum, sum_k p_k (x_k + noise_k), nobody sees more than the sum. But who took
-part knows its own noise and takes it off. In the eyes of the server and c others, A,
+Nobody sees more of a secure sum, sum_k p_k (x_k + noise_k), than the sum. But a client
+in the sum knows its own noise and subtracts it. To the server and c others, A,
 
     mu_i^2 = (p_i D)^2 / (s^2 sum_{k not in A} p_k^2)
 
-where D is the sensitivity of a row and s the noise that each adds. So there is a number
-for each role: the server (c = 0), one participant (c = 1), c colluders, and all others,
-against whom only the client's own noise is left.
+where D is the sensitivity of a row and s the noise that each client adds. So each role
+has its own number: the server (c = 0), one participant (c = 1), c colluders, and all
+others, against whom only the client's own noise is left.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from .joint import joint_losses
 from .ledger import Event, Exchange, Input, Ledger, Meetings, Release, refuse_sizes
 
 _INPUTS = 1000
-"""Inputs of all clients and rounds, up to which pairs have exact accounts: the matrices
-of every observer have so many columns."""
+"""Up to this number of inputs, over all clients and rounds, pairs get exact accounts.
+The matrices of every observer have this number of columns."""
 
 
 def _mu_squared(event: Release | Input) -> float:
@@ -43,33 +43,33 @@ def _mu_squared(event: Release | Input) -> float:
     if not event.noise:
         return math.inf if event.sensitivity else 0.0
     mu = event.sensitivity / event.noise
-    return mu * mu  # infinite where it is too large, of which `mu**2` is an error
+    return mu * mu  # `mu**2` raises an error where this is infinite
 
 
 def _refuse_sampled(event: Release) -> None:
     if event.rate != 1.0:
         raise InputError(
-            "a release of sampled units needs the accountants of "
+            "a release with a sampling rate below 1 needs the accountants of "
             f"`coterie.privacy.accounting.subsampled`, got the rate {event.rate:g}."
         )
 
 
 def _refuse_unknown(event: Event) -> None:
     if not isinstance(event, Release | Input | Exchange | Meetings):
-        raise InputError(f"there is no account of {type(event).__name__} here.")
+        raise InputError(f"these accounts do not know {type(event).__name__} events.")
 
 
 def totals(
     events: Iterable[Event], clients: int, *, colluders: int | None = None
 ) -> Float64[Tensor, " n"]:
-    """mu^2 of each client in the eyes of the server and the other clients together.
+    """mu^2 of each client towards the server and the other clients together.
 
     Args:
         events: in any order.
         clients: how many there are.
-        colluders: how many of the others share with the server what they know of
-            secure sums, those with the largest shares in each; None: all of them. Of
-            all else that was sent, everybody is counted as seeing everything.
+        colluders: how many of the others tell the server what they know of secure sums;
+            None: all of them. We take those with the largest shares in each sum.
+            Everything else counts as seen by everybody.
     """
     spent = torch.zeros(clients, dtype=torch.float64)
     for event in events:
@@ -92,8 +92,8 @@ def _costs_of_senders(event: Release, senders: Tensor, colluders: int | None) ->
         return one
     if event.shares is None:
         raise InputError(
-            f"the sum of `{event.verb}` in round {event.round} must have the shares of "
-            "its senders, got None."
+            f"the sum of `{event.verb}` in round {event.round} must have `shares`, got "
+            "None."
         )
     part = remaining(event.shares, colluders)
     return torch.where(part > 0, one * part, 0.0)
@@ -102,10 +102,10 @@ def _costs_of_senders(event: Release, senders: Tensor, colluders: int | None) ->
 def remaining(
     shares: Num[Tensor, " l"], colluders: int | None = 0
 ) -> Float64[Tensor, " l"]:
-    """mu^2 of each sender in a sum, in units of that of its own row with its own noise.
+    """mu^2 of each sender in a sum, in units of mu^2 of its row with its noise alone.
 
-    `p_i^2 / sum_{k not in A} p_k^2`, where A are the others with the largest shares, so
-    many; None: all others, who know all noise but that of i.
+    `p_i^2 / sum_{k not in A} p_k^2`, where A are the `colluders` others with the
+    largest shares. None: A are all others, who know all noise except that of i.
 
     >>> remaining(torch.ones(4).double(), 1).tolist()
     [0.3333333333333333, 0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
@@ -122,13 +122,13 @@ def remaining(
 
 
 def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
-    """The events, where everybody in a sum pays as much as who pays most.
+    """The events, where everybody in a sum pays as much as the client that pays most.
 
-    So plans count: who is left when others refuse may then have a larger share.
+    Plans count like this, because shares grow when other clients refuse.
 
     Args:
         events: in any order.
-        colluders: who share with the server what they know of sums.
+        colluders: how many clients tell the server what they know of sums.
     """
 
     def one(event: Event) -> Event:
@@ -142,11 +142,11 @@ def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
 
 
 ROLES = ("server", "participant", "others")
-"""Who sees secure sums: the server alone, with one participant, with all others."""
+"""The observers of secure sums: the server alone, with one participant, with all."""
 
 
 def by_role(events: Sequence[Event], clients: int) -> dict[str, Float64[Tensor, " n"]]:
-    """mu^2 of each client in the eyes of each of `ROLES`."""
+    """mu^2 of each client towards each of `ROLES`."""
     known = dict(zip(ROLES, (0, 1, None), strict=True))
     return {
         role: totals(events, clients, colluders=count) for role, count in known.items()
@@ -156,12 +156,12 @@ def by_role(events: Sequence[Event], clients: int) -> dict[str, Float64[Tensor, 
 def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
     """mu^2 of client u for client v, entry (u, v); the last column is for a server.
 
-    Of a server, what u sent to it. Of a client v, a bound on all that v learns of u
-    over all rounds, also from others: who received something of u makes its next rows
-    of it. So it is what u told everybody, and all else that u told anybody, if any
-    chain of links joins u and v (docs/privacy_gossip.md). Of inputs that are gossiped
-    and were made before anybody sent anything, it is `joint_losses`. Answers of a
-    server are not counted here: they tell nobody more than `totals`.
+    For a server, we count what u sent to it. For a client v, we bound all that v learns
+    of u over all rounds, also through others, whose rows depend on what they received.
+    So we count what u told everybody. If any chain of links joins u and v, we also
+    count all that u told anybody (docs/privacy_gossip.md). Inputs that are gossiped and
+    were made before anybody sent anything cost `joint_losses`. Answers of a server are
+    not counted here: they tell nobody more than `totals`.
 
     Args:
         events: in their order.
@@ -251,5 +251,5 @@ def _reachable(events: Sequence[Event], clients: int) -> Bool[Tensor, "n n"]:
 
 
 def epsilons(squares: Tensor, delta: float) -> Tensor:
-    """The least epsilon of each mu^2, for this delta."""
+    """The smallest epsilon of each mu^2, for this delta."""
     return epsilons_of(squares.double().sqrt(), delta)

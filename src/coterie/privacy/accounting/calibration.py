@@ -1,6 +1,6 @@
-"""How much noise keeps an epsilon, and who may go on within a budget.
+"""How much noise keeps an epsilon, and which clients may go on within a budget.
 
-Both follow from what all rounds will release, which is known before training.
+Both follow from what all rounds will release, which we know before training.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .subsampled import (
 )
 
 ENOUGH = 1 + 1e-9
-"""Times a budget: one that was planned to be used up is not exceeded by rounding."""
+"""Factor on a budget, so that rounding does not exceed one that we plan to use up."""
 
 
 class Limits(NamedTuple):
-    """How much may be released: mu^2, or epsilon of samples, of all and of each."""
+    """How much may be released: mu^2, or epsilon for the unit sample."""
 
-    of_all: float = math.inf  # nobody goes on where one client would exceed it
-    of_each: Float64[Tensor, " n"] | None = None  # a client goes on without it
+    of_all: float = math.inf  # training ends before a client exceeds it
+    of_each: Float64[Tensor, " n"] | None = None  # one client drops out before its own
 
     def refusing(
         self, after: Float64[Tensor, " n"], counted: Bool[Tensor, " n"] | None = None
     ) -> Bool[Tensor, " n"]:
-        """Who takes no part in a round after which so much would be spent.
+        """(N,) which clients refuse a round that would raise spending to `after`.
 
         Args:
-            after: by each client, whoever refuses.
-            counted: of whom one is enough that nobody goes on; None: of all.
+            after: what each client would have spent, whoever refuses.
+            counted: the clients that can end training for all; None: all of them.
         """
         some = after if counted is None else after[counted]
         if bool((some > self.of_all * ENOUGH).any()):
@@ -54,7 +54,7 @@ class Limits(NamedTuple):
 
 
 def noise_for_clients(costs: Sequence[Tensor], mu: float, clip: float) -> float:
-    """The least noise with which nobody spends more than mu in all rounds together."""
+    """The smallest noise with which nobody spends more than mu in all rounds."""
     most = float(torch.stack(list(costs)).sum(0).max())
     if not math.isfinite(clip):
         raise InputError(f"`clip` must be finite where there is noise, got {clip:g}.")
@@ -62,16 +62,16 @@ def noise_for_clients(costs: Sequence[Tensor], mu: float, clip: float) -> float:
 
 
 class Noises(NamedTuple):
-    """Noise in units of what it hides, by whose samples."""
+    """Noise in units of what it hides, for each part of the samples."""
 
     training: float
-    held_out: float  # of losses of validation samples
+    held_out: float  # for losses of validation samples
 
 
 def with_noise(
     rounds: Sequence[Sequence[Counter[Step]]], noises: Noises
 ) -> list[list[Counter[Step]]]:
-    """The steps, which are those of a noise of 1, with another."""
+    """The steps with these noises, made from steps with a noise of 1."""
     return [[_scale_noise(steps, noises) for steps in each] for each in rounds]
 
 
@@ -81,16 +81,16 @@ def noise_for_samples(
     delta: float,
     before: Sequence[Counter[Step]] | None = None,
 ) -> Noises:
-    """The noise with which nobody spends more than epsilon in all rounds together.
+    """The noise with which nobody spends more than epsilon in all rounds.
 
-    It is the least to one part in a thousand by the exact account ("pld"). Training and
-    validation samples have accounts of their own.
+    It is the smallest to one part in a thousand by the exact account ("pld"). Training
+    and validation samples have accounts of their own.
 
     Args:
-        rounds: of each client, with a noise of 1.
-        epsilon: that nobody may exceed.
-        delta: of all.
-        before: of each client, what was released already, with noise as it was.
+        rounds: the steps of each client, with a noise of 1.
+        epsilon: the limit for every client.
+        delta: of all accounts.
+        before: what each client released already, with the noise that it had.
     """
     accounts = [sum(steps, Counter[Step]()) for steps in zip(*rounds, strict=True)]
     first = before or [Counter[Step]()] * len(accounts)
@@ -109,7 +109,7 @@ def _least_noise(
     *,
     held_out: bool,
 ) -> float:
-    """For the steps of a part; 0 where there are none."""
+    """The noise for the steps of one part of the samples; 0 if there are none."""
 
     def part(account: Counter[Step]) -> tuple[tuple[Step, int], ...]:
         return tuple(sorted(each for each in account.items() if each[0][2] == held_out))
@@ -134,7 +134,7 @@ def _least_noise(
 
     if quick(NOISES[1]) > epsilon:
         raise InputError(
-            f"`privacy.epsilon` is too small to be counted for the unit sample, got "
+            "`privacy.epsilon` is too small for our accounts of the unit sample, got "
             f"{epsilon:g} with a delta of {delta:g}."
         )
     return noise_within(
@@ -143,7 +143,7 @@ def _least_noise(
 
 
 def _uncovered(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
-    """Those of the accounts that no other one covers."""
+    """The accounts that no other one covers."""
     found: list[Counter[Step]] = []
     for one in sorted(accounts, key=lambda steps: -steps.total()):
         if not any(covers(other, one) for other in found):

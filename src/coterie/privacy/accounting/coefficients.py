@@ -1,9 +1,9 @@
-"""What every message of a linear protocol is made of: a row of coefficients.
+"""Every message of a linear protocol as a row of coefficients.
 
-Inputs are numbered in the order of the ledger, one column for each client of each
-`Input`. Rows hold coefficients of inputs in units of their noise: column c of the row
-of a client is s_c times the share of input c in it. Messages are then rows times a
-vector of unit Gaussian noise, shifted by what is secret.
+Inputs are numbered in the order of the ledger: each `Input` has one column for each of
+its clients. Rows hold coefficients of inputs in units of their noise: column c in the
+row of a client is s_c times the share of input c. A message is then such a row times a
+vector of unit Gaussian noise, shifted by the secrets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
 
 
 class Columns(NamedTuple):
-    """Inputs of a ledger: whose they are, and mu of each were it sent as it is."""
+    """Inputs of a ledger: who owns each, and the mu of sending it unmixed."""
 
     client: Int[Tensor, " c"]
     mu: Float64[Tensor, " c"]
@@ -29,7 +29,7 @@ class Columns(NamedTuple):
 
 
 class SentRows(NamedTuple):
-    """Rows that went over links, at one moment."""
+    """Rows that went over links at the same time."""
 
     links: Int[Tensor, "l 2"]  # from whom, to whom
     rows: Float64[Tensor, "n c"]  # of all clients; row links[j, 0] is message j
@@ -37,7 +37,7 @@ class SentRows(NamedTuple):
 
 
 def columns_of(ledger: Ledger) -> Columns:
-    """The inputs of a ledger, of which none may be without noise."""
+    """The inputs of a ledger; refuses an input without noise."""
     client, mu, noise = [], [], []
     for event in ledger:
         if isinstance(event, Input):
@@ -47,7 +47,9 @@ def columns_of(ledger: Ledger) -> Columns:
             mu += [mu_from(event.sensitivity, event.noise)] * len(who)
             noise += [event.noise] * len(who)
     if not client:
-        raise InputError("the ledger has no `Input`: nothing noisy was exchanged.")
+        raise InputError(
+            "the ledger must have an `Input`, because we account for its noise."
+        )
     return Columns(
         torch.cat(client),
         torch.tensor(mu, dtype=torch.float64),
@@ -56,7 +58,7 @@ def columns_of(ledger: Ledger) -> Columns:
 
 
 def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
-    """From whom to whom rows went; refuses what sends no linear combinations."""
+    """From whom to whom rows went; refuses events of other than linear protocols."""
     if isinstance(event, Exchange):
         links = event.links
     elif isinstance(event, Meetings):
@@ -64,8 +66,8 @@ def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
     else:
         verb = f" of `{event.verb}`" if isinstance(event, Release) else ""
         raise InputError(
-            "accounts of linear protocols hold inputs, exchanges and meetings, but the "
-            f"ledger has a {type(event).__name__}{verb} in round {event.round}."
+            "a ledger of a linear protocol must hold inputs, exchanges and meetings "
+            f"only, got a {type(event).__name__}{verb} in round {event.round}."
         )
     wrong = ((links < 0) | (links >= clients)).any(1)
     if wrong.any():
@@ -78,13 +80,13 @@ def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
 
 
 def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
-    """What was sent, moment after moment.
+    """The rows that were sent, one moment after the other.
 
-    The rows are those of the protocol itself, which go on to change: copy what is kept.
+    The protocol goes on to change these tensors: copy what you keep.
 
     Raises:
-        InputError: if an event is no input and no exchange of linear combinations, or
-            an exchange mixes rows that its links did not carry.
+        InputError: if the protocol is not linear, or an exchange mixes rows that its
+            links did not carry.
     """
     columns, newest = columns_of(ledger), slice(0, 0)
     x = torch.zeros(ledger.clients, len(columns.client), dtype=torch.float64)
@@ -104,8 +106,8 @@ def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
             _refuse_exchange(event, ledger.clients, first=event.round != last)
             if z is not x:
                 raise InputError(
-                    f"the Exchange of round {event.round} follows Meetings with second "
-                    "rows, of which it does not say what becomes of them."
+                    f"an Exchange cannot follow Meetings with second rows, got one in "
+                    f"round {event.round}: it does not say what happens to these rows."
                 )
             yield SentRows(links, x, newest)
             mixed = event.weights.double() @ x
@@ -123,7 +125,7 @@ def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
 
 
 def _move(x: Tensor, z: Tensor, event: Meetings) -> None:
-    """Both ends flow a part of the way between their two rows."""
+    """Moves the two rows of both ends a part of the way towards each other."""
     here = event.pairs.flatten()
     way = event.moved.reshape(-1, 1) * (z[here] - x[here])
     x[here] += way
@@ -150,7 +152,7 @@ def _refuse_input(event: Input, clients: int) -> None:
     if not event.noise > 0:
         raise InputError(
             f"`noise` of the Input in round {event.round} must be greater than 0, got "
-            f"{event.noise}: without noise there is nothing to account for."
+            f"{event.noise}."
         )
 
 
@@ -158,7 +160,7 @@ def _refuse_exchange(event: Exchange, clients: int, *, first: bool) -> None:
     if event.gamma != 1 and first:
         raise InputError(
             f"the first Exchange of round {event.round} must have gamma = 1, got "
-            f"{event.gamma}: there are no rows before it to go on from."
+            f"{event.gamma}: Chebyshev's recursion needs rows from before it."
         )
     entries = event.weights.to_sparse().coalesce()
     reader, sender = entries.indices()[:, entries.values() != 0]
@@ -168,13 +170,13 @@ def _refuse_exchange(event: Exchange, clients: int, *, first: bool) -> None:
     if missing.any():
         pair = [int(sender[used][missing][0]), int(reader[used][missing][0])]
         raise InputError(
-            f"an Exchange of round {event.round} mixes the row of client {pair[0]} "
-            f"into that of client {pair[1]}, but its links do not carry it."
+            f"the links of the Exchange in round {event.round} must carry the row of "
+            f"client {pair[0]} to client {pair[1]}, because `weights` mix it in."
         )
 
 
 def _refuse_meetings(event: Meetings) -> None:
     if len(event.pairs.unique()) != event.pairs.numel():
         raise InputError(
-            f"pairs of Meetings of round {event.round} must not touch each other."
+            f"pairs of Meetings in round {event.round} must not share a client."
         )

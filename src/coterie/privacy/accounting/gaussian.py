@@ -1,15 +1,15 @@
 """Gaussian releases: what noise of a given size promises.
 
-A release that moves by at most D in L2 when the unit of privacy changes, with noise of
-standard deviation s in every coordinate, is mu-Gaussian private with `mu = D / s`:
+A release moves by at most D in L2 when the unit of privacy changes, and has noise with
+standard deviation s in every coordinate. It is mu-Gaussian private with `mu = D / s`:
 nobody tells both cases apart better than N(0, 1) from N(mu, 1). Releases add in
 squares, `mu^2 = sum mu_j^2`, also where later ones depend on earlier ones.
 
     delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)       exact
     D_alpha = alpha mu^2 / 2,  epsilon = c + 2 sqrt(c ln(1/delta)), c = mu^2/2  by Renyi
 
-The first is exact and what should be reported; the second is the thesis's conversion
-at its best order `alpha = 1 + sqrt(ln(1/delta) / c)`, and never below the first.
+Report the first, which is exact. The second is the thesis's conversion at its best
+order `alpha = 1 + sqrt(ln(1/delta) / c)`, and never below the first.
 
 References:
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84(1), 2022,
@@ -33,26 +33,25 @@ from ... import checks
 from ...checks import InputError
 
 _HALVINGS = 1200
-"""Steps of a bisection, at most: from 1 to the least double there are 1074, and then
-53 bits; usual answers take about 60."""
+"""The most steps of a bisection: 1074 from 1 to the smallest double, and then 53 bits.
+Usual answers take about 60."""
 
 _LARGEST = 1e100
-"""An epsilon beyond which the curve is no number."""
+"""The largest epsilon at which the curve is a number."""
 
 EPSILONS, NOISES, CLIPS = (1e-6, 1e9), (1e-6, 1e9), (1e-9, 1e9)
-"""Within which settings are: less noise, in clips, is lost where single precision is
-rounded, and products of more with the largest bounds have squares that it does not
-have."""
+"""Ranges of settings; noise is in units of the clip. Rounding in single precision would
+lose less noise, and squares of larger products would overflow there."""
 
 
 def refuse_epsilon(name: str, epsilon: float) -> None:
-    """Refuses an epsilon that no study could keep."""
+    """Refuses an epsilon outside `EPSILONS`."""
     least, most = EPSILONS
     checks.number(name, epsilon, above=0, at_least=least, at_most=most)
 
 
 def refuse_noise(name: str, noise: float) -> None:
-    """Refuses noise, in clips, that is not none and cannot be drawn as it is."""
+    """Refuses noise, in units of the clip, that is neither 0 nor within `NOISES`."""
     least, most = NOISES
     if checks.number(name, noise, at_least=0) and not least <= noise <= most:
         raise InputError(
@@ -61,13 +60,13 @@ def refuse_noise(name: str, noise: float) -> None:
 
 
 def refuse_clip(name: str, clip: float) -> None:
-    """Refuses a bound that is not infinite and not within reach of numbers."""
+    """Refuses a clip that is neither infinite nor within `CLIPS`."""
     if clip != math.inf:
         least, most = CLIPS
         checks.number(name, clip, above=0, at_least=least, at_most=most)
 
 
-# What moves how far, and what noise makes of it.
+# Sensitivity and noise.
 
 
 def mu_from(sensitivity: float, noise: float) -> float:
@@ -77,7 +76,7 @@ def mu_from(sensitivity: float, noise: float) -> float:
     (0.5, inf)
 
     Args:
-        sensitivity: D, how far it moves in L2.
+        sensitivity: D, how far the release moves in L2.
         noise: s, the standard deviation of every coordinate.
     """
     checks.number("sensitivity", sensitivity, at_least=0)
@@ -88,7 +87,7 @@ def mu_from(sensitivity: float, noise: float) -> float:
 
 
 def compose_mu(mus: Iterable[float]) -> float:
-    """Of several releases of the same data together, `sqrt(sum mu_j^2)`.
+    """Mu of several releases of the same data together, `sqrt(sum mu_j^2)`.
 
     >>> compose_mu([3.0, 4.0])
     5.0
@@ -97,7 +96,7 @@ def compose_mu(mus: Iterable[float]) -> float:
 
 
 def replacement_sensitivity(clip: float) -> float:
-    """The sensitivity of a vector of at most this norm, if any other may replace it.
+    """The sensitivity of a vector with at most this norm, if another may replace it.
 
     >>> replacement_sensitivity(1.0)
     2.0
@@ -106,7 +105,7 @@ def replacement_sensitivity(clip: float) -> float:
 
 
 def removal_sensitivity(clip: float) -> float:
-    """The sensitivity of a vector of at most this norm, if it may also be missing."""
+    """The sensitivity of a vector with at most this norm, if it may be missing."""
     return checks.number("clip", clip, above=0)
 
 
@@ -114,7 +113,7 @@ def removal_sensitivity(clip: float) -> float:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-    """The least delta for this epsilon, exactly.
+    """The smallest delta for this epsilon, exactly.
 
     >>> round(delta_of(1.0, 1.0), 6), delta_of(0.0, 0.0)
     (0.126937, 0.0)
@@ -125,7 +124,7 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The least epsilon for this delta, exactly; infinite where nothing is hidden.
+    """The smallest epsilon for this delta, exactly; infinite where nothing is hidden.
 
     >>> round(epsilon_of(1.0, 1e-5), 4), epsilon_of(0.0, 1e-5)
     (4.3772, 0.0)
@@ -134,10 +133,10 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def epsilons_of(mu: Float[Tensor, "*s"], delta: float) -> Float64[Tensor, "*s"]:
-    """`epsilon_of` each of many mu at once, as of all pairs of clients."""
+    """`epsilon_of` each of many mu at once, for example of all pairs of clients."""
     _delta_given(delta)
     if not bool((mu >= 0).all()):
-        raise InputError("`mu` must be at least 0 everywhere, and a number.")
+        raise InputError("`mu` must be at least 0 in every entry, and not NaN.")
     mu = mu.double()
     finite = torch.where(mu.isinf(), 0.0, mu)
     low, high = torch.zeros_like(finite), _by_renyi(finite, delta)
@@ -175,7 +174,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def noise_of(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
-    """The least standard deviation with which one release is (epsilon, delta)-private.
+    """The smallest standard deviation that makes one release (epsilon, delta)-private.
 
     >>> round(noise_of(1.0, 1e-5), 4)
     3.7306
@@ -204,12 +203,12 @@ def _by_renyi(mu: Tensor, delta: float) -> Tensor:
 
 
 def _delta(mu: Tensor, epsilon: Tensor) -> Tensor:
-    """The curve, by logarithms: e^epsilon alone may be too large for a number."""
+    """Delta at each epsilon, by logarithms, because e^epsilon alone may overflow."""
     some = torch.where((mu > 0) & mu.isfinite(), mu, 1.0)
     first = torch.special.log_ndtr(-epsilon / some + some / 2)
     second = epsilon + torch.special.log_ndtr(-epsilon / some - some / 2)
     found = -first.exp() * torch.expm1((second - first).clamp(max=0))
-    # At 0 both are near 1/2, and a small difference would be lost.
+    # At epsilon 0 both are near 1/2, so that rounding would lose a small difference.
     found = torch.where(epsilon == 0, torch.erf(some / math.sqrt(8)), found)
     return torch.where(mu == 0, 0.0, torch.where(mu.isinf(), 1.0, found))
 

@@ -1,8 +1,8 @@
 """Losses over several inputs together, where these are fixed beforehand.
 
-Every client adds noisy inputs to its row, again and again. Messages are linear in all
-inputs, so that the view of an observer is one projection P over (client, input). If the
-data of u change, its inputs move by d_s, each of at most its sensitivity, and
+Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs,
+so the view of an observer is one projection P over (client, input). If the data of u
+change, its inputs move by d_s, each by at most its sensitivity, and
 
     mu^2 = max over d of sum_{s, s'} P_{(u, s), (u, s')} <d_s, d_s'> / (noise noise')
 
@@ -13,11 +13,11 @@ With mu_s of each input and `G = diag(mu) P_uu diag(mu)` this is at most the sma
 and equal to the last where no entry of P_uu is negative.
 
 This holds where the inputs of the other clients do not depend on the data of u, or
-depend on them only through what the observer has seen. **It is no bound for
+depend on them only through what the observer has seen. **It does not bound
 Muffliato-SGD.** There the next step of w depends on the model of w, which holds the row
-of u: the next message of w tells of u in a second way, which no column of P counts. On
-a star of 21 clients an attack reaches an advantage of 0.318 where this account allows
-0.074 (docs/errata.md). `accounts.by_pairs` takes the total of u there.
+of u. So the next message of w reveals u in a second way, which no column of P counts.
+On a star of 21 clients an attack reaches an advantage of 0.318 where this account
+allows 0.074 (docs/errata.md). `accounts.by_pairs` takes the total of u there.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -48,17 +48,17 @@ def joint_losses(
     rtol: float = RTOL,
     tau: float = 0.0,
 ) -> Losses:
-    """What every observer learns of all inputs of every client, at most.
+    """Upper bounds on what every observer learns of all inputs of every client.
 
     Inputs must be fixed beforehand, or depend only on what the observer has seen.
-    `share` is of what local privacy would tell over all inputs, whose mu is `unit`.
-    With one input of each client it is the exact loss.
+    `share` is relative to local privacy, whose mu over all inputs is `unit`. If each
+    client has one input, it is the exact loss.
 
     Args:
         ledger: of inputs, exchanges and meetings.
-        observers: None: every client by itself.
-        rtol: of singular values.
-        tau: standard deviation of the noise on what is read.
+        observers: who looks; None: every client by itself.
+        rtol: the cut on singular values; see `projection`.
+        tau: standard deviation of the noise on what an observer reads.
     """
     n, columns = ledger.clients, columns_of(ledger)
     if observers is None:
@@ -76,7 +76,7 @@ def joint_losses(
 
 
 def square_of(seen: Knowledge, place: Tensor) -> float:
-    """The bound on mu^2 of several inputs of one client, whose columns are given."""
+    """The bound on mu^2 of one client, whose inputs have these columns."""
     part, mu = seen.basis[:, place], seen.columns.mu[place]
     p = part.T @ (seen.clear[:, None] * part)
     g = mu[:, None] * p * mu

@@ -1,9 +1,9 @@
 """The ledger: who released what to whom, with which sensitivity and noise.
 
-Verbs append events, which nobody changes afterwards; accountants are pure functions of
-them. There are two ways to be private. A `Release` carries noise of its own. In a
-protocol of gossip, noise is drawn once, as an `Input`, and every `Exchange` sends
-linear combinations of all inputs so far, so that what a client learns is a projection.
+Verbs append events, which nobody changes afterwards. Accountants are pure functions of
+events. There are two ways to be private. A `Release` carries its own noise. A gossip
+protocol draws noise once, as an `Input`. Every `Exchange` then sends linear
+combinations of all inputs so far, so what a client learns is a projection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from ...checks import number
 
 LOSSES = "losses"
-"""Stands for a verb where what left clients are mean losses."""
+"""Stands in place of a verb for mean losses that left clients."""
 
 
 class Release(NamedTuple):
@@ -32,7 +32,7 @@ class Release(NamedTuple):
     rate: float = 1.0  # the chance that a unit takes part (subsampling)
     summed: bool = False  # receivers see only the sum of rows times `shares`
     apart: bool = False  # every link has a row and noise of its own, not every sender
-    held_out: bool = False  # of validation samples, and none of the training samples
+    held_out: bool = False  # of validation samples alone, not of training samples
     shares: Float64[Tensor, " l"] | None = None  # of each sender in a sum
 
 
@@ -59,12 +59,12 @@ class Exchange(NamedTuple):
 
 
 class Meetings(NamedTuple):
-    """Pairs who met at once, none of them touching another: both sent their rows x.
+    """Pairs that met at the same time, without a common client: both sent their rows x.
 
-    Every client holds a second row z, which nobody sees and which inputs change as they
-    change x. Before a meeting each end has moved by its part of the way from x to z,
-    and from z to x; then x_v, x_w <- (x_v + x_w) / 2, z_v <- z_v + gamma (x_w - x_v),
-    z_w <- z_w - gamma (x_w - x_v). Where nobody moves and gamma = 0, z is nothing.
+    Every client holds a second row z, which nobody sees. Inputs change z as they change
+    x. Before a meeting each end moves a part of the way from x to z, and from z to x.
+    Then x_v, x_w <- (x_v + x_w) / 2, z_v <- z_v + gamma (x_w - x_v),
+    z_w <- z_w - gamma (x_w - x_v). If nobody moves and gamma = 0, z plays no role.
     """
 
     round: int
@@ -77,31 +77,31 @@ Event = Release | Input | Exchange | Meetings
 
 
 def refuse_sizes(event: Release | Input) -> None:
-    """Refuses noise and sensitivity that are none; rows without bound may be there."""
+    """Refuses wrong noise and sensitivity; an infinite sensitivity is allowed."""
     number("noise", event.noise, at_least=0)
     if event.sensitivity != math.inf:
         number("sensitivity", event.sensitivity, at_least=0)
 
 
 class Ledger:
-    """Events in the order in which they happened, until they are taken out."""
+    """Events in the order in which they happened."""
 
     def __init__(self, clients: int, events: tuple[Event, ...] = ()) -> None:
-        """A ledger of so many clients."""
+        """A ledger of this number of clients."""
         self.clients, self._events = clients, list(events)
 
     def append(self, event: Event) -> None:
-        """Writes down what has happened."""
+        """Adds an event."""
         self._events.append(event)
 
     def take(self) -> Ledger:
-        """All that has happened, which is to be kept elsewhere from now on."""
+        """A ledger with all events so far, which leave this one."""
         events, self._events = tuple(self._events), []
         return Ledger(self.clients, events)
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """All that has happened."""
+        """All events so far."""
         return tuple(self._events)
 
     def __len__(self) -> int:

@@ -5,13 +5,12 @@ without the columns of inputs that the observer knows itself,
 
     S(u, v) = [A_v^+ A_v]_uu                          between 0 and 1, of rank many rows
 
-is the part of the square of mu that reaches v: all that v learns about input u is as if
-u had sent it once with noise s / sqrt(S). So S = 1 is local privacy, and the sum over u
-is the rank of A_v. A singular value of A_v of at most `rtol` times the largest counts
-as 0: what a direction carries of that little, observers are taken not to read. With a
-smaller rtol S is larger, and with 0 rounding counts too. With noise of standard
-deviation tau on whatever an observer reads, fresh for each message and not mixed on, no
-cut is needed:
+is the part of mu^2 that reaches v. What v learns about input u is as if u had sent it
+once with noise s / sqrt(S). So S = 1 is local privacy, and the sum over u is the rank
+of A_v. A singular value of A_v counts as 0 if it is at most `rtol` times the largest:
+we assume that observers cannot read such weak directions. A smaller rtol makes S
+larger, and with 0 rounding errors count too. If an observer reads every message with
+fresh noise of standard deviation tau, which is not mixed on, no cut is needed:
 
     S = a_u' (A A' + tau^2 I)^{-1} a_u.
 
@@ -21,8 +20,9 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, 6.3, hal tel-04877971.
 
-Differences: the thesis adds divergences of single messages (6.6), which is no bound,
-since they share their noise: see `coterie_theory.privacy.printed` and docs/errata.md.
+Differences: the thesis adds divergences of single messages (6.6). That is not a bound,
+because the messages share their noise: see `coterie_theory.privacy.printed` and
+docs/errata.md.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from .coefficients import Columns, columns_of, sent_rows
 from .ledger import Ledger
 
 RTOL = 1e-9
-"""Singular values of a view up to this part of the largest count as 0."""
+"""Singular values of a view count as 0 up to this part of the largest."""
 
 _DROPPED = 1e-3
-"""Of rtol: what is left out while a view grows, too little to move what counts."""
+"""The part of rtol up to which we drop rows while a view grows."""
 
 ROWS = 512
-"""Messages that a view gathers before it is made short."""
+"""Number of messages that a view gathers before we compress it."""
 
 
 class Observer(NamedTuple):
-    """Who looks: clients that share all they know, and links that are overheard."""
+    """An observer: clients that share all they know, and links that they overhear."""
 
     clients: tuple[int, ...] = ()
     links: tuple[tuple[int, int], ...] = ()  # from whom, to whom
 
 
 class Knowledge(NamedTuple):
-    """What an observer learns: directions of inputs, and how clearly it sees each."""
+    """What an observer knows: directions of inputs, and how clearly it sees each."""
 
     basis: Float64[Tensor, "r c"]  # orthonormal rows
-    clear: Float64[Tensor, " r"]  # 1 without noise of reading
+    clear: Float64[Tensor, " r"]  # 1 without reading noise
     columns: Columns
 
     @property
@@ -72,13 +72,13 @@ class Knowledge(NamedTuple):
 def seen_by(
     ledger: Ledger, observer: Observer, *, rtol: float = RTOL, tau: float = 0.0
 ) -> Knowledge:
-    """What one observer learns of all inputs, while the ledger is read once.
+    """What one observer learns of all inputs.
 
     Args:
         ledger: of inputs, exchanges and meetings.
         observer: who looks.
-        rtol: of singular values.
-        tau: standard deviation of the noise on what is read.
+        rtol: the cut on singular values.
+        tau: standard deviation of the noise on what the observer reads.
     """
     return next(seen_by_each(ledger, [observer], rtol=rtol, tau=tau))
 
@@ -87,8 +87,8 @@ def _check_observer(observer: Observer, n: int) -> Observer:
     named = {*observer.clients, *(end for link in observer.links for end in link)}
     if not named or not all(0 <= client < n for client in named):
         raise InputError(
-            f"an observer must be some of clients 0 to {n - 1}, or overhear links "
-            f"between them, got {observer}."
+            f"an observer must name clients between 0 and {n - 1}, or links between "
+            f"them, got {observer}."
         )
     return observer
 
@@ -96,7 +96,7 @@ def _check_observer(observer: Observer, n: int) -> Observer:
 def seen_by_each(
     ledger: Ledger, observers: Sequence[Observer], *, rtol: float, tau: float
 ) -> Iterator[Knowledge]:
-    """What each observer learns, while the ledger is read once for all."""
+    """What each observer learns; reads the ledger once for all of them."""
     observers = [_check_observer(each, ledger.clients) for each in observers]
     checks.number("rtol", rtol, at_least=0, below=1)
     checks.number("tau", tau, at_least=0)
@@ -126,7 +126,7 @@ def seen_by_each(
 
 
 def _read(links: Tensor, observer: Observer, clients: Tensor, *, once: bool) -> Tensor:
-    """Who sent the messages that an observer reads; links in the order of receivers."""
+    """The senders of the messages that an observer reads; links are by receiver."""
     ends = links[:, 1].contiguous()
     low = torch.searchsorted(ends, clients).tolist()
     high = torch.searchsorted(ends, clients, right=True).tolist()
@@ -141,14 +141,14 @@ def _read(links: Tensor, observer: Observer, clients: Tensor, *, once: bool) -> 
 
 
 class _View:
-    """Rows that an observer has read, made short whenever they are many."""
+    """Rows that an observer has read, compressed whenever they are many."""
 
     def __init__(self, known: Tensor, drop: float) -> None:
         self.known, self.drop, self.rows = known, drop, list[Tensor]()
         self.count = self.least = 0
 
     def add(self, rows: Tensor) -> None:
-        """Takes rows, without what the observer knows itself."""
+        """Adds rows without the inputs that the observer knows itself."""
         self.rows.append(rows.masked_fill(self.known, 0.0))
         self.count += len(rows)
         if self.count >= self.least + ROWS:
@@ -162,7 +162,7 @@ class _View:
         if not self.rows:
             empty = torch.zeros(0, len(self.known), dtype=torch.float64)
             return empty.sum(1), empty
-        # A factorisation first: that of singular values is then of a small matrix.
+        # After a QR factorisation, the matrix of the SVD is small.
         q, r = torch.linalg.qr(torch.cat(self.rows).T)
         u, sizes, _ = torch.linalg.svd(r, full_matrices=False)
         return sizes, (q @ u).T

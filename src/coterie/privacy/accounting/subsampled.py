@@ -1,23 +1,23 @@
-"""What many noisy releases of random samples tell about one sample.
+"""What many noisy releases of random samples reveal about one sample.
 
-A release of a minibatch, in which every sample takes part with chance q on its own
-(Poisson sampling), with Gaussian noise of s times its sensitivity, tells less than one
-of all data: who does not know whether a sample took part knows less about it. Releases
-add up; dp-accounting adds them, by the distribution of privacy losses ("pld", exact up
-to a fine grid, on the safe side) or by Renyi divergences ("rdp", quicker and larger).
-`quick_epsilons` has Renyi divergences of whole orders in closed form, in milliseconds:
+In a minibatch, every sample takes part with chance q on its own (Poisson sampling). Its
+release has Gaussian noise of s times its sensitivity. It reveals less than a release of
+all data, because nobody knows whether a sample took part. We add releases up with
+dp-accounting: by the distribution of privacy losses ("pld", exact up to a fine grid, on
+the safe side) or by Renyi divergences ("rdp", faster and larger). `quick_epsilons` has
+Renyi divergences of whole orders in closed form, in milliseconds:
 
     R_a = log(sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / (2 s^2))) / (a - 1),
     epsilon = min_a R_a + log(1 - 1 / a) - log(delta a) / (a - 1).
 
-Neighbours are data sets in one of which a sample counts as nothing (zero-out, in
-dp-accounting `REPLACE_SPECIAL`); the number of samples of a client is public.
+In one of two neighbouring data sets, a sample counts as nothing (zero-out, in
+dp-accounting `REPLACE_SPECIAL`). The number of samples of a client is public.
 
-Training and validation samples are others: of each client the larger of the epsilons of
-both is that of any of its samples.
+A sample is either a training or a validation sample. So the epsilon of any sample of a
+client is at most the larger of the epsilons of both parts.
 
-What one client sends to several others in one event is of one minibatch, so that R
-answers with noise of their own (`apart`) are one release of sqrt(R) times the size.
+What one client sends to several others in one event uses one minibatch. So R answers
+with noise of their own (`apart`) are one release with sqrt(R) times the sensitivity.
 
 References:
     Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with
@@ -52,34 +52,34 @@ from .ledger import Ledger, Release, refuse_sizes
 ACCOUNTANTS = ("pld", "rdp")
 
 HOPELESS = 50.0
-"""An epsilon that hides nothing, and beyond which the grid of privacy losses would take
-minutes: Renyi's larger one is then returned."""
+"""An epsilon that hides nothing. Beyond it, the grid of privacy losses would take
+minutes, so we return Renyi's larger epsilon."""
 
 _GRID = 1e-3
-"""Of privacy losses, in units of the smaller of 1 and an epsilon that is no smaller; a
-finer one changes the fifth digit and takes seconds."""
+"""Step of privacy losses, in units of the smaller of 1 and a bound on epsilon. A finer
+one changes the fifth digit and takes seconds."""
 
 _LEAST, _MOST = 1e-12, 1e12
-"""Noise that is less is counted as none, and more as this: both are on the safe side,
-and others have squares that are no numbers."""
+"""Less noise counts as none, and more noise counts as `_MOST`. Both are on the safe
+side, and squares of other values would overflow."""
 
 _ORDERS = torch.tensor([*range(2, 65), 96, 128, 192, 256, 384, 512, 768, 1024]).double()
 
 _SAME = 1 + 1e-9
-"""Noise that was found in another order of products is the same up to this."""
+"""Noise is equal up to this factor, because the order of products may differ."""
 
 Step = tuple[float, float, bool]
 """Noise in units of the sensitivity, the chance that a sample takes part, and whether
-samples are held out: those are others than the rest, which tells nothing of them."""
+these are validation samples, of which other steps reveal nothing."""
 
 
 def sampled_epsilons(
     ledger: Ledger, *, delta: float, accountant: str = "pld"
 ) -> Float64[Tensor, " n"]:
-    """Each client's epsilon towards whoever sees all that it released.
+    """Each client's epsilon towards an observer of all its releases.
 
     Raises:
-        InputError: where an event is not a release with noise of its own.
+        InputError: if an event is not a release with noise of its own.
     """
     return epsilons_of_steps(steps_of(ledger), delta=delta, accountant=accountant)
 
@@ -87,7 +87,7 @@ def sampled_epsilons(
 def epsilons_of_steps(
     steps: Sequence[Mapping[Step, int]], *, delta: float, accountant: str = "pld"
 ) -> Float64[Tensor, " n"]:
-    """Each client's epsilon, of how often it took each kind of step."""
+    """Each client's epsilon, from how often it took each kind of step."""
     _refuse(delta, accountant)
     found = [_epsilon(tuple(sorted(s.items())), delta, accountant) for s in steps]
     return torch.tensor(found, dtype=torch.float64)
@@ -96,7 +96,7 @@ def epsilons_of_steps(
 def quick_epsilons(
     steps: Sequence[Mapping[Step, int]], delta: float
 ) -> Float64[Tensor, " n"]:
-    """Bounds of `epsilons_of_steps` that are quick enough for every round."""
+    """Upper bounds on `epsilons_of_steps`, fast enough for every round."""
     found = [_quick_epsilon(tuple(sorted(s.items())), delta) for s in steps]
     return torch.tensor(found, dtype=torch.float64)
 
@@ -104,7 +104,7 @@ def quick_epsilons(
 def sampled_epsilon(
     noise: float, *, delta: float, rate: float, steps: int, accountant: str = "pld"
 ) -> float:
-    """The epsilon of so many steps with this noise multiplier.
+    """The epsilon of this number of steps with this noise multiplier.
 
     Args:
         noise: standard deviation, in units of the clipping bound.
@@ -122,7 +122,7 @@ def sampled_epsilon(
 def sampled_noise(
     epsilon: float, *, delta: float, rate: float, steps: int, accountant: str = "pld"
 ) -> float:
-    """The least noise multiplier, to one part in a thousand, that costs this epsilon.
+    """The smallest noise multiplier, to one part in a thousand, for this epsilon.
 
     Args:
         epsilon: the most that may be spent.
@@ -142,8 +142,8 @@ def sampled_noise(
 
     if epsilon_at(NOISES[1]) > epsilon:
         raise InputError(
-            f"`epsilon` is too small to be counted by {accountant!r}, got {epsilon:g} "
-            f"with a delta of {delta:g}."
+            f"`epsilon` is too small for the accountant {accountant!r}, got "
+            f"{epsilon:g} with a delta of {delta:g}."
         )
     return least(lambda noise: epsilon_at(noise) <= epsilon)
 
@@ -151,15 +151,15 @@ def sampled_noise(
 def noise_within(
     epsilon_of: Callable[[float], float], epsilon: float, enough: float
 ) -> float:
-    """The least noise, to one part in a thousand, that costs at most this epsilon.
+    """The smallest noise, to one part in a thousand, that costs at most this epsilon.
 
-    Epsilon falls with noise, nearly as a power: a few tries between two noises, one
-    that is enough and one that is not, find it.
+    Epsilon falls with noise, nearly like a power. So a few tries between a noise that
+    is enough and one that is not find it.
 
     Args:
-        epsilon_of: noise -> epsilon, a bound that may take a while.
+        epsilon_of: noise -> epsilon, a bound that may be slow.
         epsilon: the most that may be spent.
-        enough: a noise that is.
+        enough: a noise that is large enough.
     """
     high, of_high = enough, epsilon_of(enough)
     low, of_low = high, of_high
@@ -172,7 +172,7 @@ def noise_within(
             break
         middle = math.sqrt(low * high)
         if tried < 6 and math.isfinite(of_low) and 0 < of_high < of_low:
-            # Somewhat more noise than would just do: then the next one is near to it.
+            # Slightly more noise than needed, so that the next try is close to it.
             part = math.log(of_low / epsilon) / math.log(of_low / of_high)
             middle = low * (high / low) ** min(max(part, 0.01), 0.99) * 1.0003
         if not low < middle < high:
@@ -188,7 +188,10 @@ def noise_within(
 
 
 def least(enough: Callable[[float], bool]) -> float:
-    """The least number that is enough, to one part in a thousand; more is, too."""
+    """The smallest number that is enough, to one part in a thousand.
+
+    Every larger number must be enough, too.
+    """
     high = 1.0
     while not enough(high):
         high *= 2
@@ -202,14 +205,17 @@ def least(enough: Callable[[float], bool]) -> float:
 
 
 def covers(most: Mapping[Step, int], steps: Mapping[Step, int]) -> bool:
-    """Whether these steps tell no more than the others, one by one.
+    """Whether these steps reveal no more than those of `most`, one by one.
 
-    Each has one of the others for itself that has no more noise and no smaller rate.
+    Each step needs one of `most` for itself, with at most its noise and at least its
+    rate.
     """
     left = [(*step, count) for step, count in most.items() if count]
     for noise, rate, held_out, count in sorted((*s, k) for s, k in steps.items()):
         rest, still = count, []
-        for other in sorted(left, key=lambda other: other[1]):  # the rarest that do
+        for other in sorted(
+            left, key=lambda other: other[1]
+        ):  # the lowest rate that fits
             fits = other[0] <= noise * _SAME and other[1] * _SAME >= rate
             used = min(rest, other[3]) if fits and other[2] == held_out else 0
             rest -= used
@@ -225,16 +231,16 @@ def steps_of(ledger: Ledger) -> list[Counter[Step]]:
     """How often each client took each kind of step.
 
     Raises:
-        InputError: where an event is not a release with noise of its own.
+        InputError: if an event is not a release with noise of its own.
     """
     found: list[Counter[Step]] = [Counter() for _ in range(ledger.clients)]
-    known: dict[int, tuple[list[int], list[int]]] = {}  # of links that are used again
+    known: dict[int, tuple[list[int], list[int]]] = {}  # for links that are used again
     for event in ledger:
         if not isinstance(event, Release):
             raise InputError(
-                "subsampled accounting adds releases that have noise of their own, got "
-                f"{type(event).__name__} in round {event.round}: what is gossiped "
-                "needs the accountant of projections."
+                "accounts of samples need releases with noise of their own, got "
+                f"{type(event).__name__} in round {event.round}: gossip needs "
+                "`coterie.privacy.accounting.projection`."
             )
         refuse_sizes(event)
         number("rate", event.rate, at_least=0, at_most=1)
@@ -249,7 +255,7 @@ def steps_of(ledger: Ledger) -> list[Counter[Step]]:
 
 
 def _clamp_noise(noise: float) -> float:
-    """Noise whose square is a number: less than that is none, and more is as much."""
+    """Noise whose square is a number; see `_LEAST` and `_MOST`."""
     return 0.0 if noise < _LEAST else min(noise, _MOST)
 
 
@@ -261,7 +267,7 @@ def _equal_steps(noise: float, rate: float, steps: int) -> Steps:
 
 
 def _parts(steps: Steps) -> tuple[Steps, Steps]:
-    """Steps of training samples, and of those that are held out."""
+    """Steps of training samples, and steps of validation samples."""
     held_out = tuple(each for each in steps if each[0][2])
     return tuple(each for each in steps if not each[0][2]), held_out
 
@@ -283,15 +289,15 @@ def _refuse_steps(rate: float, steps: int) -> None:
 
 @lru_cache(maxsize=1024)  # clients of equal sizes spend the same
 def _epsilon(steps: Steps, delta: float, accountant: str) -> float:
-    """The epsilon of these kinds of steps, each so many times."""
+    """The epsilon of these kinds of steps with their counts."""
     rest, held_out = _parts(steps)
-    if rest and held_out:  # a sample is one of either
+    if rest and held_out:  # a sample is in one part only
         return max(_epsilon(part, delta, accountant) for part in (rest, held_out))
     if any(noise == 0 for (noise, _, _), _ in steps):
         return math.inf
     if not steps:
         return 0.0
-    import dp_accounting  # it imports for seconds, which only private runs should take
+    import dp_accounting  # takes seconds, which only private runs should pay
 
     bound = _quick_epsilon(steps, delta)
     if accountant == "pld" and bound > HOPELESS:
@@ -322,7 +328,7 @@ def _quick_epsilon(steps: Steps, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _renyi(noise: float, rate: float) -> Float64[Tensor, " a"]:
-    """Renyi divergences of one step, of all orders."""
+    """Renyi divergences of one step for all orders."""
     if rate == 1:
         return _ORDERS / (2 * noise**2)
     a, k = _ORDERS[:, None], torch.arange(int(_ORDERS[-1]) + 1).double()

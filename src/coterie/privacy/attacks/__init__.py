@@ -1,4 +1,4 @@
-"""Attacks what clients released, and says what the success of attacks proves.
+"""Attacks on what clients released, and what the success of an attack proves.
 
 Attacks may use `mechanisms` and `accounting`. Other rooms may use what is listed.
 """

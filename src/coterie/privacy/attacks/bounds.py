@@ -1,25 +1,25 @@
 """What guesses prove: lower bounds on the epsilon of a mechanism.
 
 An attacker guesses who was in the data. If a mechanism is (epsilon, delta)-private, no
-attacker guesses better than these laws allow; so where one did, epsilon is larger, with
-the confidence asked for. A bound above what the accountant says is a proof that the
-mechanism is not what it claims to be; a bound below it proves nothing.
+attacker guesses better than these laws allow. If one did, epsilon is larger, with the
+given confidence. A bound above the accountant's epsilon proves that the mechanism is
+not what it claims to be. A bound below it proves nothing.
 
-Of many runs, with a sample in or out (Kairouz, Oh, Viswanath 2015): the rate of right
-calls is at most delta + e^epsilon times that of wrong ones, in both directions; limits
-of the rates are those of Clopper and Pearson.
+Many runs, with a sample in or out (Kairouz, Oh, Viswanath 2015): the rate of right
+calls is at most delta + e^epsilon times that of wrong ones, in both directions. We
+limit the rates as Clopper and Pearson do.
 
-Of one run, with m canaries that are each in with chance 1/2 (Steinke et al. 2023,
-Theorem 5.2): of r guesses, at least v are right with chance at most
+One run, with m canaries that are each in with chance 1/2 (Steinke et al. 2023, Theorem
+5.2): at least v of r guesses are right with chance at most
 
     P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i,
 
 where B is binomial with r trials of chance 1/(1 + e^-epsilon).
 
-Of canaries that are in or out, where a mechanism claims to be mu-Gaussian private
-(Nasr et al. 2023): no attacker tells both cases apart better than N(0, 1) from
-N(mu, 1), so that mu is at least Phi^-1(rate of right calls) - Phi^-1(rate of wrong
-ones). This is far more than rates prove about epsilon alone.
+A mechanism that claims to be mu-Gaussian private (Nasr et al. 2023): no attacker tells
+canaries in and out apart better than N(0, 1) from N(mu, 1). So mu is at least
+Phi^-1(rate of right calls) - Phi^-1(rate of wrong calls). This proves far more than
+rates alone prove about epsilon.
 
 References:
     Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini, Thakurta, Terzis, "Tight
@@ -42,7 +42,7 @@ from scipy.stats import beta, binom, norm
 from ...checks import InputError, integer, number
 
 _LARGEST = 50.0
-"""No finite number of guesses proves more: rates of error would be below e^-50."""
+"""The largest epsilon that we prove: error rates beyond it would be below e^-50."""
 
 
 def epsilon_of_rates(
@@ -54,15 +54,15 @@ def epsilon_of_rates(
     delta: float = 0.0,
     confidence: float = 0.95,
 ) -> float:
-    """The least epsilon for which so many guesses of independent runs are plausible.
+    """The smallest epsilon for which guesses in independent runs are plausible.
 
     >>> round(epsilon_of_rates(1000, 1000, 0, 1000), 2), epsilon_of_rates(5, 9, 4, 9)
     (5.6, 0.0)
 
     Args:
-        found: members who were called so.
+        found: runs with the sample that were called so.
         members: runs with the sample.
-        wrong: others who were called members.
+        wrong: runs without the sample that were called members.
         others: runs without the sample.
         delta: of the promise.
         confidence: that the bound holds.
@@ -77,15 +77,15 @@ def epsilon_of_rates(
 def mu_of_rates(
     found: int, members: int, wrong: int, others: int, *, confidence: float = 0.95
 ) -> float:
-    """The least mu for which so many guesses of independent runs are plausible.
+    """The smallest mu for which guesses in independent runs are plausible.
 
     >>> round(mu_of_rates(1000, 1000, 0, 1000), 2), mu_of_rates(5, 9, 4, 9)
     (5.36, 0.0)
 
     Args:
-        found: members who were called so.
+        found: runs with the sample that were called so.
         members: runs with the sample.
-        wrong: others who were called members.
+        wrong: runs without the sample that were called members.
         others: runs without the sample.
         confidence: that the bound holds.
     """
@@ -99,7 +99,7 @@ def mu_of_rates(
 def _rates(
     found: int, members: int, wrong: int, others: int, confidence: float
 ) -> tuple[float, float]:
-    """Least rate of right calls and largest of wrong ones, both with the confidence."""
+    """Smallest rate of right calls and largest rate of wrong ones."""
     _refuse_count("found", found, members)
     _refuse_count("wrong", wrong, others)
     tail = (1 - confidence) / 2
@@ -120,14 +120,14 @@ def epsilon_of_one_run(
     delta: float = 0.0,
     confidence: float = 0.95,
 ) -> float:
-    """The least epsilon for which so many right guesses in one run are plausible.
+    """The smallest epsilon for which these right guesses in one run are plausible.
 
     >>> round(epsilon_of_one_run(100, 100, 100), 2), epsilon_of_one_run(55, 100, 100)
     (3.49, 0.0)
 
     Args:
         right: guesses that were right.
-        guesses: of all; the attacker may abstain.
+        guesses: all guesses; the attacker may abstain.
         canaries: samples that were each in with chance 1/2.
         delta: of the promise.
         confidence: that the bound holds.
@@ -143,12 +143,12 @@ def epsilon_of_one_run(
 
 
 def _chance(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
-    """The chance of at least v right guesses, at most."""
+    """An upper bound on the chance of at least v right guesses."""
     accuracy = 1 / (1 + math.exp(-epsilon))
     plain = float(binom.sf(v - 1, r, accuracy))
     if not delta or not v:
         return plain
-    # P[v > B >= v - i] for i = 1 .. v, which are sums of ever more terms.
+    # P[v > B >= v - i] for i = 1 .. v, each a sum with one more term.
     below = np.cumsum(binom.pmf(np.arange(v - 1, -1, -1), r, accuracy))
     worst = float((below / np.arange(1, v + 1)).max())
     return min(1.0, plain + 2 * m * delta * worst)

@@ -1,18 +1,18 @@
-"""Canaries whose rows an auditor chooses: how well are in and out told apart?
+"""Canaries whose rows an auditor chooses: how well can we tell in from out?
 
 Privacy holds for all data, so an auditor may choose the row. It gives a mechanism rows
-ref + L u ("in") and ref - L u ("out"), far longer than the clip C. If all is right,
-they leave as ref + C u and ref - C u with noise of deviation s, and the log likelihood
-ratio of in against out, over R releases z_1 .. z_R of one canary,
+ref + L u ("in") and ref - L u ("out"), far longer than the clip C. A correct mechanism
+releases ref + C u and ref - C u with noise of deviation s. The log likelihood ratio of
+in against out, over R releases z_1 .. z_R of one canary,
 
     2 C sum_t <z_t - ref_t, u> / s^2,
 
-is N(mu^2/2, mu^2) of a canary that is in, and N(-mu^2/2, mu^2) of one that is out, with
-mu = 2 C sqrt(R) / s. The auditor calls a canary in where the ratio is positive. What it
-calls right and wrong bounds mu from below (`bounds.mu_of_rates`).
+is N(mu^2/2, mu^2) for a canary that is in, and N(-mu^2/2, mu^2) for one that is out,
+with mu = 2 C sqrt(R) / s. The auditor calls a canary in if the ratio is positive. Its
+right and wrong calls bound mu from below (`bounds.mu_of_rates`).
 
-A receiver sees only the messages that are sent to it. They are linear in all released
-rows, with known weights; the likelihood ratio of all of them together decides.
+A receiver sees only its own messages. They are linear in all released rows, with known
+weights, and the likelihood ratio of all of them together decides.
 
 Reference:
     Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini, Thakurta, Terzis, "Tight
@@ -36,61 +36,61 @@ from .bounds import mu_of_rates
 from .residuals import RowMechanism
 
 TRIALS = 2048
-"""Canaries that are in, and as many that are out."""
+"""Number of canaries that are in, and of those that are out."""
 
 _NUMBERS = 8_000_000
-"""Released numbers of one test, at most."""
+"""The most numbers that one test releases."""
 
 _FAR = 3.0
-"""How far beyond the bound canaries are, in noise."""
+"""How far canaries are beyond the clip, in standard deviations of the noise."""
 
 _SAME = 1e-9
-"""Sizes that differ by less are the same, in units of themselves."""
+"""Noise and sensitivity are equal up to this relative difference."""
 
 
 class Decisions(NamedTuple):
-    """How often canaries were called in."""
+    """How many canaries were called in."""
 
     found: int
-    members: int  # who were in
+    members: int  # that were in
     wrong: int
-    others: int  # who were out
-    mu: float  # of one canary, if all is right
+    others: int  # that were out
+    mu: float  # of one canary, if the mechanism is correct
 
     @property
     def right(self) -> int:
-        """Calls that were right."""
+        """Number of right calls."""
         return self.found + self.others - self.wrong
 
     @property
     def guesses(self) -> int:
-        """All calls."""
+        """Number of all calls."""
         return self.members + self.others
 
     def at_least(self, confidence: float) -> float:
-        """Mu is larger than this, with the confidence."""
+        """A lower bound on mu, with this confidence."""
         counts = self.found, self.members, self.wrong, self.others
         return mu_of_rates(*counts, confidence=confidence)
 
     def could(self, confidence: float) -> float:
-        """The same, if all calls were right."""
+        """The lower bound on mu if all calls were right."""
         return mu_of_rates(
             self.members, self.members, 0, self.others, confidence=confidence
         )
 
 
 def decisions(inside: Tensor, outside: Tensor, mu: float) -> Decisions:
-    """Calls by log likelihood ratios of canaries that are in, and of others."""
+    """Calls from log likelihood ratios of canaries that are in, and that are out."""
     counts = [(int((ratio > 0).sum()), len(ratio)) for ratio in (inside, outside)]
     return Decisions(*counts[0], *counts[1], mu)
 
 
 def row_canaries(mechanism: RowMechanism, releases: int, columns: int) -> Decisions:
-    """How well whoever sees all releases of a client tells canaries apart.
+    """How well an observer of all releases of a client tells canaries apart.
 
     Args:
-        mechanism: that releases rows, with noise.
-        releases: of one canary; fewer where they would be too many numbers.
+        mechanism: releases rows with noise.
+        releases: of one canary; we take fewer if they have too many numbers.
         columns: of a row.
     """
     columns = min(columns, 2)
@@ -127,14 +127,14 @@ class View(NamedTuple):
     """What a receiver sees: messages, linear in released rows."""
 
     weights: Float64[Tensor, "m s"]  # of each row in each message
-    senders: Tensor  # (s,) whose rows they are
+    senders: Tensor  # (s,) who sent each row
 
     def mu(self, sender: int, unit: float) -> float:
-        """How well canaries of the sender are told apart; `unit`: in its own row."""
+        """Mu of canaries of the sender, where that of its own row is `unit`."""
         return unit * math.sqrt(max(0.0, float(self._shift(sender) @ self._by(sender))))
 
     def ratios(self, sender: int, rows: Float64[Tensor, "c s"], unit: float) -> Tensor:
-        """Log likelihood ratios of canaries, of rows in units of their noise."""
+        """Log likelihood ratios of canaries, from rows in units of their noise."""
         return unit * (rows @ self.weights.T) @ self._by(sender)
 
     def _shift(self, sender: int) -> Tensor:
@@ -148,14 +148,14 @@ class View(NamedTuple):
 def view_of(
     events: Sequence[Event], clients: int, receiver: int, mechanism: RowMechanism
 ) -> View:
-    """What a receiver sees of all rows that were released by the mechanism.
+    """What a receiver sees of all rows that the mechanism released.
 
-    Other releases, such as losses, sums and comparisons, it does not look at.
+    It ignores other releases, such as losses, sums and comparisons.
 
     Args:
         events: of a ledger, in their order.
         clients: how many there are.
-        receiver: who listens; it knows its own rows.
+        receiver: the client that looks; it knows its own rows.
         mechanism: how rows were released.
     """
     sent = [event for event in events if _is_row(event, mechanism)]
@@ -196,7 +196,7 @@ def _is_row(event: Event, mechanism: RowMechanism) -> bool:
 
 
 def _senders(event: Event, receiver: int) -> list[int]:
-    """Whose rows an event has, of those that matter to the receiver."""
+    """Senders of those rows of an event that matter to the receiver."""
     if isinstance(event, Input):
         found: list[int] = event.who.nonzero()[:, 0].tolist()
         return found
@@ -207,12 +207,14 @@ def _senders(event: Event, receiver: int) -> list[int]:
 
 
 def pair_canaries(mechanism: RowMechanism, view: View, sender: int) -> Decisions:
-    """How well a receiver tells canaries of a sender apart; others send what is known.
+    """How well a receiver tells canaries of a sender apart.
+
+    All other clients send rows that the receiver knows, with noise.
 
     Args:
-        mechanism: that releases rows, with noise.
+        mechanism: releases rows with noise.
         view: what the receiver sees.
-        sender: whose rows are canaries.
+        sender: the client whose rows are canaries.
     """
     signs, unit = _signs(), 2 * mechanism.clip / mechanism.noise
     rows = torch.zeros(len(signs), len(view.senders), dtype=torch.float64)
@@ -227,7 +229,7 @@ def pair_canaries(mechanism: RowMechanism, view: View, sender: int) -> Decisions
 
 
 def heard_events(events: Sequence[Event], clients: int) -> list[Event]:
-    """Those of the first rounds, so few that canaries can be sent through them."""
+    """The events of the first rounds, few enough to send all canaries through them."""
     most, count = _NUMBERS // (2 * TRIALS), 0
     found: list[Event] = []
     for event in events:

@@ -1,8 +1,8 @@
-"""What was the sample? Attacks that rebuild it from a gradient.
+"""Attacks that rebuild a sample from its gradient.
 
-The gradient of a linear layer with a bias is e h' for its weights and e for its bias,
-so that the inputs h of a single sample are one divided by the other, exactly. Through
-more layers, features are sought whose gradient is the one that was released,
+The gradient of a linear layer with a bias is e h' for its weights and e for its bias.
+So the inputs h of a single sample are exactly one divided by the other. Through more
+layers, the attacker looks for features whose gradient is the released one,
 
     minimise |gradient(features) - released|^2 over features,
 
@@ -30,15 +30,15 @@ def inputs_of_layer(
 ) -> Float[Tensor, " i"]:
     """The inputs of a linear layer, from the gradient of one sample.
 
-    Of several samples it is a mixture of theirs. The output whose bias has the largest
-    slope is used.
+    For several samples, it is a mixture of their inputs. We use the output whose bias
+    has the largest slope.
 
     Raises:
-        InputError: where the layer has no slope at all.
+        InputError: if all slopes of the layer are zero.
     """
     k = int(bias.abs().argmax())
     if not bias[k]:
-        raise InputError("a layer without slope tells nothing about its inputs.")
+        raise InputError("`bias` must have a slope that is not 0 to find the inputs.")
     return weight[k] / bias[k]
 
 
@@ -53,17 +53,17 @@ def rebuilt(
     steps: int = 200,
     seed: int = 0,
 ) -> Tensor:
-    """Features whose gradient is nearest to a released one.
+    """The features whose gradient is nearest to a released one.
 
     Args:
         module: architecture of the model.
-        objective: whose loss was differentiated.
-        point: the model at which it was.
-        gradient: what was released, of one sample.
+        objective: the objective of the gradient.
+        point: the model of the gradient.
+        gradient: the released gradient of one sample.
         target: the label of that sample, as a batch of one.
-        like: of the shape of a sample; its values are not used.
-        steps: of L-BFGS.
-        seed: of the start.
+        like: any tensor with the shape of a sample.
+        steps: number of L-BFGS steps.
+        seed: of the random start.
     """
     integer("steps", steps, at_least=1)
     parameters = layout(module).unravel(point.detach().clone().requires_grad_())

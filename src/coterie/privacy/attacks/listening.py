@@ -1,21 +1,22 @@
-"""Somebody who hears all that leaves clients, and looks for canaries in it.
+"""An attacker that hears all that leaves clients, and looks for canaries in it.
 
-An oracle that wraps an oracle, where rows already are as they leave. Of every row that
-client k sends, the attacker takes off what was answered to the last such row, and
-projects the rest on the directions u_j of the canaries j of client k:
+It is an oracle that wraps an oracle, at the place where rows leave. From every row that
+client k sends, the attacker subtracts the answer to the last such row. It projects the
+rest on the directions u_j of the canaries j of client k:
 
     along_t = <z_t - answer_(t-1), u_j>.
 
-Where only sums are seen, it is the answer, the same for all, that is projected.
+If only sums are seen, it projects the answer, which is the same for all clients.
 
-Of mean losses that are told (`told_losses`) it takes the sum of all. Those of a model
-that several clients have, and so the attacker too, it compares with what they would be
-with the canary, a_j, and without, b_j, while others of the same client count half: by
-least squares over questions t, for the canaries j of each client together,
+The attacker also adds up all mean losses that clients tell (`told_losses`). If several
+clients have the same model, the attacker has it too. It then compares the losses there
+with those that it expects with the canary, a_j, and without it, b_j, while other
+canaries of the same client count half. It solves least squares over questions t, for
+the canaries j of each client together,
 
     loss_t - (a_tj + b_tj) / 2  =  sum_j (a_tj - b_tj) s_j,
 
-where without noise s_j is about 1/2 if canary j is in, and else -1/2.
+where, without noise, s_j is about 1/2 if canary j is in, and -1/2 if it is not.
 """
 
 from __future__ import annotations
@@ -36,19 +37,18 @@ from ...types import (
     Message,
     Option,
     Oracle,
-    Program,
     tensor_of,
 )
 from .membership import scores_along
 from .residuals import Residuals
 
 _RIDGE = 1e-3
-"""Of the least squares that tell the canaries of a client apart, in mean squares."""
+"""Ridge of the least squares, in units of the mean square."""
 
 
 @runtime_checkable
 class LossesAt(Protocol):
-    """What clients would tell of a model that the attacker has."""
+    """The losses that an attacker expects at a model that it has."""
 
     def __call__(
         self, point: Float[Tensor, " d"], *, held_out: bool
@@ -61,9 +61,9 @@ def _are_one(points: Float[Tensor, "m d"]) -> bool:
 
 
 class FirstRows(NamedTuple):
-    """The first rows that clients sent which told anything, zero of those who did not.
+    """The first rows from clients that reveal anything, zero for silent clients.
 
-    Changes are those since the start, if rows are models; gradients are the rows.
+    `changes` are relative to the start if rows are models; gradients are the rows.
     """
 
     changes: Float[Tensor, "n d"]
@@ -71,7 +71,7 @@ class FirstRows(NamedTuple):
 
 
 class Listener:
-    """What was heard of each canary, verb by verb."""
+    """An attacker: what it heard of each canary, verb by verb."""
 
     def __init__(
         self,
@@ -86,11 +86,11 @@ class Listener:
         """Nothing yet.
 
         Args:
-            clients: positions of those whose canaries they are.
+            clients: position of each canary's client.
             directions: in which a canary moves what its client sends.
-            start: models that everybody knows.
-            summed: whether of averages only sums are seen.
-            losses_at: what clients would tell; None: nobody knows.
+            start: the first models, which everybody knows.
+            summed: whether the attacker sees only sums of averaged rows.
+            losses_at: the losses to expect; None: the attacker cannot tell.
             residuals: of an auditor who sees inside clients.
         """
         self.residuals = residuals
@@ -104,7 +104,7 @@ class Listener:
         self._told: Tensor | None = None  # sums of losses
 
     def row(self, place: str, rows: Tensor, answer: Tensor, sends: Tensor) -> None:
-        """A row of each client who sends, and what was answered."""
+        """Hears a row from each client that sends, and its answer."""
         if rows.shape != self._start.shape:
             return  # a few numbers, not a model or gradient
         away = rows - self._answers.get(place, self._start)
@@ -115,9 +115,9 @@ class Listener:
             self._answers[place] = answer
 
     def change(self, place: str, rows: Float[Tensor, "n d"]) -> None:
-        """Rows that are changes already, as gradients are."""
+        """Hears rows that are changes themselves, such as gradients."""
         if not bool(rows.any()):
-            return  # everybody sent what is known, as methods do that begin
+            return  # everybody sent known rows, as methods do at their beginning
         self._record(rows, rows)
         along = (rows[self._clients] * self._directions).sum(1)
         self._along.setdefault(place, []).append(along.double().cpu())
@@ -134,22 +134,22 @@ class Listener:
         *,
         held_out: bool,
     ) -> None:
-        """Mean losses that these clients tell of models, on which samples of theirs."""
+        """Hears mean losses from these clients at their models."""
         told = means.new_full((len(self._start),), torch.nan).double()
         told[who] = means.detach().double()
         loss = told[self._clients]
         self._told = loss.nan_to_num(0.0) + (0.0 if self._told is None else self._told)
         if self._losses_at is None or len(points) < 2 or not _are_one(points):
-            return  # the model need not have left its client
+            return  # the model may not have left its client
         inside, outside = self._losses_at(points[0], held_out=held_out)
         gap = torch.where(loss.isnan(), 0.0, inside - outside)
         away = (loss - (inside + outside) / 2).nan_to_num(0.0)
         self._losses.append((away.cpu(), gap.cpu()))
 
     def scores(self) -> dict[str, Float[Tensor, " c"]]:
-        """For each canary, how much it looks as if it were in, by every attack.
+        """For every attack, how much each canary looks as if it were in.
 
-        A sum of losses may as well be smaller.
+        Members may also have the smaller sums of losses.
         """
         found = self._of_rows()
         if self._told is not None:
@@ -179,30 +179,15 @@ class Listener:
 
 
 class ListeningOracle(Wrapping[Sending]):
-    """An oracle with somebody who listens; see `coterie.types.Oracle`.
+    """An oracle with a listener; see `coterie.types.Oracle`.
 
-    Of gradients, client programs (but see `told_losses`) and comparisons nobody hears.
+    It does not hear gradients, comparisons, or client programs (but see `told_losses`).
     """
 
     def __init__(self, oracle: Sending, listener: Listener) -> None:
-        """Wraps an oracle; what leaves is told to `listener`."""
+        """Wraps an oracle; `listener` hears what leaves."""
         super().__init__(oracle)
         self._listener = listener
-
-    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """As it is."""
-        return self._oracle.grads(x)
-
-    def each(
-        self,
-        program: Program,
-        *rows: Tensor,
-        who: Bool[Tensor, " n"] | None = None,
-        at_home: bool = False,
-        **options: Option,
-    ) -> tuple[Tensor, ...]:
-        """As it is."""
-        return self._oracle.each(program, *rows, who=who, at_home=at_home, **options)
 
     def average(
         self,
@@ -212,7 +197,7 @@ class ListeningOracle(Wrapping[Sending]):
         *,
         count: int | None = None,
     ) -> Tensor:
-        """Weighted means, of rows that are heard, or of which the sum is."""
+        """Weighted means; the listener hears the rows, or only their sum."""
         found = self._oracle.average(shares, rows, groups, count=count)
         self._check_residuals(rows)
         seen = found if self._listener.summed else tensor_of(rows)
@@ -222,7 +207,7 @@ class ListeningOracle(Wrapping[Sending]):
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Mixtures of rows that are heard."""
+        """Mixtures; the listener hears the rows."""
         found = self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
         self._check_residuals(rows)
         self._listener.row("mix", tensor_of(rows), found, self.active)
@@ -231,7 +216,7 @@ class ListeningOracle(Wrapping[Sending]):
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of rows that are heard."""
+        """Answers of a coordinator; the listener hears the rows."""
         server, *found = self._oracle.central(program, server, *rows, **options)
         self._check_residuals(*rows)
         for j, row in enumerate(map(tensor_of, rows)):
@@ -247,7 +232,7 @@ class ListeningOracle(Wrapping[Sending]):
         home: Bool[Tensor, " d"] | None = None,
         release: Release | None = None,
     ) -> Tensor:
-        """Blends of gradients, of which those for others are heard."""
+        """Blends of gradients; the listener hears those for other clients."""
         shared = x.shape[1] if home is None else int((~home).sum())
         sums = x.new_zeros(len(x), shared)
 
@@ -265,7 +250,7 @@ class ListeningOracle(Wrapping[Sending]):
         return found
 
     def compare(self, x: Tensor, **settings: Any) -> Comparison:
-        """As it is."""
+        """As of the wrapped oracle."""
         return self._oracle.compare(x, **settings)
 
     def _check_residuals(self, *rows: Message) -> None:
@@ -284,10 +269,10 @@ class ListeningOracle(Wrapping[Sending]):
 
 
 class OverheardClients:
-    """Clients with somebody who listens in every round; see `types.Federated`."""
+    """Clients with a listener in every round; see `types.Federated`."""
 
     def __init__(self, clients: Federated, listener: Listener) -> None:
-        """Of these clients, in one process."""
+        """Wraps clients in one process."""
         self._clients, self._listener = clients, listener
 
     def __len__(self) -> int:

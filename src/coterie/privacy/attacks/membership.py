@@ -1,9 +1,9 @@
-"""Who was in the data? Attacks on what clients released.
+"""Attacks that guess which samples were in the data.
 
-In one run (`canaries`): m samples are put into a client's data, each with chance 1/2,
-and the attacker, who knows everything else, guesses which. What a canary j adds to a
-release is its clipped gradient, so the attacker projects releases g_1 .. g_T on its
-direction u_j and looks at
+In one run (`canaries`), each of m samples is in a client's data with chance 1/2. The
+attacker knows everything else and guesses which. A canary j adds its clipped gradient
+to a release. So the attacker projects releases g_1 .. g_T on its direction u_j and
+looks at
 
     sums      sum_t <g_t, u_j>                  which grow where j takes part;
     changes   sum_t <g_(t+1) - g_t, u_j>^2      in which noise that is the same again
@@ -11,9 +11,9 @@ direction u_j and looks at
     first     <g_1 - g_2, u_j>                  the same, where who takes part always
                                                 does, and its gradient soon changes.
 
-With shadow models (Carlini et al. 2022, LiRA): many models, each trained on a random
-half of the samples, show how sure a model is of a sample that it has seen, and of one
-that it has not; the likelihood of both Gaussians decides about the model in question.
+With shadow models (Carlini et al. 2022, LiRA), many models are each trained on a random
+half of the samples. They show how sure a model is of a sample that it has seen, and of
+one that it has not. The likelihood of both Gaussians decides about the audited model.
 
 Reference:
     Carlini, Chien, Nasr, Song, Terzis, Tramer, "Membership inference attacks from first
@@ -34,10 +34,10 @@ from .bounds import epsilon_of_one_run
 
 
 class Audit(NamedTuple):
-    """What an attack has proved, beside what the accountant promises."""
+    """What an attack has proved, next to the accountant's promise."""
 
-    lower: float  # epsilon is larger than this, with the confidence asked for
-    upper: float  # what the accountant says
+    lower: float  # epsilon is larger than this, with the given confidence
+    upper: float  # the accountant's epsilon
     right: int
     guesses: int
     attack: str
@@ -57,7 +57,7 @@ class Audit(NamedTuple):
 
 
 def scores_along(along: Float[Tensor, "t m"]) -> dict[str, Float[Tensor, " m"]]:
-    """The same, of releases that were projected on the canaries' directions."""
+    """Scores of canaries, from releases projected on their directions."""
     steps = along.diff(dim=0)
     return {
         "sums": along.sum(0),
@@ -75,20 +75,19 @@ def audit_scores(
     confidence: float = 0.95,
     abstain: float = 0.5,
 ) -> Audit:
-    """The best bound of several attacks, all of which hold with the confidence.
+    """The best of the bounds of several attacks, which all hold with the confidence.
 
     Args:
         scores: of each attack, larger for members.
-        members: who was in.
+        members: which canaries were in.
         upper: the accountant's epsilon.
-        delta: of both.
+        delta: of both bounds.
         confidence: that the lower bound holds.
-        abstain: share of the canaries about which the attacker says nothing: those with
-            scores in the middle.
+        abstain: the share of canaries with middle scores, which are not guessed.
     """
     number("abstain", abstain, at_least=0, below=1)
     if not scores or members.dim() != 1 or len(members) < 2:
-        raise InputError("an audit needs scores of at least two canaries.")
+        raise InputError("`scores` must hold an attack on at least two canaries.")
     single = 1 - (1 - confidence) / len(scores)
     found = []
     for name, values in scores.items():
@@ -101,7 +100,7 @@ def audit_scores(
 
 
 def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int, int]:
-    """Right guesses and all: that the largest are in, and as many smallest out."""
+    """Right guesses and all guesses: the largest are in, as many smallest are out."""
     m = len(values)
     half = max(1, round(m * (1 - abstain) / 2))
     order = values.argsort(descending=True)
@@ -116,7 +115,7 @@ def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int
 def confidence_of(losses: Float[Tensor, "*k m"]) -> Float64[Tensor, "*k m"]:
     """Logit of the probability of the right class, from the cross-entropy.
 
-    It is about Gaussian over models, as the loss is not.
+    Unlike the loss, it is about Gaussian over models.
     """
     losses = losses.double().clamp(min=1e-12)
     return -losses - torch.log(-torch.expm1(-losses))
@@ -127,19 +126,19 @@ def likelihood_scores(
     shadows: Float64[Tensor, "k m"],
     members: Bool[Tensor, "k m"],
 ) -> Float64[Tensor, " m"]:
-    """Log-likelihood ratio of in and out for each sample of the model in question.
+    """Log-likelihood ratio of in against out for each sample of the audited model.
 
-    Both laws have the variance of all samples together, as few shadow models tell
-    little about that of one.
+    Both laws share one variance over all samples, because a few shadow models say
+    little about the variance of one sample.
 
     Args:
         target: confidence of the audited model in each sample.
-        shadows: that of each shadow model.
+        shadows: confidence of each shadow model.
         members: which samples each shadow model has seen.
     """
     if not bool((members.any(0) & ~members.all(0)).all()):
         raise InputError(
-            "every sample must be in the data of some shadow model, and not in all."
+            "every sample must be in the data of some shadow models, and not of all."
         )
 
     def law(seen: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,19 +1,19 @@
-"""Is the noise as large as promised, and are rows clipped? An auditor who sees inside.
+"""Tests of an auditor inside clients: is noise as large as promised, are rows clipped?
 
-It knows each row x before it is released, its reference, the clip C and the standard
-deviation s that the ledger has, and sees the row z that leaves. Then the residuals
+The auditor knows each row x before its release, its reference, the clip C and the
+standard deviation s of the ledger. It sees the row z that leaves. Then the residuals
 
     r = (z - ref - clip_C(x - ref)) / s
 
-are N(0, 1) if all is right. Two tests follow, each at its own level:
+are N(0, 1) if the mechanism is correct. Two tests follow, each at its own level:
 
-- noise: sum r^2 is chi-square with as many degrees of freedom as there are numbers. It
-  is too small where noise is;
-- clipping: against the alternative that x leaves unclipped, the likelihood ratio is a
-  function of  sum <r, e> / |e|  with e = (x - ref - clip_C(x - ref)) / s, which is
-  N(0, 1), and N(|e|, 1) where nothing is clipped.
+- noise: sum r^2 is chi-square, with one degree of freedom for each number. It is too
+  small if the noise is too small;
+- clipping: the alternative is that x leaves unclipped. The likelihood ratio is a
+  function of  sum <r, e> / |e|  with e = (x - ref - clip_C(x - ref)) / s. It is N(0, 1)
+  with clipping, and N(|e|, 1) without.
 
-The power of both is known beforehand, so that an audit says what it could have noticed.
+We know the power of both beforehand, so an audit says what it would have noticed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from torch import Tensor
 from ... import seeds
 
 _POWER = 0.95
-"""Chance with which a fault is noticed that an audit says it would have noticed."""
+"""Chance to notice a fault that an audit says it would have noticed."""
 
 
 _PROBES, _COLUMNS, _FAR = 64, 1000, 3.0
-"""Made-up rows, their columns at most, and how far beyond the bound, in noise."""
+"""Number of made-up rows, their most columns, and how far they are beyond the clip, in
+standard deviations of the noise."""
 
 
 @runtime_checkable
@@ -46,30 +47,30 @@ class PlannedCall(Protocol):
 
     @property
     def fresh(self) -> tuple[bool, ...]:
-        """Which of its rows tell something new."""
+        """Which of its rows reveal something new."""
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """Where the reference of each row is kept; -1: it is zero."""
+        """Place of the reference of each row; -1: it is zero."""
 
 
 class NoiseCheck(NamedTuple):
     """What residuals say about noise and clipping."""
 
-    numbers: int  # of residuals
-    measured: float  # standard deviation of the noise, in what was promised
-    noticed: float  # a noise below this, in what was promised, would have been noticed
+    numbers: int  # how many residuals
+    measured: float  # standard deviation of the noise, in units of the promised one
+    noticed: float  # we would have noticed noise below this, in the same units
     quiet: bool  # whether noise is too small
     unclipped: bool  # whether rows leave unclipped
     clips_tested: bool  # whether rows were long enough to notice that
 
     @property
     def broken(self) -> bool:
-        """Whether something is not as promised."""
+        """Whether noise or clipping is not as promised."""
         return self.quiet or self.unclipped
 
     def merge(self, other: NoiseCheck) -> NoiseCheck:
-        """The same, with what another check found of the same mechanism."""
+        """This check together with another one of the same mechanism."""
         return self._replace(
             quiet=self.quiet or other.quiet,
             unclipped=self.unclipped or other.unclipped,
@@ -78,7 +79,7 @@ class NoiseCheck(NamedTuple):
 
 
 class Residuals:
-    """Sums over what has left so far."""
+    """Sums over the rows that have left so far."""
 
     def __init__(self) -> None:
         """Nothing yet."""
@@ -89,17 +90,17 @@ class Residuals:
         self._seen: list[Tensor] = []  # of the last round
 
     def expect(self, clip: float, noise: float, *, secure: bool = False) -> None:
-        """Sets bound and standard deviation, of secure sums that of the sum."""
+        """Sets clip and standard deviation; for secure sums, that of the sum."""
         self.clip, self.noise, self.secure = clip, noise, secure
 
     def see_rows(
         self, call: PlannedCall, rows: Sequence[Tensor], refs: Float[Tensor, "n k d"]
     ) -> None:
-        """Rows that a verb is given, before they are released."""
+        """Sees the rows of a verb before their release."""
         self._given = call, [row.detach().clone() for row in rows], refs.clone()
 
     def see_releases(self, rows: Sequence[Tensor], active: Bool[Tensor, " n"]) -> None:
-        """The same rows as they leave those who are active."""
+        """Sees the same rows as they leave active clients."""
         if self._given is None:
             return
         (call, given, refs), self._given = self._given, None
@@ -114,7 +115,7 @@ class Residuals:
             self.add(x[active], ref[active], z[active], share)
 
     def _again(self, z: Tensor) -> bool:
-        """Whether it has left before: the same noise counts once."""
+        """Whether the row has left before: the same noise counts once."""
         again = any(z.shape == old.shape and torch.equal(z, old) for old in self._seen)
         self._seen = [*self._seen[-7:], z.detach().clone()]
         return again
@@ -126,7 +127,7 @@ class Residuals:
         z: Float[Tensor, "n d"],
         scale: float | Float[Tensor, "n 1"] = 1.0,
     ) -> None:
-        """Rows, their references, and how they left, with `scale` times the noise."""
+        """Adds rows, their references and releases, with `scale` times the noise."""
         if not self.noise or not len(x):
             return
         x, ref, z = (rows.detach().double() for rows in (x, ref, z))
@@ -142,7 +143,7 @@ class Residuals:
         z: Tensor,
         scale: float | Tensor = 1.0,
     ) -> None:
-        """Rows without noise, what clipping took off them, and how they left."""
+        """Adds rows without noise, what clipping took off, and their releases."""
         if not self.noise:
             return
         deviation = self.noise * scale
@@ -155,16 +156,16 @@ class Residuals:
         self.excess += float(e.square().sum())
 
     def __iadd__(self, others: Residuals) -> Residuals:
-        """Adds what others have seen, of the same promise in other units of noise."""
+        """Adds other residuals of the same promise, perhaps with other noise."""
         for name in ("numbers", "squares", "along", "excess"):
             setattr(self, name, getattr(self, name) + getattr(others, name))
         return self
 
     def check(self, level: float) -> NoiseCheck | None:
-        """What the residuals say; None where nothing left with noise.
+        """What the residuals say; None if nothing left with noise.
 
         Args:
-            level: chance that a mechanism which is right is accused.
+            level: the chance to accuse a correct mechanism.
         """
         from scipy.stats import chi2, norm  # takes a second to import
 
@@ -186,15 +187,15 @@ class Residuals:
 
 @runtime_checkable
 class RowMechanism(Protocol):
-    """How rows are clipped and noised; see `privacy.mechanisms.Mechanism`."""
+    """How rows are clipped and get noise; see `privacy.mechanisms.Mechanism`."""
 
     @property
     def clip(self) -> float:
-        """The bound."""
+        """The largest norm."""
 
     @property
     def noise(self) -> float:
-        """The standard deviation."""
+        """The standard deviation of the noise."""
 
     @property
     def seed(self) -> int:
@@ -207,9 +208,9 @@ class RowMechanism(Protocol):
 
 
 def probe_residuals(mechanism: RowMechanism, columns: int) -> Residuals:
-    """Residuals of made-up rows that are far beyond the bound of a mechanism.
+    """Residuals of made-up rows that are far beyond the clip of a mechanism.
 
-    Real rows may be too short beside the noise to show whether they are clipped.
+    Real rows may be too short compared with the noise to show whether it clips.
     """
     found = Residuals()
     found.expect(mechanism.clip, mechanism.noise)

@@ -1,16 +1,16 @@
 """A flow whose clients answer with clipped gradients and noise.
 
-Where nobody waits, every answer is a gradient with noise as soon as it is there, and
-all that the method makes of it and sends on is made of releases: models that mix with
-neighbours', a token that walks on. A client pays for each of its answers, whoever sees
-them: nothing is claimed to be hidden by the way that rows take. A client whose budget
-is spent answers with zeros: a token passes it by. Where a method says that nothing is
-sent, as `local` does, answers stay with their clients as they are and cost nothing.
+Where nobody waits, every gradient gets noise as soon as a client answers with it. So
+whatever the method makes of it and sends on is made of releases: models that mix with
+those of neighbours, or a token that walks on. A client pays for each of its answers,
+whoever sees them: we do not claim that the path of a row hides anything. A client that
+has spent its budget answers with zeros, so a token passes it by. If a method says that
+it sends nothing, as `local` does, answers stay with their clients and cost nothing.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
-    arXiv 2302.14428, (7.5) of the thesis: private token SGD, of which there is no
-    theorem beyond this account.
+    arXiv 2302.14428, (7.5) of the thesis: private token SGD. No theorem covers it
+    beyond this account.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .rows import Mechanism
 
 @dataclass
 class PrivateFlow:
-    """The state of a flow, and what clients have released so far."""
+    """The state of a flow, and what clients have spent so far."""
 
     state: Any
     spent: Tensor  # (N,) mu^2
@@ -53,16 +53,16 @@ def make_private_in_time(
 
     Args:
         algorithm: with a flow.
-        mechanism: how answers are clipped and noised.
+        mechanism: how answers are clipped and get noise.
         names: identities of all clients, which name their noise.
-        label: how it is called, for refusals.
-        limits: budgets; a client at its end answers with zeros.
+        label: the name of the method in errors.
+        limits: budgets; a client that has spent its own answers with zeros.
 
     Raises:
-        InputError: where its clients answer with anything but gradients.
+        InputError: if its clients answer with anything but gradients.
     """
     flow = algorithm.flow
-    assert flow is not None  # asked of methods in time
+    assert flow is not None  # callers have methods in time
     alone = flow.messages == "none" and flow.send is None and flow.meet is None
     telling = [not alone and _tells(kind, label) for kind in flow.kinds]
     cost = (
@@ -102,16 +102,17 @@ def make_private_in_time(
 
 
 def _inside(call: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """The same, asked of the state that is guarded."""
+    """The same function, on the state inside a private one."""
     if call is None:
         return None
     return lambda guarded, *others: call(guarded.state, *others)
 
 
 def _tells(kind: TaskKind, label: str) -> bool:
-    """Whether answers of a kind depend on data, seen in two worlds; refuses others.
+    """Whether answers of a kind are gradients; refuses any other use of data.
 
-    That both agree is no proof: what is made of clients' numbers is marked.
+    We compare two worlds with different data. Agreement alone is not a proof, so we
+    also mark what is made of clients' numbers.
     """
     if kind.program is gradient:
         return True

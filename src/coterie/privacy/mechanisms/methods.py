@@ -1,8 +1,8 @@
-"""A method whose clients guard their data, made of any method.
+"""Makes a private method from any method.
 
-It is a method itself: its state has that of the other, what clients know already of
-each other's rows, and the ledger. So a run can be stopped and goes on as if it had not
-been, with everything counted.
+The private method is a method itself. Its state holds the state of the other one, what
+clients already know of each other's rows, and the ledger. So a run can stop and resume
+without a difference, and counts everything.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _KINDS: dict[str, Any] = {"Release": Release, "Input": Input, "Exchange": Exchan
 
 
 class PrivateState(NamedTuple):
-    """The state of a method, and what was released so far."""
+    """The state of a method whose clients are private, and what they have released."""
 
     state: State
-    refs: Rows  # (n, K, D) what the rows of each client are near to, by place
+    refs: Rows  # (n, K, D) references of each client's rows, by place
     t: int  # rounds so far
     spent: Tensor  # (N,) mu^2 of each client, as promised: see `accounts.totals`
     ledger: list[Any]  # events, see `events_of`
-    stopped: int  # the round before which the budget was spent; 0: it is not
-    marks: list[bool]  # what in the state is made of data, see `watching`
+    stopped: int  # the round before which the budget was spent; 0: it is not spent
+    marks: list[bool]  # which parts of the state depend on data, see `watching`
 
 
 def events_of(ledger: Iterable[Any]) -> tuple[Event, ...]:
-    """The events of a state, which may come from a file."""
+    """The events in the ledger of a state, which may come from a file."""
     return tuple(_KINDS[name](*values) for name, *values in ledger)
 
 
 def as_lists(events: Iterable[Event]) -> list[Any]:
-    """The events as a state holds them."""
+    """The events as lists, as the ledger of a state holds them."""
     return [[type(event).__name__, *event] for event in events]
 
 
@@ -71,18 +71,18 @@ def make_private(
     witness: Witness | None = None,
     watched: bool = True,
 ) -> Algorithm:
-    """The algorithm with clients who release nothing but clipped rows with noise.
+    """The algorithm, whose clients release nothing but clipped rows with noise.
 
     Args:
         algorithm: with rounds.
-        foreseen: what it sends.
-        mechanism: how rows are clipped and noised.
+        foreseen: its calls, from a dry run.
+        mechanism: how rows are clipped and get noise.
         names: identities of all clients, which name their noise.
-        limits: budgets, where there are some.
-        costs: (N,) of each round, the mu^2 that it may cost; see `costs_of`.
-        before: what was released for its making.
-        witness: sees rows before they are released, in an audit.
-        watched: whether clients have data, which must not leave unnoised.
+        limits: budgets.
+        costs: (N,) for each round, the mu^2 that it may cost; see `costs_of`.
+        before: releases before training, when the algorithm was made.
+        witness: sees rows before their release, in an audit.
+        watched: whether clients have data, which must not leave without noise.
     """
 
     def wrap_oracle(
@@ -95,7 +95,7 @@ def make_private(
         read: bool = False,
         at_home: bool = False,
     ) -> tuple[Oracle, PrivateOracle, Watch]:
-        """The oracle, what in it writes events, and what it is watched by."""
+        """The private oracle, the part of it that writes events, and its watch."""
         made: list[PrivateOracle] = []
         tells = foreseen.by_key is not None and not at_home
         watch = Watch(MarkTracker(read), t, tells=tells, witness=witness)
@@ -133,7 +133,7 @@ def make_private(
     ) -> tuple[PrivateState, Info]:
         t, n = now.t + 1, len(oracle.present)
         present = oracle.present.cpu()
-        # A round costs nobody more than was planned, whoever refuses.
+        # No round costs a client more than planned, whoever refuses.
         refuses = limits.refusing(now.spent + costs[t] if costs else now.spent)
         if now.stopped or bool(refuses.all()):
             return now._replace(t=t, stopped=now.stopped or t), {}
@@ -149,8 +149,8 @@ def make_private(
         most = costs[t] * (1 + 1e-9) + 1e-9 if costs else cost
         if bool((cost > most).any()):
             raise InputError(
-                f"private training released more in round {t} than was foreseen: what "
-                "a method sends must not depend on data."
+                f"private training stops: round {t} released more than was foreseen, "
+                "but what a method sends must not depend on data."
             )
         spent = now.spent + cost
         ledger = [*now.ledger, *_thrifty(now.ledger, as_lists(inside.events))]
@@ -173,7 +173,7 @@ def make_private(
 
 
 def _thrifty(ledger: list[Any], entries: list[Any]) -> list[Any]:
-    """The entries, with tensors of earlier ones where these are equal: files share."""
+    """The entries; equal tensors are those of earlier entries, so that files share."""
     last = {entry[0]: entry for entry in ledger[-2 * len(entries) - 2 :]}
     found = []
     for entry in entries:
@@ -201,15 +201,15 @@ def costs_of(
     secure: bool = False,
     colluders: int = 1,
 ) -> list[Tensor]:
-    """(N,) of the beginning and each round, what it costs in units of (2 C / s)^2.
+    """(N,) costs of the beginning and of each round, in units of (2 C / s)^2.
 
-    Of secure sums, in the eyes of the server and so many colluders. The method is run
-    privately without data. Where partners are chosen on the way, everybody helps
-    everybody there, so that no run costs more. Where losses are released, it is run
+    Secure sums cost what the server and the colluders see together. We run the method
+    privately without data. Methods that choose partners during training let everybody
+    help everybody there, so that no run costs more. Methods that release losses run
     several times, see `scenarios`.
     """
     n = len(actives[0])
-    # Where much depends on losses, these must not be lost in noise.
+    # Methods that choose by losses must see them through the noise.
     noise = 1.0 if foreseen.by_key is None else 2.0**-20
     unit = Mechanism(0.5, noise, secure=secure, loss_clip=1.0, colluders=colluders)
     private = make_private(algorithm, foreseen, unit, torch.arange(n), watched=False)
@@ -241,5 +241,5 @@ def costs_of(
 
 
 def _empty(state: PrivateState) -> PrivateState:
-    """The state with nothing in its ledger yet."""
+    """The state with an empty ledger."""
     return state._replace(ledger=[])

@@ -1,19 +1,19 @@
-"""An oracle whose clients release clipped rows with noise, and write down each.
+"""An oracle whose clients release clipped rows with noise, and record every release.
 
-It wraps an oracle. Verbs inside a client are as they were. What leaves a client and
-tells something new, as was foreseen (`foreseen`), leaves through a mechanism:
+It wraps an oracle. Verbs inside a client do not change. A row that leaves a client and
+reveals something new, according to the dry run (`foreseen`), goes through a mechanism:
 
-- `average`, `mix`, `central`: a row of each client, once, and its own part of the
-  result is that of the released row too. So results are made of releases alone. Of
-  secure sums nobody pays more because others refuse: who is left adds more noise.
-- `blended`: of every contributor its gradient at every reader's model, each with noise
-  of its own, for each of which it pays. A reader's own gradient is released too, where
-  its model ever goes to others: so that model is made of releases, and costs nothing.
-- `compare`: gradients of both halves, each with noise of its own, so that what is
-  estimated from products of halves stays unbiased; norms lose what noise adds to them.
-- `each`, of a method that sends losses or what it chooses by them: every mean loss that
-  it asks for, at once, bounded and with noise (`telling`). What is made of it is then
-  made of releases.
+- `average`, `mix`, `central`: each client releases a row once. Its own part of the
+  result uses the released row too, so results are made of releases alone. In a secure
+  sum, nobody pays more because others refuse: the remaining clients add more noise.
+- `blended`: every contributor releases its gradient at every reader's model. Each one
+  has its own noise, and the contributor pays for each. If the model of a reader ever
+  goes to others, its own gradient is released too. So that model is made of releases,
+  and costs nothing.
+- `compare`: both halves release gradients with their own noise, so that estimates from
+  products of halves stay unbiased. We subtract from norms what noise adds to them.
+- `each`: if a method sends losses, or choices made by losses, every mean loss is
+  released as soon as the method asks for it, bounded and with noise (`telling`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from .watching import Watch
 
 
 class PrivateOracle(Wrapping[Sending]):
-    """A round's questions to clients who guard their data; see `types.Oracle`."""
+    """The oracle of a round with private clients; see `types.Oracle`."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class PrivateOracle(Wrapping[Sending]):
         """Wraps the oracle of round t.
 
         Args:
-            oracle: what is wrapped.
-            mechanism: how rows are clipped and noised.
-            foreseen: what the method sends.
-            calls: those of this round in their order; None: see `CallPlan`.
-            refs: for each client at hand what its rows are near to, by place.
+            oracle: the oracle to wrap.
+            mechanism: how rows are clipped and get noise.
+            foreseen: the planned calls of the method.
+            calls: those of this round in their order; None: see `CallPlan.by_key`.
+            refs: references of the rows of each client at hand, by place.
             names: identities of all clients, which name their noise.
             t: the round.
             at_home: whether losses stay with their clients in any case.
-            refuses: who of all clients has nothing left to spend.
+            refuses: which of all clients have nothing left to spend.
         """
         super().__init__(oracle if refuses is None else oracle.without(refuses))
         self._planned = oracle.present
@@ -85,7 +85,7 @@ class PrivateOracle(Wrapping[Sending]):
         self._counts: Counter[str] = Counter()
         self.refs, self.events = refs.clone(), list[Event]()
         self._number = -1  # of the last call
-        self.watch: Watch | None = None  # by whom a method is watched in training
+        self.watch: Watch | None = None  # follows the method during training
         # Rows of this round, as they were and as they left.
         self._sent: list[tuple[Tensor, int, float, Tensor]] = []
 
@@ -94,12 +94,8 @@ class PrivateOracle(Wrapping[Sending]):
         return wrap(self)
 
     def without(self, absent: Bool[Tensor, " n"]) -> Sending:
-        """Not asked of private clients, who are chosen before they are wrapped."""
+        """Not needed: absent clients are left out before this oracle wraps others."""
         raise NotImplementedError
-
-    def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row i is g_i(x_i), which stays with its client."""
-        return self._oracle.grads(x)
 
     def each(
         self,
@@ -109,7 +105,7 @@ class PrivateOracle(Wrapping[Sending]):
         at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program, which stays with its client, but for losses told."""
+        """Runs a client program, whose results stay at home, except released losses."""
         if at_home or not self._tells:
             return self._oracle.each(
                 program, *rows, who=who, at_home=at_home, **options
@@ -138,10 +134,10 @@ class PrivateOracle(Wrapping[Sending]):
         call, secure = self._next("average", (rows,), others), self._mechanism.secure
         if secure and (groups is not None or shares.dim() > 1):
             raise InputError(
-                "`privacy.aggregation` secure is for one average of all; this method "
-                "makes several at once."
+                "`privacy.aggregation` secure is for one average of all clients, but "
+                "this method makes several at once."
             )
-        assert call.shares is not None  # of an average
+        assert call.shares is not None  # averages have them
         who = call.shares, self.present, self._planned
         share = self._mechanism.noise_share(*who)
         z = self._release(call, 0, rows, share)
@@ -156,7 +152,7 @@ class PrivateOracle(Wrapping[Sending]):
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of the released rows of those who take part."""
+        """What a coordinator makes of the released rows of present clients."""
         call, given = self._next("central", rows, (), program.__name__), []
         for j, row in enumerate(rows):
             given.append(self._release(call, j, row))
@@ -172,11 +168,11 @@ class PrivateOracle(Wrapping[Sending]):
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Mixtures of released rows: noise is drawn once, for all exchanges."""
+        """Mixtures of released rows; all exchanges share the same noise."""
         call = self._next("mix", (rows,), (weights,))
         before = len(self._sent)
         z = self._release(call, 0, rows)
-        anew = len(self._sent) > before  # or the row has left before, and costs nothing
+        anew = len(self._sent) > before  # otherwise it has left before, and is free
         links = (
             between(weights, self.present) if len(weights) == len(weights.T) else None
         )
@@ -218,7 +214,7 @@ class PrivateOracle(Wrapping[Sending]):
         home: Bool[Tensor, " d"] | None = None,
         release: tuple[Leaves, Leaves] | None = None,
     ) -> Comparison:
-        """Comparisons of released gradients, which all are told."""
+        """Comparisons of released gradients, which everybody sees."""
         n, shared = len(self.present), x if home is None else x[:, ~home]
         asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
         call = self._next("compare", (shared,), (asks,))
@@ -228,7 +224,7 @@ class PrivateOracle(Wrapping[Sending]):
         self._readers("compare", links)
         x = self._model(call, x, home, links.flip(1))
         told = between(torch.ones_like(asks), self.present, readers=True)
-        # Two halves at one's own model, and two for each who asks: all hear of them.
+        # Two halves at the own model, and two for each reader: everybody sees them.
         count = 2 * (asks.sum(0) + asks.any(1))
         for many in count[self.present].unique().tolist():
             some = told[count[told[:, 0]] == many]
@@ -240,7 +236,7 @@ class PrivateOracle(Wrapping[Sending]):
         )
         return self._without_noise(found, shared.shape[1])
 
-    # What these are made of.
+    # Parts of the verbs.
 
     def _next(
         self,
@@ -249,7 +245,7 @@ class PrivateOracle(Wrapping[Sending]):
         others: Sequence[Tensor],
         program: str = "",
     ) -> Call:
-        """The next call, as it was foreseen."""
+        """The planned call that comes next; refuses any other."""
         self._number += 1
         calls, number, found = self._calls, self._number, None
         if calls is None:
@@ -261,8 +257,8 @@ class PrivateOracle(Wrapping[Sending]):
             found = calls[number]
         if found is None:
             raise InputError(
-                f"private training met a call of `{verb}` in round {self._t} that was "
-                "not foreseen: what a method sends must not depend on data."
+                f"private training stops: `{verb}` in round {self._t} was not "
+                "foreseen, but what a method sends must not depend on data."
             )
         if self.watch is not None:
             self.watch.see(found, rows, self.refs)
@@ -273,10 +269,10 @@ class PrivateOracle(Wrapping[Sending]):
         return seeds.key(seed, "privacy", self._t, verb, self._number, j)
 
     def _release(self, call: Call, j: int, row: Message, share: float = 1.0) -> Message:
-        """A row of each client as it leaves."""
+        """The rows as they leave their clients."""
         if not call.fresh[j]:
             return row
-        assert isinstance(row, Tensor)  # numbers that are new are refused beforehand
+        assert isinstance(row, Tensor)  # the dry run refuses numbers that are new
         for given, *how, z in self._sent:
             if given is row and how == [row._version, share]:  # it has left this round
                 return z
@@ -294,10 +290,10 @@ class PrivateOracle(Wrapping[Sending]):
         return self.refs[:, place] if place >= 0 else 0.0
 
     def _keep(self, call: Call, j: int, z: Message, result: Tensor) -> None:
-        """Keeps what the next row of this call will be near to.
+        """Keeps the reference of the next row of this call.
 
-        Of a client that takes no part only what others know: its own row was not
-        released, and a mixture holds it.
+        For an absent client we keep only what others know. Its own row was not
+        released, and its mixture contains that row.
         """
         place = call.slots[j]
         if place < 0:
@@ -312,7 +308,7 @@ class PrivateOracle(Wrapping[Sending]):
     def _model(
         self, call: Call, x: Tensor, home: Tensor | None, links: Tensor
     ) -> Tensor:
-        """Models at which others are asked, released where they tell something new."""
+        """The models at which others answer, released if they reveal something new."""
         if not call.fresh[0]:
             return x
         shared = x if home is None else x[:, ~home]
@@ -326,17 +322,17 @@ class PrivateOracle(Wrapping[Sending]):
         return whole
 
     def _readers(self, verb: str, links: Tensor) -> Bool[Tensor, "n n"]:
-        """[i, k]: whether k may see the model of i; refuses others who ask."""
+        """[i, k]: whether k may see the model of i; refuses any other pair."""
         readers = self._foreseen.readers.to(self.present.device)
         if not bool(readers[*links.to(readers.device).unbind(1)[::-1]].all()):
             raise InputError(
-                f"private training met a pair in `{verb}` of round {self._t} that was "
-                "not foreseen: whom a method asks must not depend on data."
+                f"private training stops: a pair in `{verb}` of round {self._t} was "
+                "not foreseen, but whom a method asks must not depend on data."
             )
         return readers
 
     def _pairwise(self, half: str, j: int, read: Bool[Tensor, " n"]) -> Leaves:
-        """Gradients of pairs as they leave; own ones only if anybody may read them."""
+        """Releases gradients of pairs; own gradients only if anybody may read them."""
         stream, names = self._stream(half, j), self._names
 
         def leaves(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
@@ -350,7 +346,7 @@ class PrivateOracle(Wrapping[Sending]):
         return leaves
 
     def _without_noise(self, seen: Comparison, columns: int) -> Comparison:
-        """Squared norms of pooled gradients less what noise adds to them on average."""
+        """The comparison, with squared norms minus what noise adds on average."""
         if not self._mechanism.noise:
             return seen
         part = first_half(seen.samples) / seen.samples.clamp(min=1)
@@ -370,7 +366,7 @@ class PrivateOracle(Wrapping[Sending]):
         counts: Tensor | None = None,
         apart: bool = False,
     ) -> None:
-        """Writes a release down, where anybody receives it; `counts`: of a sum."""
+        """Records a release if anybody receives it; `counts` are shares of a sum."""
         if not len(links):
             return
         given = times * self._mechanism.sensitivity, share * self._mechanism.noise
@@ -378,7 +374,7 @@ class PrivateOracle(Wrapping[Sending]):
         self.events.append(release._replace(summed=counts is not None, shares=counts))
 
     def _write_losses(self, asked: int) -> None:
-        """Writes down mean losses that were told, which whoever is there may see."""
+        """Records released mean losses, which every present client may see."""
         links, told = upwards(self.present), self._foreseen.by_key or {}
         if any(call.verb == "mix" for call in told.values()):
             everybody = torch.ones(len(self.present), len(self.present))
@@ -391,9 +387,9 @@ class PrivateOracle(Wrapping[Sending]):
     def _write_mix(
         self, weights: Tensor, links: Tensor, exchanges: int, gamma: float
     ) -> None:
-        """A release, or an input whose noise goes on from neighbour to neighbour."""
+        """Records a release, or an input whose noise travels between neighbours."""
         if not self._foreseen.gossip:
-            # What is sent on is made of what was released at the first exchange.
+            # Later exchanges send what is made of releases of the first one.
             self._write("mix", links)
             return
         mechanism, t = self._mechanism, self._t

@@ -1,17 +1,17 @@
-"""Who should learn with whom, found from mean features that leave clients with noise.
+"""Chooses partners from mean features that leave clients with noise.
 
-A sample z counts as phi(z), of norm 1 at most. Client i divides S of its samples into
-two halves of h each, and tells
+A sample z counts as phi(z), with a norm of at most 1. Client i divides S of its samples
+into two halves of h each, and releases
 
     a_i = 1 / h sum_{z in the first} phi(z) + N(0, s^2 I),
 
-b_i of the other, and nothing else. The halves share neither samples nor noise, so that
-<a_i - a_j, b_i - b_j> is right on average for |E phi(z_i) - E phi(z_j)|^2, however much
-noise there is; how much the halves of both differ tells how sure it is.
+b_i of the other half, and nothing else. The halves share neither samples nor noise. So
+<a_i - a_j, b_i - b_j> is an unbiased estimate of |E phi(z_i) - E phi(z_j)|^2, whatever
+the noise. The difference between the halves shows how precise it is.
 
-A single sample that counts as nothing moves (a_i, b_i) by 1 / h at most, and all data
-of a client by 2 sqrt(2). What is made of it, weights and whom they join, costs no more.
-`sliced` distances, by quantiles, and transport plans are no means of features.
+Removing one sample moves (a_i, b_i) by at most 1 / h, and replacing all data of a
+client by at most 2 sqrt(2). Weights made of these means cost nothing more. `sliced`
+distances, which use quantiles, and transport plans are not means of features.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from ...similarity.partners import weights_from
 from ...similarity.samples import samples_of
 from ...types import SERVER
 from ..accounting.ledger import Release
-from .noise import SEEDED, NoiseSource, SecretNoise
+from .noise import SEEDED, NoiseSource, SecretStream
 
 PARTNERS = "partners"
-"""Stands for a verb where what left clients are mean features."""
+"""Stands in place of a verb for mean features that left clients."""
 
 _FREQUENCIES = 64
-"""Fewer than without noise, which every coordinate gets."""
+"""Fewer than without noise, because every coordinate gets noise."""
 
 _BANDWIDTH = 0.5
-"""Of samples whose features have a mean square of 1, and are so divided by sqrt(d)."""
+"""For features with a mean square of 1, divided by sqrt(d)."""
 
 PAIRS = 200
-"""With more clients, who has received what is not kept by pairs, which grow as N^2."""
+"""With more clients, we do not keep receipts by pairs, which grow like N^2."""
 
 _GRID = 2.0**-30
-"""Means are whole multiples of it."""
+"""Means are whole multiples of this step."""
 
 _BLOCK = 2**20
-"""Features of samples that are made at once."""
+"""Number of features that we compute at once."""
 
 
 def _shrink(z: Tensor, most: float) -> Tensor:
-    """The samples of norm 1 at most, where a norm of `most` counts as 1."""
+    """The samples divided so that their norms are at most 1; `most` becomes 1."""
     return z / z.norm(dim=-1, keepdim=True).clamp(min=most)
 
 
@@ -76,16 +76,16 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "moments": _moments,
     "mmd": _waves,
 }
-"""What samples are turned into, of norm 1 at most, by the names that studies use."""
+"""Features of samples, with norms of at most 1, by the names that studies use."""
 
 
 class PartnerMechanism(NamedTuple):
-    """What clients tell of their data, for the choice of partners."""
+    """How clients release mean features, for the choice of partners."""
 
     unit: str  # client or sample
-    noise: float  # standard deviation, in units of how far what is told can move
+    noise: float  # standard deviation, in units of the sensitivity
     seed: int  # names the noise
-    secret: bytes | None = None  # makes the key of the noise; None: only the seed does
+    secret: bytes | None = None  # for the key of the noise; None: it follows the seed
 
     def __repr__(self) -> str:
         source = "a seed" if self.secret is None else "secret"
@@ -97,13 +97,13 @@ class PartnerMechanism(NamedTuple):
         """Both halves of each client, as they leave it.
 
         Args:
-            name: of the features; with `unlabelled_` before it, responses do not count.
-            federation: whose data.
-            samples: S, or all that a client has, if that is less.
+            name: of the features; with the prefix `unlabelled_`, without targets.
+            federation: the clients and their data.
+            samples: S; a client with fewer samples uses all of them.
         """
         plain = name.removeprefix("unlabelled_")
         features = FEATURES[one_of("weights", plain, FEATURES)]
-        # All scales are known without data, which they would tell about.
+        # Scales must not depend on data, because they would reveal it.
         d = math.prod(federation.features.shape[1:])
         known = samples_of(federation, labelled=plain == name, scale=math.sqrt(d))
         half = known.size.clamp(max=samples) // 2
@@ -118,7 +118,7 @@ class PartnerMechanism(NamedTuple):
         first = place < half[:, None]
         both = torch.stack([first, (place < 2 * half[:, None]) & ~first], 1)
         share = both / half[:, None, None].to(values)
-        # Other processors may differ in the last digits, which must not change noise.
+        # The last digits may differ between processors, but noise must not.
         means = (_sum_features(values, share, features) / _GRID).round() * _GRID
         if self.noise:
             moves = 1 / half.to(means)
@@ -138,16 +138,16 @@ class PartnerMechanism(NamedTuple):
         return means
 
     def _noise_for(self, name: str, samples: int, rows: Tensor) -> NoiseSource:
-        """Of the noise, which is the same only where all that is told is the same."""
+        """The source of noise; secret noise repeats only for exactly the same means."""
         if self.secret is None:
             return SEEDED
         names = self.unit, self.noise, self.seed, name, samples, tuple(rows.shape)
         asked = repr(names).encode()
         told = asked + rows.cpu().contiguous().numpy().tobytes()
-        return SecretNoise(hmac.digest(self.secret, told, "sha256"))
+        return NoiseSource(SecretStream(hmac.digest(self.secret, told, "sha256")))
 
     def releases(self, clients: int) -> tuple[Release, ...]:
-        """What is written down: everybody may come to know what is made of it."""
+        """The releases for the ledger: everybody may learn what is made of them."""
         who = torch.arange(clients)
         links = torch.cartesian_prod(who, torch.arange(SERVER, clients))
         links = links[links[:, 0] != links[:, 1]]
@@ -164,7 +164,7 @@ def _sum_features(
 ) -> Float[Tensor, "n 2 p"]:
     """Sums of features with these shares, some clients at a time.
 
-    A sample whose features are no numbers, as it is too large, counts as nothing.
+    A sample that is so large that its features are not numbers counts as nothing.
     """
 
     def finite(z: Tensor) -> Tensor:
@@ -178,12 +178,12 @@ def _sum_features(
 
 
 def private_distances(told: Float[Tensor, "n 2 p"]) -> Distances:
-    """Squared distances of mean features, right on average, and their errors.
+    """Unbiased squared distances of mean features, and their errors.
 
     With S_i the covariance of a half, s^2 = tr (S_i + S_j)^2 in `from_halves`. Clients
-    may have very different noise: t_i = |a_i - b_i|^2 / 2 is tr S_i on average, and
-    s = sqrt(r) (t_i + t_j), where 1 / r is in how many directions halves differ, which
-    squared cosines between clients tell.
+    may have very different noise. t_i = |a_i - b_i|^2 / 2 is tr S_i on average, so we
+    take s = sqrt(r) (t_i + t_j). Halves differ in 1 / r directions, and we estimate r
+    from squared cosines between clients.
 
     Args:
         told: both halves of each client.
@@ -211,24 +211,24 @@ def private_weights(
     choosing: PartnerMechanism,
     threshold: float | None = None,
 ) -> Float[Tensor, "n n"]:
-    """Weights as of `similarity.estimated_weights`, from what clients tell with noise.
+    """Weights as of `similarity.estimated_weights`, from released means with noise.
 
     Args:
-        name: one of `FEATURES`; with `unlabelled_` before it, from features only.
-        federation: whose data.
-        samples: S, or all that a client has, if that is less.
-        choosing: how they tell it.
+        name: one of `FEATURES`; with the prefix `unlabelled_`, without targets.
+        federation: the clients and their data.
+        samples: S; a client with fewer samples uses all of them.
+        choosing: how clients release their means.
         threshold: for squared distances; None looks for a gap.
 
     Raises:
-        InputError: where there is no gap, or too much noise to see one.
+        InputError: if there is no gap, or too much noise to see one.
     """
     told = choosing.private_means(name, federation, samples)
     try:
         return weights_from(private_distances(told), threshold)
     except InputError as error:
         raise InputError(
-            f"{error} With [privacy] noise hides them, too: `privacy.partners` is the "
-            "share of epsilon that may be spent here. (Clients have told their means "
-            "for this answer: the ledger of these data has it.)"
+            f"{error} With [privacy], noise also hides gaps: `privacy.partners` is the "
+            "share of epsilon that may be spent here. (Clients have already released "
+            "their means for this answer, and the ledger of these data has it.)"
         ) from None

@@ -1,10 +1,11 @@
-"""Who has received what of clients who hide single samples.
+"""Which clients have received what, if clients hide single samples.
 
-What a client sends is made of its private answers, and so is what others make of it and
-send on. So whoever receives rows of it, at any time and from anybody, may know all of
-them, also answers to other readers (`blended`), which are in the models of these. Who
-takes part in products of gradients (`compare`) is told of all. What partners are chosen
-by before training is known to all, who may receive nothing else.
+A client sends rows made of its private answers, and others send on rows made of these.
+So a client that receives such rows, at any time and from anybody, may know all answers.
+That includes answers to other readers (`blended`), which are in the models of these
+readers. Every client in a product of gradients (`compare`) sees all of them. Everybody
+knows the means by which partners are chosen before training, and some clients receive
+nothing else.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from .partners import PAIRS, PARTNERS
 
 
 class Receipts(NamedTuple):
-    """Who received what; kinds of releases are as of `PerSampleState.releases`."""
+    """What readers received; see `PerSampleState.releases` for kinds of releases."""
 
-    common: list[Any]  # of each client, answers that all who receive rows may know
-    received: Tensor  # (N, K + 1) whether rows were; K is N, or 1: peers; then a server
-    before: list[Any]  # of each client, what everybody was told to choose partners by
+    common: list[Any]  # by client, answers that all receivers of its rows may know
+    received: Tensor  # (N, K + 1) whether rows came; K is N or 1: peers; then a server
+    before: list[Any]  # by client, what it told everybody for the choice of partners
 
 
 def no_receipts(clients: int) -> Receipts:
-    """Before anything is sent."""
+    """The receipts before anything is sent."""
     readers = clients if clients <= PAIRS else 1
     received = torch.zeros(clients, readers + 1, dtype=torch.bool)
     none: list[Any] = [[] for _ in range(clients)]
@@ -40,11 +41,11 @@ def no_receipts(clients: int) -> Receipts:
 
 
 def add_round(told: Receipts, asked: Ledger, oracle: Oracle) -> Receipts:
-    """With what a round has asked and sent.
+    """The receipts after a round.
 
     Args:
-        told: before it.
-        asked: its releases.
+        told: the receipts before the round.
+        asked: the releases of the round.
         oracle: of the round, which knows what was sent.
     """
     n, present = asked.clients, oracle.present.cpu()
@@ -57,16 +58,18 @@ def add_round(told: Receipts, asked: Ledger, oracle: Oracle) -> Receipts:
         told.received,
     )
     received = received.clone()
-    # Links that are used again are the same tensor.
+    # Links that are reused are the same tensor.
     used = {id(sent.links): sent.links for sent in oracle.sent if sent.values}
     links = [each.cpu() for each in used.values()]
     if any(event.verb == "compare" for event in rest):
         links.append((present[:, None] & present).nonzero())
-    if any(sent.partial for sent in oracle.sent):  # to whom, not all processes know
+    if any(
+        sent.partial for sent in oracle.sent
+    ):  # not all processes know the receivers
         links.append(present[:, None].expand(n, n).nonzero())
-    if any(sent.verb == "central" for sent in oracle.sent):  # of absent clients too
+    if any(sent.verb == "central" for sent in oracle.sent):  # also from absent clients
         links.append(torch.stack([torch.arange(n), torch.full((n,), SERVER)], 1))
-    # Rows of those who have answered nothing yet tell nothing.
+    # Rows of clients that have answered nothing yet reveal nothing.
     tell = torch.tensor([bool(kinds) for kinds in common])
     for some in links:
         some = some[(some[:, 0] >= 0) & (some[:, 0] != some[:, 1])]
@@ -76,12 +79,12 @@ def add_round(told: Receipts, asked: Ledger, oracle: Oracle) -> Receipts:
 
 
 def senders(told: Receipts) -> Bool[Tensor, " n"]:
-    """Of whom anybody has received rows."""
+    """(N,) from which clients anybody has received rows."""
     return told.received.any(1)
 
 
 def reach(told: Receipts) -> Bool[Tensor, "n m"]:
-    """[u, v]: whether rows of u came to v, from u or from others who had them."""
+    """[u, v]: whether rows of u came to v, from u or through others."""
     found, n = told.received.clone(), len(told.received)
     if found.shape[1] != n + 1:  # pairs are not kept
         return found
@@ -91,12 +94,12 @@ def reach(told: Receipts) -> Bool[Tensor, "n m"]:
 
 
 def as_steps(kinds: Sequence[Any]) -> Counter[Step]:
-    """Kinds of releases, which may come from a file, with how often there were any."""
+    """Counts of steps, from kinds of releases that may come from a file."""
     return Counter({(noise, q, held_out): k for noise, q, held_out, k in kinds})
 
 
 def add_releases(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]:
-    """What was released before and what is new, client by client."""
+    """Old and new releases together, client by client."""
     return [
         [(*kind, count) for kind, count in sorted((as_steps(kinds) + more).items())]
         if more
@@ -106,6 +109,6 @@ def add_releases(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]
 
 
 def _column(receiver: Tensor, columns: int) -> Tensor:
-    """Of positions, or SERVER, where there may be one column for all clients."""
+    """The columns of receivers; all clients may share one."""
     peers = receiver if columns > 2 else torch.zeros_like(receiver)
     return torch.where(receiver == SERVER, columns - 1, peers)

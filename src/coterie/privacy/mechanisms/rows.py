@@ -1,18 +1,17 @@
-"""A row is clipped around what everybody knows already, and gets Gaussian noise.
+"""Clips a row around what everybody knows already, and adds Gaussian noise.
 
     z = ref + clip_C(x - ref) + N(0, s^2 I),    clip_C(y) = y min(1, C / |y|)
 
-Whatever the data of a client are, clip_C(x - ref) has norm C at most, so that replacing
-all of them moves z by 2 C at most: its sensitivity. `ref` is made of earlier releases
-alone.
+clip_C(x - ref) has a norm of at most C. So replacing all data of a client moves z by at
+most 2 C: its sensitivity. `ref` is made of earlier releases alone.
 
-A row that is not finite, or whose norm is not, has no bound: it leaves as `ref` with
-noise, and is written down as any other.
+A row that is not finite, or whose norm is not, leaves as `ref` with noise. The ledger
+has it like any other.
 
-Where noise comes from a seed, its stream is named by (seed, "privacy", round, verb,
-client), so that a simulation repeats. A seed is of one run alone: of two runs with the
-same one, noise cancels in the difference. Studies make it of all that they are. Secret
-noise has no names, and nothing repeats it (`coterie.privacy.mechanisms.noise`).
+Noise from a seed has a stream with the name (seed, "privacy", round, verb, client), so
+that a simulation can be repeated. Every run needs its own seed: with the same one,
+noise cancels in the difference of two runs. Studies derive it from all their settings.
+Secret noise has no names, and cannot be repeated (`coterie.privacy.mechanisms.noise`).
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from ..accounting.accounts import remaining
 from .noise import MARGIN, SEEDED, NoiseSource
 
 _LESS = 1 - 2.0**-30
-"""Of a bound in double precision, so that rounding takes no norm beyond it."""
+"""Factor on a bound in double precision, so that rounding cannot exceed it."""
 
 
 class Mechanism(NamedTuple):
-    """How rows are clipped and noised."""
+    """How rows are clipped and get noise."""
 
     clip: float  # C
     noise: float  # s, the standard deviation of every coordinate
-    seed: int = 0  # names the streams, of one run: `seeds.key(seed, "its name")`
+    seed: int = 0  # names the streams of one run: `seeds.key(seed, "its name")`
     source: NoiseSource = SEEDED
     secure: bool = False  # only sums of averaged rows are seen, and noise is shared
-    loss_clip: float = math.inf  # what a sample's loss counts for at most
-    colluders: int = 1  # with whom the server may share what it sees of sums
+    loss_clip: float = math.inf  # the most that the loss of a sample counts
+    colluders: int = 1  # clients that may help the server to look into sums
 
     @property
     def sensitivity(self) -> float:
@@ -50,12 +49,12 @@ class Mechanism(NamedTuple):
 
     @property
     def drawn_noise(self) -> float:
-        """The standard deviation as it is drawn, somewhat more than is charged."""
+        """The standard deviation that we draw, slightly more than we charge for."""
         return self.noise * (1 + MARGIN) if self.source.secret else self.noise
 
     @property
     def for_losses(self) -> Mechanism:
-        """How mean losses are: within C / 2 of C / 2, with as much noise in clips."""
+        """The mechanism for mean losses: within C / 2 of C / 2, same noise in clips."""
         clip = self.loss_clip / 2
         if self.noise and math.isinf(clip):
             raise InputError(
@@ -70,16 +69,15 @@ class Mechanism(NamedTuple):
         present: Bool[Tensor, " n"],
         planned: Bool[Tensor, " n"],
     ) -> float:
-        """The noise that everybody adds to a row that is averaged, in units of s.
+        """The noise that each client adds to its row in an average, in units of s.
 
-        Of a secure sum of m rows it is 1 / sqrt(m), and more where somebody refuses
-        without whom the sum would tell the server and `colluders` more of anybody than
-        was planned.
+        For a secure sum of m rows it is 1 / sqrt(m). It is more if clients refuse whose
+        absence would reveal more to the server and its `colluders` than planned.
 
         Args:
-            shares: of the average, one where it is secure.
-            present: who is in it.
-            planned: these, and who refuses.
+            shares: of the average; only one average if it is secure.
+            present: which clients are in it.
+            planned: the same, with the clients that refuse.
         """
         if not self.secure or not bool(present.any()):
             return 1.0
@@ -107,8 +105,8 @@ class Mechanism(NamedTuple):
             ref: what everybody knows of them.
             stream: names the noise.
             clients: identities of the clients, which name it too.
-            share: the part of the noise that is each client's own.
-            summed: whether only a sum of the rows is promised to be seen.
+            share: the part of the noise that each client adds.
+            summed: whether others see only a sum of the rows.
         """
         if not self.noise:
             return self._clip(x, ref)
@@ -127,15 +125,15 @@ class Mechanism(NamedTuple):
             return x
         away = x - ref
         norm = away.norm(dim=1, keepdim=True)
-        # A row within its bound is released as it is: no rounding by the way.
+        # A row within its bound is not rounded.
         shorter = ref + away * (self.clip / norm.clamp(min=self.clip))
         z = torch.where(norm <= self.clip, x, shorter)
         return torch.where(norm.isfinite(), z, ref)
 
     def _clip_exactly(self, x: Tensor, ref: Tensor | float) -> Tensor:
-        """How far they are from what is known, in double precision, within the bound.
+        """The clipped differences from `ref`, in double precision.
 
-        No rounding takes them beyond it, as secret noise is charged for exactly that.
+        Rounding never takes them beyond it, as the account of secret noise needs.
         """
         away, most = x.double() - ref, self.clip * _LESS
         norm = away.norm(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""A method whose every gradient hides every single sample, with what was released."""
+"""Makes methods whose every gradient hides every sample, and counts releases."""
 
 from __future__ import annotations
 
@@ -39,36 +39,35 @@ from .receivers import (
 
 
 class PerSampleState(NamedTuple):
-    """The state of a method, and what its clients have released."""
+    """The state of a method whose clients hide samples, and what they have released."""
 
     state: State
     t: int  # rounds so far
     releases: list[Any]
-    """Of each client, (noise, rate, held out, how often) of every kind of release, as
-    of a `Step`."""
-    stopped: int  # the round before which the budget was spent; 0: it is not
+    """By client, (noise, rate, held out, count) of each kind of release; see `Step`."""
+    stopped: int  # the round before which the budget was spent; 0: it is not spent
     told: Receipts  # who has received what
 
     @property
     def visible_releases(self) -> list[Counter[Step]]:
-        """Of each client, what all others and a server may know together."""
+        """By client, the releases that all others and a server may know together."""
         each = zip(self.releases, self.told.before, senders(self.told), strict=True)
         return [as_steps(kinds if sends else told) for kinds, told, sends in each]
 
 
 class StepPlan(NamedTuple):
-    """What the beginning and each round may release, and what all of it may cost."""
+    """What the beginning and each round may release, and the budgets."""
 
-    rounds: list[list[Counter[Step]]]  # of each client; see `plan_steps`
+    rounds: list[list[Counter[Step]]]  # by client; see `plan_steps`
     delta: float
     limits: Limits = Limits()
-    sends: bool = True  # or nothing leaves a client, which then spends nothing
-    chooses: bool = False  # what is asked depends on losses that were told
+    sends: bool = True  # False: nothing leaves a client, which then spends nothing
+    chooses: bool = False  # whether questions depend on released losses
 
     def refusing(
         self, releases: list[Any], t: int, present: Bool[Tensor, " n"]
     ) -> Bool[Tensor, " n"]:
-        """Who would spend more than is left in round t; everybody, if for all."""
+        """(N,) which clients would spend more in round t than is left to them."""
         if not self.sends:
             return torch.zeros_like(present)
         after = [
@@ -77,8 +76,8 @@ class StepPlan(NamedTuple):
         ]
         spent = quick_epsilons(after, self.delta)
         if not self.chooses:
-            # Exactly near the limits, where it matters. Of questions that depend on
-            # answers the quick bound holds, as divergences of Renyi add up there too.
+            # Near the limits we account exactly. If questions depend on answers, only
+            # the quick bound holds, because Renyi divergences add up there too.
             over = spent > self.limits.of_all
             if self.limits.of_each is not None:
                 over |= spent > self.limits.of_each
@@ -87,12 +86,12 @@ class StepPlan(NamedTuple):
         return self.limits.refusing(spent, present)
 
     def refuse_more(self, new: Sequence[Counter[Step]], told: Receipts, t: int) -> None:
-        """Ends a run in which more is released than was planned."""
+        """Ends a run that releases more than was planned."""
         sends = bool(senders(told).any()) and not self.sends
         if sends or not all(map(covers, self.rounds[t], new)):
             raise InputError(
-                f"private training released more in round {t} than was foreseen: what "
-                "a method asks must not depend on data."
+                f"private training stops: round {t} released more than was foreseen, "
+                "but what a method asks must not depend on data."
             )
 
 
@@ -107,8 +106,8 @@ def count_releases(
     Args:
         algorithm: with rounds.
         clients: whose oracles it will get.
-        planned: what it may release; None: nobody has said.
-        before: what was released for its making.
+        planned: what it may release; None: no limit.
+        before: releases before training, when the algorithm was made.
     """
 
     def after(
@@ -121,7 +120,7 @@ def count_releases(
         return PerSampleState(state, t, add_releases(releases, new), 0, told)
 
     def init(x: Tensor, oracle: Oracle) -> PerSampleState:
-        clients.ledger.take()  # of other beginnings
+        clients.ledger.take()  # from other beginnings
         for event in before:
             clients.ledger.append(event)
         state = algorithm.init(x, oracle)
@@ -145,7 +144,7 @@ def count_releases(
         return after(t, state, now.releases, now.told, oracle), info
 
     def personal(now: PerSampleState, oracle: Oracle) -> Tensor:
-        # Who evaluates brings an oracle of ordinary clients, which has no noise.
+        # Callers evaluate with an oracle of ordinary clients, without noise.
         private = clients.at(now.t, purpose="use")
         return algorithm.personal(now.state, private)
 
@@ -162,9 +161,9 @@ def _leave_out(oracle: Oracle, absent: Bool[Tensor, " n"]) -> Oracle:
 class AskedSteps(NamedTuple):
     """What a method asks in the beginning and each round."""
 
-    rounds: list[list[Counter[Step]]]  # of each client
-    losses: bool  # whether losses are among it
-    sends: bool  # whether anything is sent
+    rounds: list[list[Counter[Step]]]  # by client
+    losses: bool  # whether it asks for losses
+    sends: bool  # whether it sends anything
 
 
 def plan_steps(
@@ -177,14 +176,14 @@ def plan_steps(
 ) -> AskedSteps:
     """What each client releases in the beginning and each round, with a noise of 1.
 
-    The method is run without data. Where partners are chosen on the way, everybody
-    helps everybody there, so that no run releases more. Where it asks for losses, it is
-    run several times, see `scenarios`.
+    We run the method without data. Methods that choose partners during training let
+    everybody help everybody there, so that no run releases more. Methods that ask for
+    losses run several times, see `scenarios`.
 
     Args:
         algorithm: with rounds.
-        clients: who say how they would be sampled.
-        actives: who takes part in each round.
+        clients: know the rates of their minibatches.
+        actives: which clients take part in each round.
         seed: of the study, which names what the algorithm draws.
         personal: whether some columns never leave their clients.
     """
@@ -212,7 +211,7 @@ def _scenario(
     personal: bool,
     number: int,
 ) -> AskedSteps:
-    """What is released in one scenario."""
+    """What the method asks in one scenario."""
     n = len(clients)
     stage, ledger, state = small_stage(n, personal), Ledger(n), None
     found, by_losses, sends = [], False, False
@@ -224,7 +223,7 @@ def _scenario(
         else:
             rng = seeds.generator(seed, "algorithm", t)
             state, _ = algorithm.step(state, oracle, rng)
-        # Answers of doubles need no noise, but it is to be counted.
+        # Answers of doubles have no noise, but we count it.
         asked = [event for event in ledger.take() if isinstance(event, Release)]
         noised = tuple(event._replace(noise=1.0) for event in asked)
         found.append(steps_of(Ledger(n, noised)))
@@ -234,21 +233,21 @@ def _scenario(
 
 
 def spent_on_samples(now: PerSampleState, delta: float) -> Tensor:
-    """(N,) the epsilon of each client towards whoever sees all that it sent."""
+    """(N,) the epsilon of each client towards an observer of all that it sent."""
     return epsilons_of_steps(now.visible_releases, delta=delta)
 
 
 def bound_on_samples(now: PerSampleState, delta: float) -> Tensor:
-    """(N,) bounds of it that are quick enough for every round."""
+    """(N,) upper bounds on `spent_on_samples`, fast enough for every round."""
     return quick_epsilons(now.visible_releases, delta)
 
 
 def spent_by_pairs(now: PerSampleState, delta: float) -> Tensor:
-    """(N, K + 1) the epsilon of each client towards each reader; the last: a server.
+    """(N, K + 1) the epsilon of each client towards each reader; the last is a server.
 
-    K is N, or 1 where so many pairs are not kept: then it is for all together. Whoever
-    received rows, also from others who had them, may know all that the client told; of
-    those who received nothing it is that of what all were told before.
+    K is N. For many clients it is 1, for all readers together. A reader that received
+    rows, also through others, may know all that the client told. A reader that received
+    nothing knows only what everybody was told before training.
     """
     most = spent_on_samples(now, delta)
     before = [as_steps(kinds) for kinds in now.told.before]

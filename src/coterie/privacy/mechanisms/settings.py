@@ -32,37 +32,36 @@ _PARTNERS = 0.25
 
 @dataclass(frozen=True)
 class Privacy:
-    """What clients promise: of what, to whom, and with how much noise."""
+    """What is promised to clients: for which unit, and with how much noise."""
 
-    clip: float = 1.0  # how far a row may be from what is known of it, in L2
+    clip: float = 1.0  # how far a row may be from its reference, in L2
     noise: float | None = None  # standard deviation of every coordinate, in clips
-    epsilon: float | None = None  # in place of noise: what all rounds may cost
+    epsilon: float | None = None  # instead of noise: what all rounds may cost
     delta: float = 1e-5
-    unit: str = "client"  # all data of one, or one sample, may change
-    aggregation: str = "local"  # or secure: of averages, only sums are seen
-    budget: float | Mapping[str, float] | None = None  # of epsilon, also by client
-    noise_source: str = "seed"  # for simulations; or system, which is secret
-    loss_clip: float | None = None  # what a sample's loss counts for at most
-    partners: float | None = None  # of mu^2 of epsilon, for choosing partners by data
-    colluders: int | None = None  # who share with the server what they know of sums
+    unit: str = "client"  # or sample: what may change without anybody noticing
+    aggregation: str = "local"  # or secure: others see only sums of averaged rows
+    budget: float | Mapping[str, float] | None = None  # in epsilon, also by client
+    noise_source: str = "seed"  # for simulations; or system: secret noise
+    loss_clip: float | None = None  # the most that the loss of a sample counts
+    partners: float | None = None  # share of mu^2 for choosing partners by data
+    colluders: int | None = None  # clients that help the server look into sums
 
     def __post_init__(self) -> None:
-        """Refuses what promises nothing."""
+        """Refuses settings that promise nothing."""
         one_of("privacy.unit", self.unit, ("client", "sample"))
         one_of("privacy.aggregation", self.aggregation, ("local", "secure"))
         one_of("privacy.noise_source", self.noise_source, SOURCES)
         if number("privacy.delta", self.delta, above=0, below=1) < LEAST_DELTA:
             raise InputError(
                 f"`privacy.delta` must be at least {LEAST_DELTA:g}, got "
-                f"{self.delta:g}: no noise is drawn so exactly that less can be "
-                "promised."
+                f"{self.delta:g}: our noise is not exact enough to promise less."
             )
         refuse_clip("privacy.clip", self.clip)
         if (self.noise is None) == (self.epsilon is None):
             got = "neither" if self.noise is None else "both"
             raise InputError(
-                "[privacy] needs `noise`, or `epsilon` from which it is found, got "
-                f"{got}."
+                "[privacy] must have either `noise` or `epsilon`, from which we find "
+                f"the noise, got {got}."
             )
         if self.noise is not None:
             refuse_noise("privacy.noise", self.noise)
@@ -71,15 +70,17 @@ class Privacy:
         if self.unit == "sample":
             self._refuse_for_samples()
         if self.clip == math.inf and self.noise != 0:
-            raise InputError("`privacy.clip` must be finite where there is noise.")
+            raise InputError(
+                "`privacy.clip` must be finite if there is noise, got inf."
+            )
         if self.loss_clip is not None:
             refuse_loss_clip("privacy.loss_clip", self.loss_clip, self.noise)
         if self.partners is not None:
             number("privacy.partners", self.partners, above=0, below=1)
             if self.epsilon is None:
                 raise InputError(
-                    "`privacy.partners` is a share of `privacy.epsilon`, which is not "
-                    "given."
+                    "`privacy.partners` is a share of `privacy.epsilon`, so it cannot "
+                    "be used without it."
                 )
         if self.colluders is not None:
             self._refuse_colluders(self.colluders)
@@ -90,24 +91,24 @@ class Privacy:
             number(name, budget, above=0, at_most=EPSILONS[1])
             if self.noise == 0:
                 raise InputError(
-                    f"`{name}` is spent before the first round where "
-                    "`privacy.noise` is 0."
+                    f"`{name}` cannot be used when `privacy.noise` is 0, because it is "
+                    "spent before the first round."
                 )
 
     def _refuse_for_samples(self) -> None:
         if self.aggregation != "local":
             raise InputError(
-                "`privacy.aggregation` is for the unit client, got "
-                f"{self.aggregation!r} for the unit sample."
+                "`privacy.aggregation` must be 'local' for the unit sample, got "
+                f"{self.aggregation!r}."
             )
 
     def _refuse_colluders(self, colluders: int) -> None:
         integer("privacy.colluders", colluders, at_least=1)
         if not self.secure:
             raise InputError(
-                "`privacy.colluders` is for `privacy.aggregation` secure, because "
-                "without sums the promise holds against all others together, got "
-                f"{colluders}."
+                f"`privacy.colluders` needs `privacy.aggregation` secure, got "
+                f"{colluders}: without sums the promise holds against all others "
+                "together."
             )
 
     def _budgets(self) -> dict[str, Any]:
@@ -118,7 +119,7 @@ class Privacy:
         return {f"privacy.budget.{name}": b for name, b in self.budget.items()}
 
     def table(self) -> dict[str, Any]:
-        """As it stands in a file."""
+        """The settings as a table in a file."""
         return {
             name: dict(value) if isinstance(value, Mapping) else value
             for name, value in vars(self).items()
@@ -127,27 +128,27 @@ class Privacy:
 
     @property
     def secure(self) -> bool:
-        """Whether only sums of what is averaged are seen."""
+        """Whether others see only sums of averaged rows."""
         return self.aggregation == "secure"
 
     @property
     def assumed_colluders(self) -> int:
-        """With how many colluders the server may share what it sees of sums."""
+        """The number of clients that we assume to help the server look into sums."""
         return self.colluders or 1
 
     @property
     def partner_share(self) -> float:
-        """Of mu^2, for choosing partners."""
+        """The share of mu^2 for choosing partners."""
         return self.partners or _PARTNERS
 
     def partner_mechanism(
         self, seed: int, secret: bytes | None = None
     ) -> PartnerMechanism:
-        """How clients tell of their data for the choice of partners, as one release.
+        """How clients release means for the choice of partners, once.
 
         Args:
-            seed: names coins and noise.
-            secret: that noise of the system is made of, where it must come again.
+            seed: names the noise.
+            secret: makes noise of the system, if the same noise must come again.
         """
         if self.epsilon is not None:
             noise = 1 / (
@@ -167,22 +168,21 @@ class Privacy:
         loss_clip: float,
         before: float = 0.0,
     ) -> Mechanism:
-        """How rows are clipped and noised in rounds that cost so much.
+        """How rows are clipped and get noise.
 
         Args:
-            costs: of the beginning and each round.
+            costs: of the beginning and each round; see `methods.costs_of`.
             seed: names the noise.
-            loss_clip: the usual bound of losses, where none is given.
-            before: mu^2 that was released before, and is not left for them.
+            loss_clip: the usual bound of losses, if the table has none.
+            before: mu^2 that is already spent.
         """
         if self.epsilon is not None:
             mu = math.sqrt(mu_of(self.epsilon, self.delta) ** 2 - before)
             noise = noise_for_clients(costs, mu, self.clip)
             if noise > NOISES[1] * self.clip:
                 raise InputError(
-                    f"`privacy.epsilon` {self.epsilon:g} takes a noise of "
-                    f"{noise / self.clip:g} clips, which must be at most "
-                    f"{NOISES[1]:g}."
+                    f"`privacy.epsilon` {self.epsilon:g} needs a noise of "
+                    f"{noise / self.clip:g} clips, but the most is {NOISES[1]:g}."
                 )
         else:
             noise = self.noise * self.clip if self.noise else 0.0
@@ -204,7 +204,7 @@ class Privacy:
         """The budgets: mu^2, or epsilon for the unit sample.
 
         Args:
-            places: of clients among all, by all of their names.
+            places: position of each client, by all of its names.
         """
         if self.budget is None:
             return Limits()
@@ -214,7 +214,7 @@ class Privacy:
         for name, budget in self.budget.items():
             if name not in places:
                 raise InputError(
-                    f"`privacy.budget` names {name!r}, who is no client."
+                    f"`privacy.budget` names {name!r}, which is not a client."
                     f"{suggestion(name, places)}"
                 )
             place = places[name]
@@ -227,7 +227,7 @@ class Privacy:
         return Limits(of_each=own)
 
     def limit(self, budget: float) -> float:
-        """An epsilon as a limit of what may be spent: mu^2, or itself for samples."""
+        """The limit for an epsilon: mu^2, or epsilon itself for the unit sample."""
         return budget if self.unit == "sample" else mu_of(budget, self.delta) ** 2
 
 

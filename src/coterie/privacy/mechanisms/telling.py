@@ -1,8 +1,8 @@
-"""Clients whose losses are released whenever they are asked for.
+"""Clients that release a loss whenever a program asks for it.
 
-A method that sends losses, or choices made of them, sends then what is made of releases
-alone. All else that its client programs compute stays with the clients, and leaves as
-rows do.
+So a method that sends losses, or choices made by losses, sends what is made of releases
+alone. Everything else in its client programs stays with the clients, or leaves as rows
+do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .rows import Mechanism
 
 
 class Questions:
-    """How many losses a client program has asked for, and the names of their noise."""
+    """The losses that a client program has asked for, and the names of their noise."""
 
     def __init__(
         self,
@@ -28,23 +28,23 @@ class Questions:
         names: Int[Tensor, " n"],
         call: tuple[int, int],
     ) -> None:
-        """Of a call of `each`.
+        """Starts with no question.
 
         Args:
-            mechanism: of losses.
+            mechanism: for losses.
             names: identities of the clients at hand.
-            call: its round, and its number there.
+            call: round of a call of `each`, and its number in the round.
         """
         self.mechanism, self.asked = mechanism, 0
         self._names, self._call = names, call
 
     def put_by(self, program: Program) -> Program:
-        """The program, whose clients tell losses."""
+        """The program, whose clients release losses."""
 
         def telling(
             clients: IndexedClients, *rows: Tensor, **options: Option
         ) -> Tensor | tuple[Tensor, ...]:
-            self.asked = 0  # in debug mode it asks each client the same
+            self.asked = 0  # in debug mode, it asks each client the same questions
             return program(TellingClients(clients, self), *rows, **options)
 
         return telling
@@ -56,7 +56,7 @@ class Questions:
     def release(
         self, losses: Float[Tensor, "n b"], who: Int[Tensor, " n"]
     ) -> tuple[Tensor, Tensor]:
-        """Mean losses (n,) as they leave, and numbers (n, b) with these means."""
+        """Released mean losses (n,), and numbers (n, b) with these means."""
         most, noise = 2 * self.mechanism.clip, self.mechanism.noise
         number, names = self.asked, self._names.to(losses.device)[who]
         self.asked += 1
@@ -73,10 +73,10 @@ class Questions:
 
 
 class TellingClients:
-    """What a client program sees of clients who tell losses; see `types.Clients`."""
+    """Clients that release their losses; see `types.Clients`."""
 
     def __init__(self, clients: IndexedClients, questions: Questions) -> None:
-        """Wraps clients who answer as it is."""
+        """Wraps clients, who answer without noise."""
         self._clients, self._questions, self.who = clients, questions, clients.who
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -88,7 +88,7 @@ class TellingClients:
         return self._clients.hvp(points, vectors)
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """Entry j is client j's mean loss at points[j], as it is released."""
+        """Entry j is client j's released mean loss at points[j]."""
         if math.isinf(self._questions.mechanism.clip):
             self._questions.asked += 1
             return self._clients.loss(points)
@@ -96,7 +96,7 @@ class TellingClients:
         return self._questions.release(losses, self.who)[0]
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Row j has numbers with client j's mean loss at points[j], as released."""
+        """Row j has numbers with client j's released mean loss at points[j]."""
         return self._questions.release(self._clients.losses(points), self.who)[1]
 
     def held(self) -> TellingClients:

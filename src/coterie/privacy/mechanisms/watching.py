@@ -1,12 +1,13 @@
-"""A method in training, watched: what leaves unnoised must not be made of data.
+"""Watches a method in training: what leaves without noise must not depend on data.
 
-What a method will send is planned before training (`foreseen`). A method may still do
-something else then: in a later round, or where a released value is large. So it is
-followed in training too, in every round. Answers of clients are marked, marks follow
-values (`origins`), and the run ends before anything leaves that is made of data and was
-planned to leave as it is. Clients themselves compute as ever, unwatched.
+A dry run plans what a method will send before training (`foreseen`). In training, a
+method may still do something else: in a later round, or if a released value is large.
+So we also follow it in every round of training. Answers of clients are marked, and
+marks follow values (`origins`). The run ends before anything marked leaves without
+noise. Clients themselves compute as usual, and are not watched.
 
-Marks belong to a state, as they must outlive a stop: `marks_of` and `with_marks`.
+Marks are a part of the state, because they must survive a stop: `marks_of` and
+`with_marks`.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ Found = TypeVar("Found")
 
 
 class Marks(NamedTuple):
-    """What is made of data in a call of a verb."""
+    """What depends on data in a call of a verb."""
 
     rows: tuple[bool, ...]
     others: bool  # shares, weights, groups, pairs
 
     def refuse(self, call: Call, t: int) -> None:
-        """Refuses what was not planned, before it leaves."""
+        """Refuses rows and weights that must not leave without noise."""
         rows = zip(self.rows, call.fresh, strict=False)
         if any(made and not fresh for made, fresh in rows):
             raise InputError(
-                f"private training stops in round {t}: by `{call.verb}` the method "
-                "sends rows that are made of clients' data, and it was planned that "
-                "they are not, so that they would leave without noise."
+                f"private training stops in round {t}: the method sends rows by "
+                f"`{call.verb}` that are made of clients' data, but the plan was that "
+                "they are not, so they would leave without noise."
             )
         if self.others and not call.secret:
             raise InputError(
@@ -71,11 +72,11 @@ class Witness(Protocol):
     """An auditor who sees inside clients."""
 
     def see_rows(self, call: Call, rows: Sequence[Tensor], refs: Tensor) -> None:
-        """Sees rows that a verb is given, and what they are near to."""
+        """Sees the rows of a verb, and their references."""
 
 
 class Watch:
-    """What a round has shown of a method so far."""
+    """What a method has shown in a round so far."""
 
     def __init__(
         self,
@@ -85,21 +86,21 @@ class Watch:
         tells: bool,
         witness: Witness | None = None,
     ) -> None:
-        """Nothing yet.
+        """Starts with nothing.
 
         Args:
-            following: marks, and whether numbers were read in earlier rounds.
+            following: marks values, and knows whether earlier rounds read numbers.
             t: the round.
-            tells: whether losses are released as soon as they are asked for.
-            witness: sees rows before they are released, in an audit.
+            tells: whether clients release losses as soon as a program asks for them.
+            witness: sees rows before their release, in an audit.
         """
         self._witness = witness
         self.following, self.tells, self._t = following, tells, t
-        self.marks: Marks | None = None  # of the call that is being made
+        self.marks: Marks | None = None  # of the current call
         self._refusal: InputError | None = None
 
     def allow(self, marks: Marks, verb: Callable[[], Found]) -> Found:
-        """What a verb between clients answers, where nothing speaks against it."""
+        """The answer of a verb between clients; refuses it after a number was read."""
         self.end()
         self.marks = marks
         try:
@@ -112,14 +113,14 @@ class Watch:
             raise
 
     def see(self, call: Call, rows: Sequence[Message], refs: Tensor) -> None:
-        """Sees a call before anything leaves, and refuses what was not planned."""
+        """Sees a call before anything leaves, and refuses a call against the plan."""
         if self.marks is not None:
             self.marks.refuse(call, self._t)
         if self._witness is not None:
             self._witness.see_rows(call, [tensor_of(row) for row in rows], refs)
 
     def end(self) -> None:
-        """Refuses a method that goes on after it was refused."""
+        """Raises a refusal again if the method has caught it."""
         if self._refusal is not None:
             raise self._refusal
 
@@ -127,9 +128,9 @@ class Watch:
 def _refuse_other_shapes(
     program: Program, rows: Sequence[Tensor], results: Sequence[Tensor]
 ) -> None:
-    """Refuses results that are not like the rows in whose place they stand.
+    """Refuses results whose shape or type differs from the rows that they replace.
 
-    A program may look at data, and a shape would tell of them.
+    A program may look at data, and a shape would reveal something of them.
     """
     for row, result in zip(rows, results, strict=False):
         if (row.shape, row.dtype) != (result.shape, result.dtype):
@@ -142,7 +143,7 @@ def _refuse_other_shapes(
 
 
 class WatchedOracle(Wrapping[Any]):
-    """An oracle, asked by a method that is watched; see `coterie.types.Oracle`."""
+    """The oracle of a method that we watch; see `coterie.types.Oracle`."""
 
     def __init__(self, oracle: Oracle, watch: Watch) -> None:
         """Wraps the oracle of private clients."""
@@ -163,13 +164,13 @@ class WatchedOracle(Wrapping[Any]):
         at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program, whose results are data where it looks at any."""
+        """Runs a client program; results are marked if it looks at data."""
         asked_by_data = who is not None and is_of_data(who)
         tells = self._watch.tells and not at_home
         if tells and asked_by_data:
             raise InputError(
-                "private training stops: `who` is asked for losses, which are "
-                "released, depends on clients' data."
+                "private training stops: `who` must not depend on clients' data in a "
+                "program whose losses are released."
             )
         following, given = self._watch.following, [is_of_data(row) for row in rows]
         made: list[bool] | None = None
@@ -188,7 +189,7 @@ class WatchedOracle(Wrapping[Any]):
                     seen = MarkedClients(clients, self._watch, tells=tells)
                     found = program(seen, *some, **options)
                 except Exception:
-                    following.read = True  # whoever catches it knows something
+                    following.read = True  # a method that catches it knows something
                     raise
             results = found if isinstance(found, tuple) else (found,)
             _refuse_other_shapes(program, some, results)
@@ -201,7 +202,7 @@ class WatchedOracle(Wrapping[Any]):
             asked = {"who": who, "at_home": at_home, **options}
             found = tuple(self._oracle.each(watched_program, *rows, **asked))
         for j, one in enumerate(found):
-            kept = j < len(given) and given[j]  # of those who were not asked
+            kept = j < len(given) and given[j]  # for clients that were not asked
             if made is None or made[j] or kept or asked_by_data:
                 of_data(one)
         return found
@@ -234,7 +235,7 @@ class WatchedOracle(Wrapping[Any]):
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of released rows, and of nothing else."""
+        """What a coordinator makes of released rows alone."""
         marks = _marks(rows, [server, *options.values()])
 
         @functools.wraps(program)
@@ -243,8 +244,8 @@ class WatchedOracle(Wrapping[Any]):
                 found = program(*given, **options)
             if self._watch.following.read or any(map(is_of_data, _leaves(found))):
                 raise InputError(
-                    "private training stops: the program of `central` has data of "
-                    "clients that were not sent to it."
+                    "private training stops: the program of `central` uses data of "
+                    "clients that they did not send to it."
                 )
             return found
 
@@ -257,7 +258,7 @@ class WatchedOracle(Wrapping[Any]):
     def blended(self, x: Tensor, weights: Tensor) -> Tensor:
         """Blends of released gradients."""
         marks = _marks((x,), (weights,))
-        # Marks are of whole rows: of columns that stay at home they say nothing.
+        # Marks are for whole rows, so they cannot tell columns at home apart.
         return self._watch.allow(marks, lambda: self._oracle.blended(x, weights))
 
     def compare(
@@ -278,10 +279,10 @@ class WatchedOracle(Wrapping[Any]):
 
 
 class MarkedClients:
-    """What a client program sees of clients whose answers are marked."""
+    """Clients whose answers are marked; see `coterie.types.Clients`."""
 
     def __init__(self, clients: IndexedClients, watch: Watch, *, tells: bool) -> None:
-        """Wraps clients, who tell released losses where the program is said to."""
+        """Wraps clients; `tells` says whether their losses are released."""
         self._clients, self._watch, self.who = clients, watch, clients.who
         self._tells = tells
 
@@ -332,7 +333,7 @@ def _marks(rows: Any, others: Any) -> Marks:
 
 
 def _leaves(value: Any) -> Iterator[Tensor]:
-    """All tensors of a state, or of what a verb is given."""
+    """All tensors in a state, or in the arguments of a verb."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -346,12 +347,12 @@ def _leaves(value: Any) -> Iterator[Tensor]:
 
 
 def marks_of(state: Any, following: MarkTracker) -> list[bool]:
-    """Whether numbers were read, and which tensors of a state are marked."""
+    """Whether the method has read numbers, and which tensors are marked."""
     return [following.read, *map(is_of_data, _leaves(state))]
 
 
 def with_marks(state: Any, marks: list[bool]) -> bool:
-    """Marks the tensors of a state as they were; whether numbers were read."""
+    """Marks the tensors of a state again; returns whether numbers were read."""
     read, *marked = marks
     tensors = list(_leaves(state))
     unknown = len(tensors) != len(marked)  # then every tensor counts as marked

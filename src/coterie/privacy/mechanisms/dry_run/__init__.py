@@ -1,4 +1,4 @@
-"""Runs a method without data, and verifies what the method declares to release."""
+"""Runs a method without data, and checks what it declares to release."""
 
 from .declarations import UndeclaredRelease, declaration, is_within
 from .foreseen import Call, CallPlan, Refusal, plan_calls, verify_releases

@@ -1,8 +1,8 @@
-"""What a method declares to release, verified against what a dry run found.
+"""Compares what a method declares to release with what a dry run found.
 
-A method declares `Releases` in its own file. The dry run counts what it would release.
-A method that releases more than it declares is refused; what it declares changes no
-account, since noise and epsilon follow what was found.
+A method declares `Releases` in its own file. The dry run counts what it would release,
+and we refuse a method that releases more than it declares. A declaration never changes
+an account, because noise and epsilon follow what the dry run found.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ....types import Algorithm, Releases
 
 
 class UndeclaredRelease(InputError):
-    """A method does not release what it declares."""
+    """A method releases more than it declares."""
 
 
 def declaration(releases: Releases) -> str:
@@ -26,7 +26,7 @@ def declaration(releases: Releases) -> str:
 
 
 def is_within(found: Releases, declared: Releases) -> bool:
-    """Whether everything that was found is declared."""
+    """Whether the declaration covers everything that was found."""
     return all(map(int.__le__, map(int, found), map(int, declared)))
 
 
@@ -34,9 +34,9 @@ def refuse_undeclared(algorithm: Algorithm, found: Releases, label: str) -> None
     """Refuses a method that releases more than it declares.
 
     Args:
-        algorithm: whose declaration it is; one without any may release what was found.
-        found: by a dry run.
-        label: how the algorithm is called.
+        algorithm: with its declaration; without one, it may release what was found.
+        found: what a dry run found.
+        label: the name of the algorithm in errors.
     """
     declared = algorithm.releases
     if declared is None:

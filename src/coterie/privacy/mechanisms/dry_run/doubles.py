@@ -1,8 +1,8 @@
-"""Clients without data: a double of an oracle, to see what a method would send.
+"""A double of an oracle, without data, to see what a method would send.
 
-Gradients and losses are random numbers, which depend on a `world`; models are short.
-Answers of verbs between clients may be those of another run, so that two worlds differ
-in what clients know alone and agree in all that was ever released. What clients know is
+Gradients and losses are random numbers that depend on a `world`, and models are short.
+Verbs between clients may answer as they did in another run. Then two worlds differ in
+what clients know alone, and agree in all that was ever released. What clients know is
 marked (`origins`).
 """
 
@@ -44,13 +44,13 @@ from .origins import (
 Answer = TypeVar("Answer")
 
 _COLUMNS = 61
-"""Of the double of a model: more than the few numbers that methods send."""
+"""Columns of the double of a model: more than the few numbers that methods send."""
 
 _HOME = 7
-"""Of these, those that stay at home, where there are personal parameters."""
+"""The number of columns that stay at home if there are personal parameters."""
 
 _SCALE = 100.0
-"""Entries of its models, which are far from zero beside a step."""
+"""Scale of the first models, which is large compared with a step."""
 
 
 class SeenCall(NamedTuple):
@@ -61,8 +61,8 @@ class SeenCall(NamedTuple):
     others: tuple[Tensor, ...]  # shares or weights, and groups or pairs
     answer: Any  # a tensor, a tuple of them, or a comparison
     program: str = ""  # of a coordinator
-    made: tuple[bool, ...] = ()  # which of the rows are made of data, if followed
-    weighed: bool = False  # whether the others are
+    made: tuple[bool, ...] = ()  # which rows are made of data, if marks are tracked
+    weighed: bool = False  # whether `others` are made of data
     read: bool = False  # whether numbers made of data were read before
     server: Any = None  # what a coordinator remembers
 
@@ -73,7 +73,7 @@ class DoubleClients:
     def __init__(
         self, rng: torch.Generator, who: Tensor, told: torch.Generator | None = None
     ) -> None:
-        """Clients at these positions, whose losses are drawn from `told`, if given."""
+        """Clients at these positions; `told`, if given, draws their losses."""
         self._rng, self.who = rng, who
         self._record_call = rng if told is None else told
 
@@ -87,14 +87,14 @@ class DoubleClients:
         return self.grad(points)
 
     def loss(self, points: Tensor) -> Tensor:
-        """Random losses, by which every client chooses as it likes."""
+        """Random losses, so that every client chooses at random."""
         return self._rand(points, len(points))
 
     def losses(self, points: Tensor) -> Tensor:
         """Random losses of thirty samples.
 
-        Questions differ more than clients, and these more than samples, so that whoever
-        looks for what is surely better for many finds it now and then.
+        Questions differ more than clients, and clients more than samples. So a method
+        that looks for what is surely better for many clients sometimes finds it.
         """
         rand, n = self._rand, len(points)
         each = 0.1 * rand(points, n, 1) + 0.1 * rand(points, n, 30)
@@ -126,14 +126,14 @@ class Double:
         told: tuple[int | str, ...] | None = None,
         following: MarkTracker | None = None,
     ) -> None:
-        """Of a round.
+        """Starts a round.
 
         Args:
-            present: who takes part.
-            names: of the stream of random numbers, the world among them.
-            answers: what verbs answer, call after call; None: what they compute.
-            told: names the stream of losses, where these are released; None: as all.
-            following: where the method is followed.
+            present: which clients take part.
+            names: names the stream of random numbers, with the world.
+            answers: what verbs answer, call by call; None: what they compute.
+            told: names the stream of released losses; None: the same stream.
+            following: tracks marks; None: nothing does.
         """
         self.active = self.present = present
         self.home: Tensor | None = None
@@ -151,7 +151,7 @@ class Double:
         return wrap(self)
 
     def without(self, absent: Bool[Tensor, " n"]) -> Double:
-        """The same round without these."""
+        """The same round without these clients."""
         present = self.present & ~absent
         given = self._names, self._answers, self._told_names, self._following
         return Double(present, *given)
@@ -187,7 +187,7 @@ class Double:
         *,
         count: int | None = None,
     ) -> Tensor:
-        """Weighted means, of all; those of groups are not told apart."""
+        """Weighted means of all clients, whatever their groups."""
         values = tensor_of(rows)
         part = shares.to(values) * self.active
         total = part.sum(-1, keepdim=True)
@@ -199,7 +199,7 @@ class Double:
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Mixtures; of known weights, `exchanges` do not matter for what they hold."""
+        """Mixtures after one exchange; more would not change what depends on data."""
         refuse_sent_on(weights, exchanges, gamma)
         values = tensor_of(rows)
         used = weights.to(values)
@@ -210,9 +210,9 @@ class Double:
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What the program makes of the rows of those who are there."""
+        """What the program makes of the rows of present clients."""
         who = self.present.nonzero()[:, 0]
-        given = [unmarked_copy(tensor_of(row))[who] for row in rows]  # it has releases
+        given = [unmarked_copy(tensor_of(row))[who] for row in rows]  # of releases
         server, *found = program(server, who, *given, **options)
         number = len(self.seen)
         if self._answers is not None and number < len(self._answers):
@@ -231,7 +231,7 @@ class Double:
     ) -> Tensor:
         """Random gradients."""
         shared = x if home is None else x[:, ~home]
-        # One's own columns have a gradient that nobody else knows.
+        # Columns at home have a gradient that nobody else knows.
         found = self.grads(x)
         shared_g = self._record_call(
             "blended", (shared,), (weights,), found if home is None else found[:, ~home]
@@ -250,7 +250,7 @@ class Double:
         home: Tensor | None = None,
         release: object = None,
     ) -> Comparison:
-        """All alike: nobody sends more than where everybody helps everybody."""
+        """Equal clients: nobody sends more than if everybody helps everybody."""
         n, one = len(self.present), x.new_ones(len(self.present))
         asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
         known = asks & self.present[:, None] & self.present | torch.diag(self.present)
@@ -260,7 +260,7 @@ class Double:
         return self._record_call("compare", (shared,), (asks,), found)
 
     def _clients(self, active: Tensor, *, at_home: bool) -> DoubleClients:
-        told = None if at_home else self._losses  # what stays at home is not released
+        told = None if at_home else self._losses  # losses at home are not released
         return DoubleClients(self._rng, active.nonzero()[:, 0], told)
 
     def _run_program(
@@ -270,7 +270,7 @@ class Double:
         given: Sequence[Tensor],
         options: Mapping[str, Option],
     ) -> tuple[Tensor, ...]:
-        """What a client program returns, of data where it looks at any."""
+        """The results of a client program, marked if it looks at data."""
         following, before = self._following, self._has_read
         if following is not None:
             following.read = False
@@ -278,7 +278,7 @@ class Double:
             found = program(clients, *given, **options)
         except Exception:
             if following is not None:
-                following.read = True  # whoever catches it knows something
+                following.read = True  # a method that catches it knows something
             raise
         found = found if isinstance(found, tuple) else (found,)
         if following is not None:
@@ -298,7 +298,7 @@ class Double:
         answer: Answer,
         program: str = "",
     ) -> Answer:
-        """The answer of this run, or of the other, after the call is written down."""
+        """Records a call; the answer of this run, or of the other one if given."""
         number = len(self.seen)
         if self._answers is not None and number < len(self._answers):
             answer = self._answers[number].answer
@@ -326,38 +326,38 @@ def _copy(rows: Any) -> Any:
 
 
 class Stage(NamedTuple):
-    """Where a method is run without data."""
+    """The setting in which a method runs without data."""
 
     clients: int
     personal: bool  # whether some columns never leave their clients
     columns: int  # of the double of a model
-    kept: Bool[Tensor, " d"] | None = None  # those that a method keeps at home itself
+    kept: Bool[Tensor, " d"] | None = None  # columns that a method keeps at home itself
 
     @property
     def home(self) -> Tensor | None:
-        """Which of them stay at home, whatever the method."""
+        """Which columns stay at home, whatever the method."""
         return torch.arange(self.columns) < _HOME if self.personal else None
 
     @property
     def start(self) -> Tensor:
-        """The first models: one for all, known to everybody."""
+        """The first models: the same for all clients, and known to everybody."""
         rng = seeds.generator("privacy", "double")
         row = torch.randn(self.columns, generator=rng, dtype=torch.float64)
         return (_SCALE * row).repeat(self.clients, 1)
 
     @property
     def shared_start(self) -> Tensor:
-        """Their columns that may leave."""
+        """The columns of the first models that may leave."""
         home = self.kept if self.home is None else self.home
         return self.start if home is None else self.start[:, ~home]
 
     def oracle_for(self, double: Sending) -> Oracle:
-        """The double, or what is made of it, as a method asks it."""
+        """The oracle that a method asks, made from a double."""
         return double if self.home is None else PersonalOracle(double, self.home)
 
 
 def small_stage(clients: int, personal: bool) -> Stage:
-    """Of few columns, and not as many as there are clients, which tables have."""
+    """A stage with few columns, and never as many columns as clients."""
     return Stage(clients, personal, _COLUMNS + 2 * (clients == _COLUMNS))
 
 
@@ -377,7 +377,7 @@ class World:
         answers: list[SeenCall] | None = None,
         following: MarkTracker | None = None,
     ) -> list[SeenCall]:
-        """What is seen in round t, which begins with 0."""
+        """The calls in round t; round 0 is the beginning."""
         purpose = "step" if t else "init"
         told = None if scenario is None else ("privacy", "losses", scenario, t)
         names = "privacy", self._name, purpose, t
@@ -396,7 +396,7 @@ class World:
         answers: list[SeenCall] | None = None,
         following: MarkTracker | None = None,
     ) -> list[SeenCall]:
-        """What is seen before models are used."""
+        """The calls before models are used."""
         names = "privacy", self._name, "use"
         double = Double(active, names, answers, following=following)
         self._algorithm.personal(self._state, self._stage.oracle_for(double))

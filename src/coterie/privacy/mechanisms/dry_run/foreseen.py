@@ -1,29 +1,29 @@
-"""What a method will send, seen in advance on clients without data.
+"""Plans what a method will send, by a dry run on clients without data.
 
-The method is run through all its rounds twice, in two worlds: clients have other data
-in the second, but every verb between them answers as in the first. What a client then
-gives to a verb, and is the same in both, was made of what is known already: it tells
-nothing new, and may leave as it is. What differs depends on data, and is released with
-noise where it is a row of the length of a model, around what is nearest to such rows,
+We run the method through all its rounds twice, in two worlds. Clients have other data
+in the second world, but every verb between them answers as in the first. If a client
+sends the same in both worlds, it reveals nothing new, and may leave as it is. If it
+differs, it depends on data. A row with the length of a model is then released with
+noise, around the nearest of
 
-    zero, the last row that was released there, or the last result of that call,
+    zero, the last row that was released there, or the last result of that call.
 
-which is also found here, and not from data. Anything else that depends on data (counts,
-weights that others see) cannot be bounded by clipping, and is refused.
+The dry run finds the nearest too, not the data. Clipping cannot bound anything else
+that depends on data, such as counts or weights that others see, so we refuse it.
 
-Losses can. A method that would be refused is seen again with clients who release every
-loss that they are asked for: then losses, too, are the same in both worlds. What it
-does next may depend on them, and so it is run in several scenarios of losses, and calls
-are known by what they are and not by their order in a round.
+Losses can be bounded. So a method that would be refused gets a second dry run, in which
+clients release every loss that a program asks for. Then losses, too, are the same in
+both worlds. The next steps of the method may depend on them. So we run it in several
+scenarios of losses, and identify calls by their sort, not by their order.
 
-That two worlds differ is a proof that data matter; that they agree is none that they
-never do. So the method is also followed (`origins`) through all its rounds: what is
-made of clients' answers counts as new even where it is the same, and so does what is
-new in any round, also of those that would come after a short run.
+If two worlds differ, data matter. If they agree, data may still matter elsewhere. So we
+also track marks (`origins`) through all rounds. Whatever is made of clients' answers
+counts as new, even if it is the same in both worlds. Whatever is new in any round
+counts as new in all of them, including rounds after the end of a short run.
 
-So the dry run verifies what a method declares (`declarations`): who releases more is
-refused. All this is a plan. Whether training keeps to it is held in every round
-(`watching`).
+The dry run also checks what a method declares (`declarations`), and refuses a method
+that releases more. All this is a plan, and every round of training is checked against
+it (`watching`).
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ _VERBS = "average", "central", "mix", "blended", "compare"
 """Verbs between clients, in the order of `Releases`."""
 
 _BY_GRADIENTS = "blended", "compare"
-"""Verbs in which clients answer each other with gradients."""
+"""Verbs with which clients send each other gradients."""
 
 
 class Refusal(InputError):
-    """A method sends what cannot be made private."""
+    """A method sends something that cannot be made private."""
 
 
 class Call(NamedTuple):
-    """A call of a verb between clients, as it will come."""
+    """A planned call of a verb between clients."""
 
     verb: str
-    fresh: tuple[bool, ...]  # which of its rows tell something new
-    slots: tuple[int, ...]  # where what each is near to is kept; -1: it is near zero
-    secret: bool = False  # whether weights are known to their readers alone
-    shares: Tensor | None = None  # (N,) of an average
+    fresh: tuple[bool, ...]  # which of its rows reveal something new
+    slots: tuple[int, ...]  # place of each row's reference; -1: it is zero
+    secret: bool = False  # whether only their readers know the weights
+    shares: Tensor | None = None  # (N,) for an average
 
 
 class CallPlan(NamedTuple):
@@ -72,21 +72,21 @@ class CallPlan(NamedTuple):
 
     rounds: list[list[Call]]  # the first is the beginning
     use: list[Call]
-    slots: list[int]  # OWN or RESULT, what each place keeps
+    slots: list[int]  # OWN or RESULT: what each place keeps
     readers: Bool[Tensor, "n n"]  # [i, k]: whether i's model ever goes to k
-    gossip: bool  # all that is new in a round is one row, mixed with neighbours'
-    stage: Stage  # where this was seen
+    gossip: bool  # whether each round has one new row, mixed with those of neighbours
+    stage: Stage  # of the dry run
     by_key: dict[Key, Call] | None = None
-    """Where losses are released, the calls of every round, of which the first list then
-    has none but those of the beginning."""
+    """The calls of every round, if losses are released; otherwise None. `rounds` then
+    has only the calls of the beginning."""
 
     def calls(self, t: int) -> list[Call] | None:
-        """The calls of round t in their order, or None where they are in `by_key`."""
+        """The calls of round t in their order; None: they are in `by_key`."""
         return self.rounds[t] if t == 0 or self.by_key is None else None
 
     @property
     def releases(self) -> Releases:
-        """What a client releases in a round at most, as a method declares it."""
+        """The most that a client releases in a round, as a method declares it."""
         most: Counter[str] = Counter()
         for calls in (*self.rounds, (self.by_key or {}).values()):
             rows: Counter[str] = Counter()
@@ -98,12 +98,12 @@ class CallPlan(NamedTuple):
 
     @property
     def verbs(self) -> frozenset[str]:
-        """By which rows leave that tell something new."""
+        """The verbs that send something new."""
         return frozenset(v for v in _VERBS if getattr(self.releases, v))
 
     @property
     def sums(self) -> bool:
-        """Whether rows that tell something new are ever averaged."""
+        """Whether the method ever averages rows that reveal something new."""
         return self.releases.average > 0
 
 
@@ -116,19 +116,19 @@ def plan_calls(
     personal: bool = False,
     columns: int | None = None,
 ) -> CallPlan:
-    """What an algorithm will send, round by round.
+    """All calls of an algorithm, round by round.
 
     Args:
         algorithm: with rounds.
-        actives: who takes part in each round.
+        actives: which clients take part in each round.
         seed: of the study, which names what the algorithm draws.
-        label: how the algorithm is called, for refusals.
+        label: the name of the algorithm in errors.
         personal: whether some columns never leave their clients.
-        columns: of a model, where a method knows them and refuses others.
+        columns: of the model, for methods that refuse any other number.
 
     Raises:
-        Refusal: where it sends what cannot be made private.
-        UndeclaredRelease: where it releases more than it declares.
+        Refusal: if it sends something that cannot be made private.
+        UndeclaredRelease: if it releases more than it declares.
     """
     few = small_stage(len(actives[0]), personal)
     if (home := algorithm.home) is not None:
@@ -138,7 +138,7 @@ def plan_calls(
         found = _foreseen_of(played)
     except Refusal:
         raise
-    except Exception:  # of any kind, of models that are shorter than its own
+    except Exception:  # any, because the model is shorter than its own
         if columns is None:
             raise
         found = _foreseen_of(played._replace(stage=few._replace(columns=columns)))
@@ -157,9 +157,9 @@ def verify_releases(
 ) -> None:
     """Refuses a method that releases more than it declares; see `plan_calls`.
 
-    For those who do not need what is foreseen, as who hides single samples: there it
-    also holds for what nothing bounds. A method that does not run on short models
-    without data cannot be verified, and goes on.
+    The unit sample needs no plan of calls, only this check, also for releases that
+    nothing bounds. A method that does not run on short models without data cannot be
+    checked, and is not refused.
     """
     if algorithm.releases is None:
         return
@@ -170,23 +170,23 @@ def verify_releases(
         raise
     except Refusal:
         refuse_undeclared(algorithm, Releases(unbounded=True), label)
-    except Exception:  # of any kind, as the method is run on what it was not made for
+    except Exception:  # any, because the method was not made for these models
         return
 
 
 class _DryRun(NamedTuple):
-    """A method that is run without data, and where."""
+    """A method, and the setting of its dry run."""
 
     algorithm: Algorithm
     actives: Sequence[Bool[Tensor, " n"]]
     seed: int
     label: str
     stage: Stage
-    scenarios: Sequence[int | None] = (None,)  # of losses, where they are released
+    scenarios: Sequence[int | None] = (None,)  # of losses, if they are released
 
 
 def _foreseen_of(played: _DryRun) -> CallPlan:
-    """What is sent if losses stay with their clients, or else if they are released."""
+    """The calls if losses stay at home; if that is refused, with released losses."""
     try:
         return _foreseen(played)
     except Refusal:
@@ -204,15 +204,15 @@ def _foreseen(played: _DryRun) -> CallPlan:
     beginning, _ = _ever([differs.beginning, marked.beginning])
     if any(_tells(call) for call in use):
         raise Refusal(
-            f"{label} cannot be trained privately: whenever its models are used, "
-            "clients send each other rows that depend on their data."
+            f"{label} cannot be trained privately: clients send each other rows that "
+            "depend on their data whenever its models are used."
         )
     _refuse_blends_with_others(differs, label)
     calls = [pair for some in (*differs.rounds, *marked.rounds) for pair in some]
     chosen = near.choose({key for key, call in calls if call.secret})
     slots = {key: place for place, key in enumerate(chosen)}
     many = len(differs.rounds) if by_losses else len(actives)
-    # Before the first round nobody has looked at data.
+    # The beginning is separate, because nobody has looked at data before.
     every = [beginning, *_ever([*differs.rounds[:many], *marked.rounds[:many]])[:many]]
     rounds = [[_with_slots(key, call, slots) for key, call in calls] for calls in every]
     kinds = list(chosen.values())
@@ -232,30 +232,30 @@ def _foreseen(played: _DryRun) -> CallPlan:
 
 
 def _refuse_blends_with_others(seen: _Sighting, label: str) -> None:
-    """Refuses other verbs besides `blended`, of whose answers one part is not released.
+    """Refuses `blended` together with other verbs, as part of its answers is exact.
 
-    A client that nobody asks keeps its own gradient in it as it is.
+    A client whose model nobody reads keeps its own gradient without noise.
     """
     verbs = {call.verb for some in (seen.beginning, *seen.rounds) for _, call in some}
     if "blended" in verbs and (others := verbs - {"blended", "compare"}):
         raise Refusal(
-            f"{label} cannot be trained privately: it uses `blended`, of whose answers "
-            f"not all is released, and sends rows by `{min(others)}` too."
+            f"{label} cannot be trained privately: it uses `blended`, whose answers "
+            f"are partly without noise, and also sends rows by `{min(others)}`."
         )
 
 
 class _Sighting(NamedTuple):
-    """The calls of a method, and what in them depends on data."""
+    """The calls of a method, with what depends on data in them."""
 
     use: _Calls
     beginning: _Calls
-    rounds: list[_Calls]  # of all scenarios
+    rounds: list[_Calls]  # over all scenarios
 
 
 def _trace(played: _DryRun, wanted: set[Key]) -> _Sighting:
-    """What is made of clients' answers, until all calls that are wanted have come."""
+    """What depends on clients' answers, until all `wanted` calls have come."""
     algorithm, actives, seed, label, stage, scenarios = played
-    # Marks are of whole rows, and what stays at home changes none of the calls.
+    # Marks are for whole rows, and columns at home change none of the calls.
     stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
     rounds = max(actives, scenario_rounds(actives), key=len)
 
@@ -273,7 +273,7 @@ def _trace(played: _DryRun, wanted: set[Key]) -> _Sighting:
         for t, active in enumerate([everybody, *rounds]):
             with track_marks(read) as following:
                 seen = world.run_round(t, active, scenario, following=following)
-            read = following.read  # what was read in one round is known in the next
+            read = following.read  # the next round knows what this one has read
             if t:
                 found.append(calls_of(seen))
             else:
@@ -286,10 +286,10 @@ def _trace(played: _DryRun, wanted: set[Key]) -> _Sighting:
 def _compare(
     played: _DryRun, near: NearestRefs, readers: Bool[Tensor, "n n"]
 ) -> _Sighting:
-    """What differs in two worlds; adds what is `near`, and `readers`."""
+    """What differs between two worlds; updates `near` and `readers`."""
     algorithm, actives, seed, label, stage, scenarios = played
     everybody, columns = torch.ones_like(actives[0]), stage.shared_start.shape[1]
-    # Also of a short run many rounds are seen: data may matter in the next.
+    # Even a short run has many dry rounds, because data may matter later.
     rounds, found = max(actives, scenario_rounds(actives), key=len), list[_Calls]()
     for scenario in scenarios:
         one, two = (World(algorithm, stage, seed, name) for name in _WORLDS)
@@ -315,7 +315,7 @@ def _compare(
 
 
 _Fresh = list[tuple[tuple[bool, ...], bool]]
-"""Of each call, which rows depend on data, and whether weights do."""
+"""For each call, which rows depend on data, and whether weights do."""
 
 
 def _fresh(one: list[SeenCall], two: list[SeenCall], label: str) -> _Fresh:
@@ -332,8 +332,8 @@ def _fresh(one: list[SeenCall], two: list[SeenCall], label: str) -> _Fresh:
 
 def _depends(label: str) -> str:
     return (
-        f"{label} cannot be trained privately: what it asks clients to send depends on "
-        "their data."
+        f"{label} cannot be trained privately: the calls that it makes depend on data "
+        "of clients."
     )
 
 
@@ -344,15 +344,15 @@ def _same(one: Tensor, two: Tensor) -> bool:
 
 
 def _calls(seen: list[SeenCall], fresh: _Fresh, columns: int, label: str) -> _Calls:
-    """The calls, of which none tells what cannot be bounded."""
+    """The calls; refuses a call that reveals something without a bound."""
     calls, keys = [], keys_of(seen, columns)
     for key, one, (rows, secret) in zip(keys, seen, fresh, strict=True):
         for row, is_fresh in zip(one.rows, rows, strict=True):
             if is_fresh and not is_model(row, columns):
                 raise Refusal(
                     f"{label} cannot be trained privately: by `{one.verb}` clients "
-                    "send numbers that depend on their data and are no models or "
-                    "gradients, so that nothing bounds them."
+                    "send numbers that depend on their data and that nothing bounds, "
+                    "because they are neither models nor gradients."
                 )
         if secret and one.verb != "mix":
             raise Refusal(
@@ -368,9 +368,9 @@ _Calls = list[tuple[Key, Call]]
 
 
 def _ever(found: list[_Calls]) -> list[_Calls]:
-    """The calls, of which all counts as new that is in any round.
+    """The calls, where a row counts as new if it is new in any round.
 
-    In one round, two worlds may agree by chance, as where a client chooses.
+    In a single round, two worlds may agree by chance, for example in a choice.
     """
     new: dict[Key, tuple[bool, ...]] = {}
     secret: dict[Key, bool] = {}
@@ -395,7 +395,7 @@ def _tells(found: tuple[Key, Call]) -> bool:
 
 
 def _is_gossip(rounds: list[list[Call]], kinds: list[int]) -> bool:
-    """Whether all that is ever new are rows that go on from their last mixture."""
+    """Whether only rows that continue from their last mixture are ever new."""
     found = False
     for calls in rounds:
         new = [c for c in calls if any(c.fresh) or c.verb in _BY_GRADIENTS]

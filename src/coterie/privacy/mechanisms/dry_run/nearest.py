@@ -1,4 +1,4 @@
-"""How calls of verbs are told apart, and to what the rows of each are nearest."""
+"""Identifies calls of verbs, and finds the nearest references of their rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .doubles import SeenCall
 ZERO, OWN, RESULT = range(3)
 
 Key = tuple[str, int]
-"""A sort of call, and its number among those of this sort in a round."""
+"""A sort of call, and its number among calls of this sort in a round."""
 
 
 def sort_of(
@@ -24,10 +24,10 @@ def sort_of(
     program: str,
     columns: int,
 ) -> str:
-    """What a call is, whatever came before it in a round.
+    """The sort of a call, whatever came before it in a round.
 
     Args:
-        verb: which.
+        verb: of the call.
         rows: what clients give.
         others: shares or weights, and groups or pairs.
         program: of a coordinator.
@@ -39,12 +39,12 @@ def sort_of(
 
 
 def is_model(row: Message, columns: int) -> bool:
-    """Whether these are models, of so many columns that may leave."""
+    """Whether these rows are models with this number of columns."""
     return not isinstance(row, Numbers) and row.shape[1:] == (columns,)
 
 
 def keys_of(seen: Sequence[SeenCall], columns: int) -> list[Key]:
-    """Calls of a round, each numbered among those of its sort."""
+    """The keys of the calls in a round."""
     counts: Counter[str] = Counter()
     keys = []
     for one in seen:
@@ -55,17 +55,17 @@ def keys_of(seen: Sequence[SeenCall], columns: int) -> list[Key]:
 
 
 class NearestRefs:
-    """To what the rows of each call are nearest, on average over rounds."""
+    """The nearest reference for the rows of each call, on average over rounds."""
 
     def __init__(self, known: Tensor) -> None:
-        """Of models that begin with those that everybody knows."""
+        """Starts from the first models, which everybody knows."""
         self._known = known
         self._away: dict[tuple[Key, int], list[float]] = {}
         self._average: set[tuple[Key, int]] = set()
         self.begin()
 
     def begin(self) -> None:
-        """The method begins anew."""
+        """Begins the method again."""
         self._last: dict[tuple[Key, int], tuple[Tensor, Tensor]] = {}
 
     def look(self, seen: Sequence[SeenCall]) -> None:
@@ -85,18 +85,17 @@ class NearestRefs:
                     self._average.add(place)
 
     def choose(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
-        """What to keep for each row of a call that is not nearest to zero.
+        """What to keep for each row of a call whose nearest reference is not zero.
 
         Args:
-            secret: calls with weights that depend on data: nobody else knows what came
-                back.
+            secret: calls whose weights depend on data, so nobody else knows results.
         """
 
         def kinds_of(place: tuple[Key, int]) -> tuple[int, ...]:
             if place[0] in secret:
                 return OWN, ZERO
-            # What came back counts first where both are as near: it is what others
-            # have. Of a sum nobody else knows a client's own part.
+            # A result wins if both are as near, because others have it. Nobody else
+            # knows a client's own part of a sum.
             return (RESULT, ZERO) if place in self._average else (RESULT, OWN, ZERO)
 
         kinds = {
@@ -107,7 +106,7 @@ class NearestRefs:
 
 
 def _result(seen: SeenCall, j: int, before: Tensor) -> Tensor:
-    """The result that goes with a row, where it is one of a model."""
+    """The result for a row, if it is a model; otherwise the one `before`."""
     if isinstance(seen.answer, Comparison) or seen.verb == "blended":
         return before
     answers = seen.answer if isinstance(seen.answer, tuple) else (seen.answer,)
@@ -118,7 +117,7 @@ def _result(seen: SeenCall, j: int, before: Tensor) -> Tensor:
 
 
 def of_own_share(shares: Tensor, means: Tensor) -> Tensor:
-    """Of several averages (n, C, D) that in which each client has the largest share."""
+    """(n, D) the average, out of (n, C, D), in which a client has its largest share."""
     if shares.dim() == 1:
         return means
     return means[torch.arange(len(means), device=means.device), shares.argmax(0)]

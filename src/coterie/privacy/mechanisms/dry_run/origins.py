@@ -1,12 +1,12 @@
-"""Where values come from: whatever is made of clients' answers is marked as theirs.
+"""Tracks where values come from: marks whatever is made of clients' answers.
 
-Answers of clients are marked, and whatever torch makes of something marked is marked in
-turn, be its values what they may. What verbs between clients answer is made of
-releases, and carries no mark. Marks are of whole tensors.
+Answers of clients are marked. Whatever torch makes of a marked tensor is marked too,
+whatever its values. Answers of verbs between clients are made of releases, and have no
+mark. Marks are for whole tensors.
 
-Marks end where Python takes over. So a method that reads something marked (`if loss <
-best`, `tolist`, a shape that depends on values, an error that does) is noted: from
-then on, everything it does may depend on data.
+Marks end where Python reads a value. So we note a method that reads something marked
+(`if loss < best`, `tolist`, a shape or an error that depends on values). From then on,
+everything it does may depend on data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SHAPE_ALONE = {"aten::new_empty_strided"} | {
     for kind in ("zeros", "ones", "full", "empty", "rand", "randn")
     for name in (f"{kind}_like", f"new_{kind}")
 }
-"""Operations whose results have nothing of another tensor but its shape."""
+"""Operations whose results take nothing but the shape of another tensor."""
 
 _ABOUT: set[Any] = {
     *(Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement),
@@ -45,18 +45,18 @@ _ABOUT: set[Any] = {
         *("is_mkldnn", "is_quantized", "is_mps", "is_xpu", "retains_grad"),
     )
 }
-"""What says something about a tensor, and nothing of its values. Shapes that depend on
-values are noted where they are made."""
+"""Functions that say nothing about the values of a tensor. Shapes that depend on values
+are noted where they are made."""
 
 
 _BY_PYTHON = (Tensor.apply_, Tensor.map_, Tensor.map2_)
-"""What gives values to functions of Python, one by one."""
+"""Methods that give values to Python functions, one by one."""
 
 _OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor)
 
 
 def has_read() -> str:
-    """What is wrong with a method that has read numbers, after its name."""
+    """The error for a method that has read numbers, without its name."""
     return (
         "cannot be trained privately: it reads numbers that depend on clients' data "
         "(`if`, `float`, `tolist`, a mask as an index) and sends rows afterwards, "
@@ -67,8 +67,8 @@ def has_read() -> str:
 def refuse_sent_on(weights: Tensor, exchanges: Any, gamma: Any) -> None:
     """Refuses a `mix` whose later exchanges would show what was not released.
 
-    The first exchange sends released rows, and a reader weighs them at home. The next
-    one sends mixtures, which show the weights, and how often and by which factor.
+    The first exchange sends released rows, and a reader applies its weights at home.
+    Later ones send mixtures, which show the weights, their number and the factor.
     """
     if any(is_of_data(one) for one in _tensors((exchanges, gamma))):
         raise InputError(
@@ -77,9 +77,9 @@ def refuse_sent_on(weights: Tensor, exchanges: Any, gamma: Any) -> None:
         )
     if is_of_data(weights) and exchanges != 1:
         raise InputError(
-            "`exchanges` of `mix` must be 1 in private training where weights are made "
-            f"of clients' data, got {exchanges}: the second one sends mixtures, which "
-            "show the weights."
+            "`exchanges` of `mix` must be 1 in private training if weights are made "
+            f"of clients' data, got {exchanges}: the second exchange sends mixtures, "
+            "which show the weights."
         )
 
 
@@ -90,14 +90,14 @@ def of_data(values: Tensor) -> Tensor:
 
 
 def is_of_data(values: Tensor) -> bool:
-    """Whether it is marked."""
+    """Whether a tensor is marked."""
     return bool(getattr(_storage(values), "of_data", False))
 
 
 def unmarked_copy(values: Tensor) -> Tensor:
     """A copy without a mark."""
     once = values.dim() > 0 and values.stride(0) == 0
-    # An average stays one row in memory, by which methods know it.
+    # An average stays one row in memory, because methods recognise it by that.
     copy = values[:1].clone() if once else values.clone()
     _storage(copy).of_data = False
     return copy.expand_as(values) if once else copy
@@ -106,16 +106,16 @@ def unmarked_copy(values: Tensor) -> Tensor:
 def mark_answer(
     answer: Any, made: tuple[bool, ...], *, weighed: bool, absent: bool
 ) -> Any:
-    """What a verb between clients answers, marked where it is not made of releases.
+    """The answer of a verb between clients, marked unless it is made of releases.
 
-    Weights that a client chooses by its data tell in its answer what it chose. Who is
-    absent releases nothing, and finds its own row in its answer.
+    If a client chooses weights by its data, its answer shows the choice. An absent
+    client releases nothing, and its answer is its own row.
 
     Args:
         answer: a tensor or several.
-        made: which of the rows that clients gave are made of data.
-        weighed: whether weights are.
-        absent: whether any of the clients at hand is.
+        made: which rows from clients are made of data.
+        weighed: whether weights are made of data.
+        absent: whether any of the clients at hand is absent.
     """
     answers = answer if isinstance(answer, tuple) else (answer,)
     for j, one in enumerate(answers):
@@ -126,7 +126,7 @@ def mark_answer(
 
 
 def _storage(values: Tensor) -> Any:
-    with torch._C.DisableTorchFunction():  # or asking would count as reading
+    with torch._C.DisableTorchFunction():  # otherwise this counts as reading
         if values.layout == torch.sparse_coo:
             values = values._values()
         elif values.layout != torch.strided:
@@ -135,10 +135,10 @@ def _storage(values: Tensor) -> Any:
 
 
 class MarkTracker(TorchDispatchMode):
-    """Marks what is made of something marked, and notes what is read of it."""
+    """Marks what is made of marked tensors, and notes whether Python reads them."""
 
     def __init__(self, read: bool = False) -> None:
-        """Follows, where numbers were `read` before, or not."""
+        """Prepares; `read` says whether numbers were read before."""
         super().__init__()
         self.read = read  # whether Python has seen a number that is made of data
         self._reading = _Reading(self)
@@ -149,13 +149,13 @@ class MarkTracker(TorchDispatchMode):
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """While it lasts, marks follow values."""
+        """Tracks marks inside the context."""
         with self._reading, self:
             yield
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """While it lasts, inside `on`, nothing is followed: clients answer quickly."""
+        """Pauses tracking inside `on`, so that clients answer quickly."""
         self.__exit__(None, None, None)
         self._reading.__exit__(None, None, None)
         try:
@@ -167,7 +167,7 @@ class MarkTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """What torch makes of its arguments."""
+        """Runs an operation, and marks its results if an argument is marked."""
         given = kwargs or {}
         if func._schema.name in _SHAPE_ALONE:
             return func(*args, **given)
@@ -175,13 +175,13 @@ class MarkTracker(TorchDispatchMode):
         try:
             found = func(*args, **given)
         except Exception:
-            self.read = self.read or theirs  # whoever catches it knows something
+            self.read = self.read or theirs  # a method that catches it knows something
             raise
         if theirs:
             made = list(_tensors((found,)))
             for one in (*made, *_written_tensors(func, args)):
                 of_data(one)
-            # Another draw may tell how many numbers this one has used.
+            # The next draw may reveal how many numbers this one has used.
             draws = torch.Tag.nondeterministic_seeded in func.tags
             told = draws or _shaped_by_values(func, args)
             self.read = self.read or not made or told
@@ -189,8 +189,8 @@ class MarkTracker(TorchDispatchMode):
 
 
 def _written_tensors(func: Any, args: Any) -> Iterator[Tensor]:
-    """What an operation may write into, besides its results."""
-    if "batch_norm" in func._schema.name:  # running statistics, as no schema says
+    """Tensors that an operation may write into, besides its results."""
+    if "batch_norm" in func._schema.name:  # running statistics are in no schema
         yield from _tensors(args)
         return
     for given, argument in zip(args, func._schema.arguments, strict=False):
@@ -199,7 +199,7 @@ def _written_tensors(func: Any, args: Any) -> Iterator[Tensor]:
 
 
 def _shaped_by_values(func: Any, args: Any) -> bool:
-    """Whether the shape of a result says something of marked values."""
+    """Whether the shape of a result depends on marked values."""
     if torch.Tag.dynamic_output_shape not in func.tags:
         return False
     if func._schema.name != "aten::index":
@@ -212,7 +212,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class _Reading(TorchFunctionMode):
-    """Notes whatever gives values to Python, also past torch's operations."""
+    """Notes whatever gives values to Python, even outside torch's operations."""
 
     def __init__(self, following: MarkTracker) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class _Reading(TorchFunctionMode):
         found = func(*args, **(kwargs or {}))
         if found is None or func in _ABOUT or self._following.read:
             return found
-        # What is made of a list of numbers past torch's operations counts as read.
+        # A tensor made from a Python list of marked numbers counts as read.
         by_list = func in _OF_LISTS or func in _BY_PYTHON
         if not by_list and any(True for _ in _tensors((found,))):
             return found
@@ -235,7 +235,7 @@ class _Reading(TorchFunctionMode):
 
 @contextmanager
 def track_marks(read: bool = False) -> Iterator[MarkTracker]:
-    """While it lasts, marks follow values."""
+    """Tracks marks inside the context."""
     following = MarkTracker(read)
     with following.on():
         yield following

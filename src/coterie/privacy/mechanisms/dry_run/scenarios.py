@@ -1,10 +1,10 @@
-"""What a method may ask whose questions depend on answers: the most, over scenarios.
+"""The most that a method may ask, over scenarios, if questions depend on answers.
 
-A method that chooses by losses asks more where it tries something, and how often that
-is nobody knows before. So it is run without data several times, with other losses, and
-every round is planned as the dearest that was seen: the first round, which may be
-special, by itself, and later ones of those who take part and of the others. A run that
-asks for more ends; one that asks for less spends less.
+A method that chooses by losses asks more when it tries something. Nobody knows in
+advance how often it does. So we run it without data several times, with other losses,
+and plan every round as the most expensive one in any run. The first round may be
+special, and has its own plan. Later rounds have one plan for active and one for absent
+clients. Training ends if it asks for more, and spends less if it asks for less.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from jaxtyping import Bool
 from torch import Tensor
 
 SCENARIOS, _ROUNDS = 8, 16
-"""How often a method is run, and for how many rounds: enough for what it may try, also
-in a run of fewer."""
+"""Number of runs and of rounds in each: enough for whatever a method may try, even if
+training has fewer rounds."""
 
 Cost = TypeVar("Cost")
 
 
 def scenario_rounds(actives: Sequence[Bool[Tensor, " n"]]) -> list[Bool[Tensor, " n"]]:
-    """Who takes part in each round of a scenario: as in the run, and then again."""
+    """(N,) which clients take part in each round of a scenario; the run repeats."""
     return [actives[t % len(actives)] for t in range(_ROUNDS)]
 
 
@@ -36,10 +36,10 @@ def largest_costs(
     """What the beginning and each round may cost each client.
 
     Args:
-        scenarios: of each the costs of the beginning and the rounds `scenario_rounds`.
-        actives: who takes part in each round of the run.
-        larger: of two costs.
-        nothing: no cost.
+        scenarios: costs of the beginning and of all rounds, for each scenario.
+        actives: which clients take part in each round of the run.
+        larger: the larger of two costs.
+        nothing: the cost of no release.
     """
     n, tried = len(actives[0]), scenario_rounds(actives)
 

@@ -9,8 +9,6 @@ from .sources import (
     SOURCES,
     SYSTEM,
     NoiseSource,
-    SecretNoise,
-    SeededNoise,
     simulated_text,
     source_of,
 )
@@ -24,9 +22,7 @@ __all__ = [
     "SOURCES",
     "SYSTEM",
     "NoiseSource",
-    "SecretNoise",
     "SecretStream",
-    "SeededNoise",
     "add_noise",
     "normals",
     "refuse_inexact",

@@ -1,56 +1,56 @@
 """Secret random bits, and Gaussian noise on a grid that is made of them.
 
 **Bits.** They are the keystream of AES-256 in counter mode. The key comes from the
-operating system when a stream is made; it is kept in memory only, and never written,
-shown or copied. Every bit is used once: a stream only moves forward. So there are no
-names that could be used twice: a resumed run, a repeated round, another run, another
-process and a forked one all have keys of their own. (One exception: means that clients
-tell before training have a key that is made of a secret and of all settings and data,
-so that a run that goes on says the same again, and nothing new.) AES is a permutation,
-so after b blocks it differs from random by at most b^2 / 2^129; a new key after 2^30
-blocks keeps that below 2^-69.
+operating system when a stream is made. It stays in memory, and is never written, shown
+or copied. A stream only moves forward, so every bit is used once. No name can be used
+twice: a resumed run, a repeated round, another run, another process and a forked one
+all have their own keys. There is one exception. Means that clients release before
+training have a key made of a secret and of all settings and data, so that a resumed run
+releases the same again, and nothing new. AES is a permutation, so after b blocks it
+differs from random by at most b^2 / 2^129. A new key after 2^30 blocks keeps that below
+2^-69.
 
 **Draws.** A word of 64 bits is a sign and a probability v of 63 bits. In the centre,
-|v| < 1 - 33 / 2^15, the draw is sqrt(2) erfinv(v). In the tails 106 more bits are
-drawn, so that the probability of the tail has all digits of a double down to 2^-117,
-and the draw is Phi^-1 of it: noise reaches beyond 12 standard deviations.
+|v| < 1 - 33 / 2^15, the draw is sqrt(2) erfinv(v). In the tails we draw 106 more bits,
+so that the probability of the tail has all digits of a double down to 2^-117. The draw
+is Phi^-1 of it, so noise reaches beyond 12 standard deviations.
 
 **Release.** A row y, with noise of standard deviation s, leaves as
 
     z = g rint((y + s' W) / g),   s' = (1 + 2^-10) s,   g = 2^k in (s'/512, s'/256].
 
-**Why that is private.** Let D be how far y moves in L2, d its length and mu = D / s.
-Were W Gaussian, y + s' W would be a Gaussian release of D / s', and z is made of it by
-a function that does not depend on data. So rounding costs nothing, whatever y is, and
-the low bits of z carry nothing of y. (They do if y + s W is released as it is: Mironov,
-"On significance of the least significant bits for differential privacy", CCS 2012.)
+**Why that is private.** Let D be how far y moves in L2, d its length and mu = D / s. If
+W were Gaussian, y + s' W would be a Gaussian release of D / s'. A function that does
+not depend on data makes z of it. So rounding costs nothing, whatever y is, and the low
+bits of z carry nothing of y. (Without rounding, they do: Mironov, "On significance of
+the least significant bits for differential privacy", CCS 2012.)
 
-W is computed in double precision. Each word stands for an interval of probability, so
+We compute W in double precision. Each word stands for an interval of probability, so
 there is a Gaussian W' with |W - W'| <= e, except with a chance of 2^-116:
 
     e <= 2^-44 + 2^-53 (14 + r)          the draw, and the sum y + s' W, |y| <= r s.
 
 Let p be the chance of a cell of the grid under W', and q that under W. Then q is at
-most the chance of the cell made larger by e on both sides, and at least that of the
-cell made smaller, so |ln(q / p)| <= eta = 1152 e: the cell is s' / 512 wide at least,
-and within it the density changes by 6 % at most, 14 standard deviations away. Two
-distributions with |ln(q / p)| <= eta are sqrt(pi / 2) eta-Gaussian private from each
-other, and d of them sqrt(d pi / 2) eta. The mechanism as it is drawn is thus
+most p for the cell made larger by e on both sides, and at least p for the cell made
+smaller. The cell is at least s' / 512 wide, and within it the density changes by at
+most 6 %, 14 standard deviations away. So |ln(q / p)| <= eta = 1152 e. Two distributions
+with |ln(q / p)| <= eta are sqrt(pi / 2) eta-Gaussian private from each other, and d of
+them sqrt(d pi / 2) eta. So the mechanism that we draw is
 
     mu / (1 + 2^-10) + 2 sqrt(d pi / 2) eta
 
 Gaussian private (Dong, Roth, Su, "Gaussian differential privacy", JRSS B 2022, Theorems
-2.14 and 3.2). That is at most mu, which accountants charge, where
+2.14 and 3.2). That is at most mu, which accountants charge, if
 
     sqrt(d) e <= mu / (2.96e6),
 
-and `refuse_inexact` refuses anything else. What is left is a chance of 2^-116 for each
-number, and what AES lacks: together below `LEAST_DELTA`, under which nothing is
-promised.
+and `refuse_inexact` refuses anything else. A chance of 2^-116 for each number remains,
+and the difference between AES and random bits. Together they are below `LEAST_DELTA`,
+the smallest delta that we promise.
 
-**What is not proved.** The sum of several rounded rows is not a rounded sum. So where
-only a sum of rows is promised to be seen (secure sums), rows are not rounded, and the
-epsilon is that of exact arithmetic. So are numbers for pairs who see mixtures of rows.
+**What is not proved.** The sum of several rounded rows is not a rounded sum. So if
+others see only a sum of rows (secure sums), we do not round rows. Then epsilon holds
+for exact arithmetic, as it does for pairs that see mixtures of rows.
 """
 
 from __future__ import annotations
@@ -68,28 +68,28 @@ from torch import Tensor
 from ....checks import InputError
 
 LEAST_DELTA = 1e-15
-"""A smaller delta is less than what the generator itself may be told by."""
+"""The smallest delta: below it, the generator itself may reveal more."""
 
 MARGIN = 2.0**-10
-"""By how much noise is larger than what is charged: it pays for finite precision."""
+"""Relative extra noise that we do not charge for: it pays for finite precision."""
 
 _STEPS = 8
-"""A standard deviation has 2^8 steps of the grid at least."""
+"""A standard deviation has at least 2^8 steps of the grid."""
 
 _OUTER = 33
-"""Of 2^15 steps of probability on each side, so many are tails."""
+"""Steps of probability in each tail, out of 2^15 on each side."""
 
 _BLOCKS = 2**30
-"""Blocks of 16 bytes that come of one key."""
+"""Blocks of 16 bytes from one key."""
 
 _ZEROS = bytes(2**20)
 
 _WORDS = 2**18
-"""Numbers that are drawn at once on the CPU: fewer cost calls, more its cache."""
+"""Numbers that we draw at once on the CPU: fewer cost calls, more its cache."""
 
 
 class SecretStream:
-    """Random bits of a key that nobody knows, each of which comes once."""
+    """Random bits from a key that nobody knows; each bit comes once."""
 
     def __init__(self, key: bytes | None = None) -> None:
         """Prepares to draw.
@@ -101,7 +101,7 @@ class SecretStream:
         self._renew(key)
 
     def _renew(self, key: bytes | None = None) -> None:
-        # Imported here: who trains without privacy does not need it.
+        # Imported here, because training without privacy does not need it.
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         cipher = Cipher(algorithms.AES256(key or os.urandom(32)), modes.CTR(bytes(16)))
@@ -128,7 +128,7 @@ class SecretStream:
         return "<secret stream>"
 
     def __reduce__(self) -> NoReturn:
-        """Refuses copies, which would repeat the noise, and files, which would keep it.
+        """Refuses copies, which would repeat noise, and files, which would keep it.
 
         Raises:
             TypeError: always.
@@ -137,22 +137,22 @@ class SecretStream:
 
 
 class GaussianDraws:
-    """Standard Gaussian draws, some at a time, in memory that is used again."""
+    """Standard Gaussian draws, some at a time, in memory that is reused."""
 
     def __init__(self, stream: SecretStream, most: int, device: torch.device) -> None:
         """Prepares to draw.
 
         Args:
             stream: of the bits.
-            most: numbers at once.
-            device: where the numbers are needed.
+            most: the most numbers at once.
+            device: of the numbers.
         """
         self._stream = stream
         self._words = torch.empty(most, dtype=torch.int64, device=device)
         self._drawn = torch.empty(most, dtype=torch.float64, device=device)
 
     def next(self, count: int) -> Float64[Tensor, " {count}"]:
-        """The next draws divided by sqrt(2), until they are overwritten."""
+        """The next draws divided by sqrt(2), valid until the next call."""
         words, drawn = self._words[:count], self._drawn[:count]
         self._stream.fill(words)
         tails = _tails(words)
@@ -161,34 +161,34 @@ class GaussianDraws:
 
     def _in_tails(self, words: Int64[Tensor, " n"]) -> Float64[Tensor, " n"]:
         most = torch.iinfo(torch.int64).max
-        # A word stands for [word, word + 1) / 2^63: so far is it from -1 or from 1.
+        # A word stands for [word, word + 1) / 2^63; this is its distance from -1 or 1.
         steps = torch.where(words < 0, words & most, most - words).double()
         more = words.new_empty(2, len(words))
         self._stream.fill(more)
         high, low = (more >> 11 & 2**53 - 1).double()
-        rest = (high + (low + 0.5) * 2.0**-53) * 2.0**-53  # in all digits of a double
+        rest = (high + (low + 0.5) * 2.0**-53) * 2.0**-53  # with all digits of a double
         away = torch.special.ndtri((steps + rest) * 2.0**-64) * math.sqrt(0.5)
         return torch.where(words < 0, away, -away)
 
 
 def _tails(words: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
     """Which words stand for a draw in a tail."""
-    # Of the highest 16 bits, those of both tails lie next to each other.
+    # In the highest 16 bits, both tails lie next to each other.
     high = words.view(torch.int16)[3::4]
     if words.device.type != "cpu":
         return (high + _OUTER < 2 * _OUTER - 2**15).nonzero()[:, 0]
-    # NumPy finds few among many several times as fast.
+    # NumPy finds a few among many several times as fast.
     found = np.flatnonzero(high.numpy() + np.int16(_OUTER) < 2 * _OUTER - 2**15)
     return torch.from_numpy(found)
 
 
 def refuse_inexact(columns: int, mu: float, reach: float | None = None) -> None:
-    """Refuses rows whose noise cannot be drawn as exactly as it is charged for.
+    """Refuses rows whose noise we cannot draw as exactly as we charge for.
 
     Args:
         columns: d, of a row.
-        mu: what it may move by, in standard deviations.
-        reach: how far it may be from 0, in standard deviations; None: mu.
+        mu: how far a row may move, in standard deviations.
+        reach: how far a row may be from 0, in standard deviations; None: mu.
     """
     error = 2.0**-44 + 2.0**-53 * (14 + (mu if reach is None else reach))
     eta = 1152 * error
@@ -209,14 +209,14 @@ def add_secret(
     reach: float | None = None,
     rounded: bool = True,
 ) -> Float[Tensor, "n d"]:
-    """Adds to row j, in place, noise of the standard deviation scale[j].
+    """Adds noise with the standard deviation scale[j] to row j, in place.
 
     Args:
-        rows: what is hidden, less what is known of it.
+        rows: the rows to hide, minus what everybody knows of them.
         stream: of the noise.
-        scale: s, which is charged.
-        mu: D / s, by which what is hidden moves.
-        reach: how far it may be from 0, in units of s; None: mu.
+        scale: s, which we charge for.
+        mu: D / s, how far a row may move.
+        reach: how far a row may be from 0, in units of s; None: mu.
         rounded: whether rows leave one by one, each on its grid.
     """
     n, d = rows.shape
@@ -228,7 +228,7 @@ def add_secret(
     at_once = _WORDS if rows.device.type == "cpu" else rows.numel()
     width = min(d, at_once)
     high = max(1, at_once // width)
-    # Grids are powers of two: dividing by them rounds nothing.
+    # Grids are powers of two, so that dividing by them rounds nothing.
     unit = grid if rounded else torch.ones_like(grid)
     factors = deviation * math.sqrt(2) / unit, 1 / unit, unit
     equal = bool((scale == scale[0]).all())  # numbers are faster than columns
@@ -254,7 +254,7 @@ def add_secret(
 def poisson_words(
     stream: SecretStream, clients: Int[Tensor, " n"], size: int
 ) -> Int64[Tensor, "1 n {size}"]:
-    """Words with which samples of clients are chosen, shaped as `seeds.bits` does."""
+    """Random words that choose samples of clients, in the shape of `seeds.bits`."""
     words = torch.empty(1, len(clients), size, dtype=torch.int64, device=clients.device)
     stream.fill(words)
     return words

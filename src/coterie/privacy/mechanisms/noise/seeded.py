@@ -1,17 +1,17 @@
-"""Gaussian noise from named streams: a pure function of the names it is drawn under.
+"""Gaussian noise from named streams: a pure function of the names of a stream.
 
 By Box and Muller, of 32-bit words of the draws of `coterie.seeds`,
 
     sqrt(-2 ln u) cos(v)  and  sqrt(-2 ln u) sin(v),   u in [2^-32, 1], v in [-pi, pi)
 
-so that |noise| is at most sqrt(64 ln 2) = 6.66, which a Gaussian exceeds with chance
-3e-11. Keys have 64 bits: seeds of torch's own CPU generator have 32, and among a
-hundred thousand draws two would have the same noise.
+so |noise| is at most sqrt(64 ln 2) = 6.66, which a Gaussian exceeds with chance 3e-11.
+Keys have 64 bits. Seeds of torch's own CPU generator have 32, so among a hundred
+thousand draws two would have the same noise.
 
-**Simulation only.** Whoever knows the seed can take this noise off again. So can
-whoever knows a few numbers of a row: the generator is invertible, and gives the rest.
-Rounding in floating point tells more, and no noise is beyond 6.66 standard deviations.
-For real data take secret noise (`coterie.privacy.mechanisms.noise.secret`).
+**Simulation only.** Anybody who knows the seed can subtract this noise. So can anybody
+who knows a few numbers of a row, because the generator is invertible. Rounding in
+floating point reveals more, and noise never exceeds 6.66 standard deviations. For real
+data take secret noise (`coterie.privacy.mechanisms.noise.secret`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from torch import Tensor
 from .... import seeds
 
 _COLUMNS = 2**19
-"""Numbers of a row that are drawn together."""
+"""How many numbers of a row we draw together."""
 
 _AT_ONCE = 2**18
-"""Numbers of a block on the CPU: fewer cost more calls, more do not fit its cache."""
+"""Numbers in a block on the CPU: fewer cost more calls, more do not fit its cache."""
 
 
 def normals(
@@ -37,7 +37,7 @@ def normals(
     size: int,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "n {size}"]:
-    """Row j holds `size` standard Gaussian draws of client clients[j] in its stream.
+    """Row j holds `size` standard Gaussian draws of client clients[j].
 
     Args:
         streams: a key for all, or one for each row.
@@ -55,7 +55,7 @@ def add_noise(
     clients: Int[Tensor, " n"],
     scale: Float[Tensor, " n"],
 ) -> Float[Tensor, "n d"]:
-    """Adds to row j, in place, scale[j] times the draws of clients[j] in its stream."""
+    """Adds scale[j] times the draws of clients[j] to row j, in place."""
     keys = torch.as_tensor(streams, device=rows.device).expand(len(rows))
     begin, squares = seeds.starts(keys, clients), -2 * scale[:, None].square()
     for left in range(0, rows.shape[1], _COLUMNS):
@@ -71,10 +71,10 @@ def add_noise(
 
 
 class _Pairs:
-    """Draws of a block, in memory that is used again: fresh one would cost more."""
+    """Draws of a block, in memory that is reused because new memory costs more."""
 
     def __init__(self, like: Tensor, first: int) -> None:
-        """Memory for blocks like this one, whose sequences begin behind `first`."""
+        """Takes memory for blocks like this one; sequences begin after `first`."""
         n, size = like.shape
         half = -(-size // 2)
         self._steps = seeds.steps(half, first, like.device)
@@ -82,14 +82,14 @@ class _Pairs:
         self._integers = self.drawn.view(torch.int32)  # each from -2^31
         self._words = like.new_empty(n, 2 * half)
         self._u, self._angle = self._words.chunk(2, 1)
-        self._cosine = self.drawn.view(like.dtype)[:, :half]  # when drawn is used up
+        self._cosine = self.drawn.view(like.dtype)[:, :half]  # once `drawn` is used up
         self._rest = slice(0, size - half)
 
     def add_to(self, part: Tensor, begin: Tensor, squares: Tensor) -> None:
         """Adds noise of these squared scales, times -2, to the rows of a block."""
         seeds.bits_into(self.drawn, begin, self._steps)
         self._words.copy_(self._integers)
-        # Near 0, where lengths are large, floats are dense; and it is never 0 itself.
+        # u is never 0, and floats are dense near 0, where lengths are large.
         u = self._u.abs_().add_(0.5).mul_(1 / (2.0**31 + 0.5))
         length = u.log_().mul_(squares).sqrt_()
         angle = self._angle.mul_(math.pi * 2.0**-31)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
-
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -15,14 +13,14 @@ from .seeded import add_noise
 SEED, SYSTEM = "seed", "system"
 
 SOURCES = (SEED, SYSTEM)
-"""What `noise_source` may be."""
+"""The values of `noise_source`."""
 
 SIMULATION_ONLY = "simulation only"
-"""What is said wherever an epsilon is shown for noise that comes from a seed."""
+"""What we say wherever we show an epsilon for noise from a seed."""
 
 
 def simulated_text(noise_source: str) -> str:
-    """What is said next to an epsilon whose noise comes from a seed; else nothing."""
+    """The warning next to an epsilon for noise from a seed; otherwise nothing."""
     if noise_source != SEED:
         return ""
     return (
@@ -31,84 +29,24 @@ def simulated_text(noise_source: str) -> str:
     )
 
 
-@runtime_checkable
-class NoiseSource(Protocol):
-    """Gives noise to rows, and the coins by which samples are chosen."""
+class NoiseSource:
+    """Noise for rows, and the random bits that choose samples."""
 
-    secret: bool  # or whoever knows the seed knows the noise
+    def __init__(self, stream: SecretStream | None = None) -> None:
+        """Takes all bits from a secret stream; None: from the names of the noise."""
+        self._stream = stream
+
+    @property
+    def secret(self) -> bool:
+        """Whether nobody can repeat the noise; otherwise the seed gives it away."""
+        return self._stream is not None
 
     def bits(
         self, stream: Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
     ) -> Int[Tensor, "s n {size}"]:
         """Random words of 64 bits of each client; see `coterie.seeds.bits`."""
-
-    def add(
-        self,
-        rows: Float[Tensor, "n d"],
-        stream: int | Int[Tensor, " n"],
-        clients: Int[Tensor, " n"],
-        scale: Float[Tensor, " n"],
-        *,
-        mu: float,
-        reach: float | None = None,
-        rounded: bool = True,
-    ) -> Float[Tensor, "n d"]:
-        """Adds to row j, in place, noise of the standard deviation scale[j].
-
-        Args:
-            rows: what is hidden, less what is known of it.
-            stream: names the noise, where it comes from a seed.
-            clients: identities of the clients, which name it too.
-            scale: the standard deviation that is charged.
-            mu: by how many of it a row may move.
-            reach: how many of it a row may be from 0; None: mu.
-            rounded: whether rows leave one by one, and not only in sums.
-        """
-
-
-class SeededNoise:
-    """Noise that is a function of its names: a simulation repeats."""
-
-    secret = False
-
-    def bits(
-        self, stream: Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
-    ) -> Int[Tensor, "s n {size}"]:
-        """Words of each client in its stream."""
-        return seeds.bits(stream, clients, size)
-
-    def add(
-        self,
-        rows: Float[Tensor, "n d"],
-        stream: int | Int[Tensor, " n"],
-        clients: Int[Tensor, " n"],
-        scale: Float[Tensor, " n"],
-        *,
-        mu: float,
-        reach: float | None = None,
-        rounded: bool = True,
-    ) -> Float[Tensor, "n d"]:
-        """Adds noise in place; see `NoiseSource`."""
-        return add_noise(rows, stream, clients, scale.to(rows))
-
-
-class SecretNoise:
-    """Noise that nobody can repeat, not even this process; see `secret`."""
-
-    secret = True
-
-    def __init__(self, key: bytes | None = None) -> None:
-        """Prepares to draw.
-
-        Args:
-            key: 32 bytes that nobody else has; None: from the operating system.
-        """
-        self._stream = SecretStream(key)
-
-    def bits(
-        self, stream: Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
-    ) -> Int[Tensor, "s n {size}"]:
-        """The next words, whatever the names."""
+        if self._stream is None:
+            return seeds.bits(stream, clients, size)
         return poisson_words(self._stream, clients, size)
 
     def add(
@@ -122,19 +60,27 @@ class SecretNoise:
         reach: float | None = None,
         rounded: bool = True,
     ) -> Float[Tensor, "n d"]:
-        """Adds noise in place, whatever the names; see `NoiseSource`."""
+        """Adds noise with the standard deviation scale[j] to row j, in place.
+
+        Args:
+            rows: the rows to hide, minus what everybody knows of them.
+            stream: names noise that comes from a seed.
+            clients: identities of the clients, which name it too.
+            scale: the standard deviation that we charge for.
+            mu: how far a row may move, in units of `scale`.
+            reach: how far a row may be from 0, in units of `scale`; None: mu.
+            rounded: whether rows leave one by one, and not only in sums.
+        """
+        if self._stream is None:
+            return add_noise(rows, stream, clients, scale.to(rows))
         return add_secret(rows, self._stream, scale, mu, reach=reach, rounded=rounded)
 
 
-SEEDED = SeededNoise()
-"""It keeps nothing."""
+SEEDED = NoiseSource()
+"""Noise from names alone: a simulation can be repeated."""
 
 
 def source_of(name: str) -> NoiseSource:
-    """The source of that name; a secret one has a key of its own.
-
-    Args:
-        name: as in `noise_source`.
-    """
+    """The source with that name of `noise_source`; a secret one gets a new key."""
     one_of("noise_source", name, SOURCES)
-    return SEEDED if name == SEED else SecretNoise()
+    return SEEDED if name == SEED else NoiseSource(SecretStream())

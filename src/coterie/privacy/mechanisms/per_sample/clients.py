@@ -1,4 +1,4 @@
-"""What a client program sees of clients that answer privately."""
+"""Clients that answer client programs privately, with noise for every sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .mechanisms import QuestionLog, refuse
 
 @runtime_checkable
 class IndexedClients(Clients, Protocol):
-    """Those who answer, without noise, and know who they are."""
+    """Clients that answer without noise, and know their positions."""
 
     who: Int[Tensor, " n"]  # positions among the clients at hand
 
@@ -32,7 +32,7 @@ class IndexedClients(Clients, Protocol):
 
 @dataclass
 class Use:
-    """How often the same samples were asked about."""
+    """How many questions used the same samples."""
 
     sampled: bool
     times: int = 0  # for gradients
@@ -41,27 +41,27 @@ class Use:
 
 
 class Uses:
-    """What a client program asked; one that runs again, for another client, the same.
+    """The questions of a client program.
 
-    In debug mode a program runs for client after client, each of which is asked the
-    same questions.
+    In debug mode, a program runs once for each client and asks the same questions
+    again. They count once.
     """
 
     def __init__(self) -> None:
         self.found: list[Use] = []
 
     def begin(self) -> None:
-        """A program begins."""
+        """Forgets earlier questions, because a program begins."""
         self.found = []
 
     def add(self, use: Use) -> Use:
-        """It asks about other samples than before."""
+        """Adds questions about other samples than before."""
         self.found.append(use)
         return use
 
 
 class PrivateClients:
-    """What a client program sees of private clients; see `coterie.types.Clients`."""
+    """Clients that add noise to their answers; see `coterie.types.Clients`."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class PrivateClients:
         """Wraps clients whose kernel clips.
 
         Args:
-            clients: as they answer without noise.
-            log: names the noise of questions, and writes them down.
+            clients: the same clients without noise.
+            log: names the noise of questions, and enters them in the ledger.
             call: verb and number of the question to the oracle.
-            said: who asks, as an error says it.
-            used: where questions are noted; None: in the ledger at once.
-            numbers: of the questions, counted over all of a program's clients.
-            use: of the samples that every question is about; None: fresh ones.
+            said: the name of the client program in errors.
+            used: collects questions; None: they enter the ledger at once.
+            numbers: numbers the questions, over all clients of a program.
+            use: of the samples for every question; None: fresh samples each time.
             calls: gives the same clients of a task in another call.
         """
         self._clients, self._log, self._call = clients, log, call
@@ -111,11 +111,11 @@ class PrivateClients:
         return mean if noisy else self._clients.loss(points)
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Row j has numbers with the private mean loss of client j's samples."""
+        """Row j has numbers whose mean is client j's private mean loss."""
         return self._private_losses(points)[1]
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
-        """Refused."""
+        """Always refuses, because nothing bounds these products."""
         refuse(self._said, "Hessian-vector products")
 
     def held(self) -> PrivateClients:
@@ -135,11 +135,11 @@ class PrivateClients:
 
     def call(self, number: int) -> PrivateClients:
         """The same clients, with samples and noise of this call."""
-        assert self._calls is not None  # asked of clients of a task only
+        assert self._calls is not None  # only clients of a task have calls
         return self._calls(number)
 
     def _private_losses(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Private means, and numbers with these means."""
+        """Private mean losses, and numbers with these means."""
         if self._use is None or self._use.sampled:
             refuse(self._said, "losses of a minibatch")
         self._use.losses += 1
@@ -152,7 +152,7 @@ class PrivateClients:
         )
 
     def _note_question(self) -> bool:
-        """Notes a question, and says whether it is about a minibatch."""
+        """Notes a question; returns whether it is about a minibatch."""
         if self._use is None:
             self._note_use(Use(sampled=True, times=1))
             return True

@@ -1,24 +1,25 @@
-"""Gradients in which no single sample counts for more than a bound.
+"""Gradients in which no sample counts for more than a bound.
 
-In the gradient of row j, every sample's own gradient is cut to the length C,
+In the gradient of row j, every sample's own gradient is clipped to the length C,
 
     sum_b weight[j, b] min(1, C / |g_jb|) g_jb    with g_jb that of sample b alone,
 
-so that a sample which counts as nothing moves it by at most C times its weight.
+so removing a sample moves it by at most C times the weight of the sample.
 
-The g_jb of all clients and samples would be n B rows of D numbers. They are not needed:
-of a linear layer with inputs h and slopes e of its outputs, the gradient of a sample is
-the product e h', whose length is |e| |h|; and once the lengths are known, the cut sum
-is one product of matrices. So a step costs the passes of an ordinary one (forward, and
-backward to every layer's outputs) and the lengths. Where a layer is applied at T places
-(a convolution, or a linear layer on sequences) the gradient is sum_t e_t h_t'; its
-length takes T^2 products of h and of e, or the gradient itself, by what is smaller.
+The g_jb of all clients and samples would be n B rows of D numbers, but we do not need
+them. In a linear layer with inputs h and slopes e of its outputs, the gradient of a
+sample is the product e h', whose length is |e| |h|. Once we know the lengths, the
+clipped sum is one product of matrices. So a step costs the passes of an ordinary one
+(forward, and backward to every layer's outputs) and the lengths.
 
-This needs that no sample changes what becomes of another. It is so by construction in
-models that consist of well-known layers (`layers.keeps_samples_apart`). Every other
-model, for example one with a `forward` of its own, is given one sample at a time, both
-for gradients and for losses. A model that then answers otherwise than for a batch is
-refused.
+A convolution, or a linear layer on sequences, works at T places. The gradient of a
+sample is then sum_t e_t h_t'. Its length takes T^2 products of h and of e, or the
+gradient itself: we take whichever is smaller.
+
+All this needs samples that do not influence each other. Models that consist of known
+layers (`layers.keeps_samples_apart`) guarantee it. Every other model, for example one
+with its own `forward`, gets one sample at a time, for gradients and for losses. We
+refuse a model that then answers differently than for a batch.
 
 References:
     Goodfellow, "Efficient per-example gradient computations", 2015, arXiv 1510.01799.
@@ -45,16 +46,16 @@ from ....clients.compiling import repeatable
 from ....clients.kernels import Kernel
 from ....clients.samples import Batch
 from .layers import factors, keeps_samples_apart
-from .tapes import StackedTape, Tape, VectorisedTape
+from .tapes import StackedRecorder, Tape, VectorisedRecorder
 
 _TRIED = 2, 3, 9
-"""Sizes of batches in which a module is tried."""
+"""Batch sizes with which we test a module."""
 
 
 class ClippedKernel:
-    """A kernel whose gradients and losses are bounded sample by sample.
+    """A kernel that bounds the gradient and the loss of every sample.
 
-    Other questions would touch data without a bound, and are refused.
+    It refuses other questions, because nothing bounds their answers.
     """
 
     compiled = False
@@ -65,9 +66,9 @@ class ClippedKernel:
         """Bounds what a kernel answers.
 
         Args:
-            kernel: that evaluates models.
-            clip: to which length gradients are cut; infinity leaves them.
-            loss_clip: what a loss counts for at most.
+            kernel: evaluates models.
+            clip: the largest length of a gradient; infinity leaves it.
+            loss_clip: the most that a loss counts.
         """
         for name, bound in (("clip", clip), ("loss_clip", loss_clip)):
             if bound != math.inf:
@@ -76,12 +77,12 @@ class ClippedKernel:
         self.parameters = kernel.parameters
         _refuse_coupling(kernel)
         self._apart = keeps_samples_apart(kernel.module)
-        tapes = VectorisedTape(kernel), StackedTape(kernel)
+        tapes = Tape(kernel, VectorisedRecorder), Tape(kernel, StackedRecorder)
         suit = self._apart and tapes[0].suits and self._agree(*tapes)
         self._by_layer = tapes if suit else None
 
     def chunk(self, samples: int, extra: int = 0) -> int:
-        """How many rows of that many samples fit into one chunk."""
+        """How many rows with this number of samples fit into one chunk."""
         own = 0 if self._by_layer else samples * 2
         return self._kernel.chunk(samples, extra + own)
 
@@ -101,7 +102,7 @@ class ClippedKernel:
         return out
 
     def _clipped_sums(self, points: Tensor, batch: Batch) -> Tensor:
-        if not batch.weight.numel():  # nobody here takes part, or no sample
+        if not batch.weight.numel():  # no client or no sample takes part
             return torch.zeros_like(points)
         program, shared = self._program(points), batch.index.dim() == 1
         h, targets = self._kernel.data(batch.index)
@@ -111,8 +112,8 @@ class ClippedKernel:
             lost = ~squares.isfinite()
             if not lost.any():
                 return g
-            # No bound holds where a gradient overflows: such samples count as nothing.
-            # Another one stands in their place, so that nothing here overflows.
+            # A gradient that overflows has no bound, so its sample counts as nothing.
+            # We put another sample in its place, so that nothing overflows here.
             index = batch.index.expand(batch.weight.shape)
             other = index.gather(1, lost.logical_not().int().argmax(1, keepdim=True))
             h, targets = self._kernel.data(torch.where(lost, other, index))
@@ -125,13 +126,13 @@ class ClippedKernel:
         if self._by_layer is None:
             return self._one_by_one
         vectorised, stacked = self._by_layer
-        alone = stacked.is_linear or len(points) == 1
+        alone = stacked.recorder.is_linear or len(points) == 1
         return stacked if alone and not points.is_cuda else vectorised
 
     def _agree(self, *tapes: Tape) -> bool:
-        """Whether tapes give the gradients of two samples, each alone, at a random row.
+        """Whether tapes give the right gradients of two samples at a random model.
 
-        They do not where a model uses the parameters of a layer in some other way too.
+        They do not if the model also uses parameters of a layer in another way.
         """
         kernel, rng = self._kernel, torch.Generator().manual_seed(0)
         like = next(kernel.module.parameters())
@@ -150,9 +151,9 @@ class ClippedKernel:
         return (torch.where(batch.weight > 0, losses, 0) * batch.weight).sum(1)
 
     def losses(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
-        """Row j has the bounded losses of its samples, NaN at those without a weight.
+        """Row j has the losses of its samples in [0, C], NaN at those without a weight.
 
-        Below by 0, which no loss of ours is below.
+        None of our losses is below 0.
         """
         if self._apart:
             losses = self._kernel.losses(points, batch)
@@ -163,11 +164,10 @@ class ClippedKernel:
         return losses.clamp(0, self._loss_clip)
 
     def hvp(self, points: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
-        """Refused."""
+        """Always refuses, because nothing bounds these products."""
         raise InputError(
             "the method asks for Hessian-vector products, which privacy of unit "
-            "'sample' cannot make private: of clients' data it bounds gradients and "
-            "losses alone."
+            "'sample' cannot make private: it bounds only gradients and losses."
         )
 
     def _one_by_one(
@@ -180,7 +180,7 @@ class ClippedKernel:
         *,
         shared: bool,
     ) -> tuple[Tensor, Tensor]:
-        """The same from the gradient of every sample, and squares of their lengths."""
+        """As of a `Tape`, from the gradient of every sample."""
         kernel, slopes = self._kernel, _of_samples(grad(self._of_one), shared=shared)
         found = slopes(kernel.layout.unravel(points), features, targets)
         each = [found[name].flatten(2) for name in kernel.layout.names]
@@ -190,8 +190,8 @@ class ClippedKernel:
 
     @torch.no_grad()
     def _losses_one_by_one(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
-        """As `Kernel.losses`, each of a sample alone."""
-        if not batch.width:  # where nobody has such samples
+        """As `Kernel.losses`, with every sample alone."""
+        if not batch.width:  # nobody has such samples
             return points.new_empty(len(points), 0)
         losses = _of_samples(self._of_one, shared=batch.index.dim() == 1)
         found, size = [points.new_empty(0, batch.width)], self.chunk(batch.width)
@@ -203,29 +203,29 @@ class ClippedKernel:
         return torch.where(batch.weight > 0, every, torch.nan)
 
     def _of_one(self, point: dict[str, Tensor], h: Tensor, target: Tensor) -> Tensor:
-        """The loss of a sample that is a batch of its own."""
+        """The loss of a sample in a batch of size 1."""
         outputs = functional_call(self._kernel.module, point, (h[None],))
         return self._kernel.objective.loss(outputs, target[None])[0]
 
 
 def _of_samples(one: Callable[..., Any], *, shared: bool) -> Callable[..., Any]:
-    """What a function gives for every model and each of its samples alone."""
+    """The function, mapped over models and over the samples of each."""
     data = None if shared else 0
     return vmap(vmap(one, in_dims=(None, 0, 0)), in_dims=(0, data, data))
 
 
 @torch.no_grad()
 def _refuse_coupling(kernel: Kernel) -> None:
-    """Refuses a module that answers otherwise for a batch than for samples alone.
+    """Refuses a module that answers differently for a batch than for single samples.
 
-    It is tried on made-up samples, as its answers for real ones would tell of data.
-    Whoever passes is still given one sample at a time.
+    We test it on made-up samples, because answers for real ones would reveal data. A
+    module that passes still gets one sample at a time.
     """
     rng, (like, _) = torch.Generator().manual_seed(0), kernel.data(torch.tensor([0]))
     shape = _TRIED[-1], *like.shape[1:]
     if like.is_floating_point():
         h = torch.randn(shape, generator=rng).to(like)
-    else:  # ids of words, of which there are two at least
+    else:  # ids of words; there are at least two
         h = torch.randint(2, shape, generator=rng).to(like)
     point = torch.randn(1, kernel.parameters, generator=rng) / 10
     values = {
@@ -236,7 +236,7 @@ def _refuse_coupling(kernel: Kernel) -> None:
     def answers(some: Tensor) -> Tensor | None:
         try:
             found: Tensor = functional_call(kernel.module, values, (some,))
-        except (RuntimeError, ValueError):  # it is not made for so many samples
+        except (RuntimeError, ValueError):  # it does not take this number of samples
             return None
         return found
 
@@ -244,8 +244,8 @@ def _refuse_coupling(kernel: Kernel) -> None:
     for size in _TRIED:
         if not _is_same(answers(h[:size]), alone[:size]):
             raise InputError(
-                "the model cannot hide single samples: what it answers for a sample "
-                f"depends on the others of its batch (tried with {size} samples). "
+                "the model cannot hide single samples: its answer for a sample "
+                f"depends on the others of its batch (tested with {size} samples). "
                 "`privacy.unit` sample needs a model that treats every sample alone."
             )
 

@@ -1,6 +1,6 @@
-"""Gradients of single samples in a layer, as products that need not be written down.
+"""Gradients of single samples in a layer, as products that we need not compute.
 
-Of a layer with inputs h and slopes e of its outputs at t places, the gradient of a
+For a layer with inputs h and slopes e of its outputs at places t, the gradient of a
 sample is sum_t e_t h_t'.
 """
 
@@ -22,15 +22,15 @@ _ALONE: set[type[nn.Module]] = {
     *(nn.Tanh, nn.Sigmoid, nn.Hardtanh, nn.MaxPool2d, nn.AvgPool2d, nn.MaxPool3d),
     *(nn.GroupNorm, nn.Conv3d, nn.ConvTranspose3d, UNet3d, Diagonal),
 }
-"""Layers that treat every sample of a batch by itself, whatever its values are."""
+"""Layers that treat every sample of a batch by itself, whatever its values."""
 
 
 def keeps_samples_apart(module: nn.Module) -> bool:
     """Whether a module consists of layers that treat every sample by itself.
 
-    A module of another type may do with a batch whatever it likes, and trying it on a
-    few samples proves nothing about others. So do hooks, and a method that an object
-    has in place of that of its type.
+    A module of another type may do anything with a batch, and a test on a few samples
+    proves nothing about others. The same holds for hooks, and for a method that an
+    object has instead of that of its type.
     """
     return all(
         (type(layer) in _ALONE or _flattens_one_sample(layer))
@@ -48,7 +48,7 @@ def _flattens_one_sample(layer: nn.Module) -> bool:
 class Layer(NamedTuple):
     """A layer that is trained."""
 
-    name: str  # before those of its parameters
+    name: str  # the prefix of its parameters' names
     module: nn.Module
     outputs: torch.Size  # of one sample
 
@@ -60,14 +60,14 @@ class Product(NamedTuple):
     right: Tensor  # (..., b, t, i)
 
     def weighted_factors(self, cut: Tensor) -> tuple[Tensor, Tensor]:
-        """Matrices (..., b t, o) and (..., b t, i), product: the sum with factors."""
+        """(..., b t, o) and (..., b t, i), whose product is the weighted sum."""
         left = cut[..., None, None]
         left = left if self.left is None else left * self.left
         return left.flatten(-3, -2), self.right.flatten(-3, -2)
 
 
 def layers_of(kernel: Kernel, module: nn.Module) -> list[Layer] | None:
-    """Layers with all that a copy of the kernel's module trains; None: others do."""
+    """The layers with all trained parameters; None if other layers have some."""
     trained, found = set(kernel.layout.names), []
     for path, layer in module.named_modules():
         name = f"{path}." if path else ""
@@ -83,7 +83,7 @@ def layers_of(kernel: Kernel, module: nn.Module) -> list[Layer] | None:
 def _with_shapes(
     kernel: Kernel, module: nn.Module, layers: list[Layer]
 ) -> list[Layer] | None:
-    """Notes output shapes; None unless each is used once, with samples in front."""
+    """The layers with output shapes; None unless each is used once, samples first."""
     seen: dict[str, list[torch.Size]] = {layer.name: [] for layer in layers}
     hooks = [
         layer.module.register_forward_hook(
@@ -100,7 +100,7 @@ def _with_shapes(
 
 
 def _is_product_layer(module: nn.Module) -> bool:
-    """Whether gradients of samples are products of a layer's inputs and slopes."""
+    """Whether gradients of samples are products of the layer's inputs and slopes."""
     if isinstance(module, nn.Conv2d):
         plain = module.groups == 1 and module.padding_mode == "zeros"
         return plain and not isinstance(module.padding, str)
@@ -110,7 +110,7 @@ def _is_product_layer(module: nn.Module) -> bool:
 def gradients(
     module: Any, e: Tensor, h: Tensor, lead: int
 ) -> tuple[Tensor, dict[str, Product]]:
-    """Squared lengths (..., b) of the samples' gradients in a layer, and what they are.
+    """Squared lengths (..., b) of samples' gradients in a layer, and their products.
 
     Args:
         module: the layer.
@@ -137,7 +137,7 @@ def gradients(
 def _at_one_place(
     module: Any, e: Tensor, h: Tensor
 ) -> tuple[Tensor, dict[str, Product]]:
-    """The same where t = 1: |e|^2 |h|^2, and |e|^2 more of a bias."""
+    """The same for t = 1: |e|^2 |h|^2, plus |e|^2 for a bias."""
     found, along = {"weight": Product(e, h)}, _square(h)
     if module.bias is not None:
         found["bias"], along = Product(None, e), along + 1
@@ -151,7 +151,7 @@ def _patches(module: nn.Conv2d, h: Tensor) -> Tensor:
     h = F.pad(h, (wide, wide, high, high)) if high or wide else h
     h = h.unfold(-1, gap[1] * (size[1] - 1) + 1, module.stride[1])[..., :: gap[1]]
     h = h.unfold(-3, gap[0] * (size[0] - 1) + 1, module.stride[0])[..., :: gap[0]]
-    # Copies rows of images; F.unfold goes number by number, in thrice the time.
+    # Copies rows of images; F.unfold copies numbers, which takes three times as long.
     return h.movedim((-1, -2), (-4, -3)).flatten(-2).flatten(-4, -2).mT
 
 
@@ -162,7 +162,7 @@ def product(e: Tensor, h: Tensor) -> tuple[Tensor, Product]:
         whole = (e.mT @ h).flatten(-2)[..., None, :]
         return _square(whole)[..., 0], Product(None, whole)
     squares = ((e @ e.mT) * (h @ h.mT)).sum((-2, -1)).clamp(min=0)
-    # Terms that cancel leave their rounding, which must not make a gradient look
+    # Terms that cancel leave rounding errors, which must not make a gradient look
     # shorter than it is.
     most = (e.norm(dim=-1) * h.norm(dim=-1)).sum(-1).square()
     return squares + 8 * torch.finfo(e.dtype).eps * most, Product(e, h)
@@ -170,13 +170,13 @@ def product(e: Tensor, h: Tensor) -> tuple[Tensor, Product]:
 
 def _square(rows: Tensor) -> Tensor:
     """Squared lengths."""
-    if rows.stride(-1) == 1:  # without writing down the squares of all numbers
+    if rows.stride(-1) == 1:  # saves memory for the squares of all numbers
         return torch.linalg.vector_norm(rows, dim=-1).square()
     return rows.square().sum(-1)
 
 
 def factors(squares: Tensor, clip: float) -> Tensor:
     """min(1, C / |g|) of gradients with these squared lengths."""
-    # The least positive number keeps C / 0 from being no number where C is infinite.
+    # The smallest positive number avoids infinity / 0 if C is infinite.
     lengths = squares.sqrt().clamp(min=torch.finfo(squares.dtype).tiny)
     return (clip / lengths).clamp(max=1)

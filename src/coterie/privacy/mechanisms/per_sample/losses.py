@@ -1,21 +1,21 @@
 """Losses that leave a client: bounded, and with noise on their mean.
 
-A client's loss is the mean over its m samples, of which each counts between 0 and C,
+A client's loss is the mean over its m samples. Each sample counts between 0 and C:
 
     f = (1 / m) sum_b min(max(loss_b, 0), C),    released as  f + N(0, deviation^2).
 
-New data of a client move f by C at most, and a sample that counts as nothing by C / m;
-m is public. A model that overflows has the loss C.
+Replacing all data of a client moves f by at most C, and removing one sample by at most
+C / m, where m is public. A model that overflows has the loss C.
 
-Methods that ask for the losses of all samples take their spread for the error of the
-mean. They get m numbers whose mean is what was released, made of it and of nothing
-else, and spread as far as its noise and as samples between 0 and C may be:
+Methods that ask for the losses of all samples take their spread as the error of the
+mean. They get m numbers made of the released mean alone. Their mean is the released
+one, and they spread as far as its noise and as samples between 0 and C may do:
 
-    variance = m deviation^2 + f (C - f),
+    variance = m deviation^2 + f (C - f).
 
-the largest that numbers between 0 and C with the mean f have (Bhatia, Davis, "A better
-bound on the variance", American Mathematical Monthly, 2000). So whoever is cautious by
-standard errors is as cautious as noise makes it necessary.
+The second term is the largest variance of numbers between 0 and C with the mean f
+(Bhatia, Davis, "A better bound on the variance", American Mathematical Monthly, 2000).
+So a method that uses standard errors is as careful as the noise requires.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from ..noise import normals
 
 
 def usual_loss_clip(federation: Federation) -> float:
-    """The loss of a model that knows nothing of so many classes; 1 of quantities."""
+    """The loss of a model that knows nothing: log of the classes, or 1 for numbers."""
     values = target_values(federation.task, federation.outputs)
     return math.log(values) if values > 1 else 1.0
 
 
 def refuse_loss_clip(name: str, value: float, noise: float | None) -> None:
-    """Refuses what bounds nothing; infinity is for runs without noise."""
+    """Refuses wrong bounds of losses; infinity needs a run without noise."""
     refuse_clip(name, value)
     if value == math.inf and noise != 0:
         raise InputError(f"`{name}` must be finite where there is noise, got inf.")
@@ -67,8 +67,8 @@ def as_samples(
 
     Args:
         mean: as it was released.
-        losses: of which only is used who has how many samples.
-        deviation: of the noise of each mean.
+        losses: used only for the number of samples of each client.
+        deviation: of the noise on each mean.
         most: C.
         streams: names the draws.
         clients: identities of the clients.

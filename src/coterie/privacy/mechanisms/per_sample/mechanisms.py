@@ -1,4 +1,4 @@
-"""Which noise a question gets, and how it enters the ledger."""
+"""Noise for questions to single samples, and their entries in the ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Links = list[tuple[float, Tensor]]
 
 @dataclass(frozen=True)
 class SampleMechanism:
-    """What is added to whose gradients."""
+    """How gradients and losses of samples get noise."""
 
     clip: float
     noise: float
@@ -36,13 +36,13 @@ class SampleMechanism:
     expected: Float64[Tensor, " n"]  # samples in a minibatch of the clients at hand
     sizes: Float64[Tensor, " n"]
     first: int  # position of the first client at hand
-    loss_clip: float = math.inf  # what a sample's loss counts for at most
-    held_out_noise: float = 0.0  # in place of `noise`, for losses of validation samples
+    loss_clip: float = math.inf  # the most that the loss of a sample counts
+    held_out_noise: float = 0.0  # instead of `noise`, for validation samples
     source: NoiseSource = SEEDED
     known: dict[tuple[bytes, bool], Links] = field(default_factory=dict)
 
     def links(self, who: Int[Tensor, " n"], *, sampled: bool) -> Links:
-        """Links of clients at these of all positions, for every rate of sampling."""
+        """Links of these clients to the server, for every rate of sampling."""
         asked = who.numpy().tobytes(), sampled
         if asked not in self.known:
             rates = self.rates[who] if sampled else torch.ones(len(who)).double()
@@ -56,25 +56,25 @@ class SampleMechanism:
     def add_noise(
         self, g: Tensor, keys: list[int], who: Tensor, samples: Tensor
     ) -> Float[Tensor, "n d"]:
-        """Gradients, means of so many samples of clients at hand, with noise in place.
+        """Gradients with noise, added in place.
 
         Args:
-            g: clipped gradients.
+            g: clipped gradients, each a mean over samples.
             keys: one for all, or one for each of them.
             who: their positions among the clients at hand.
-            samples: of how many each is the mean.
+            samples: the number of samples in each mean.
         """
         if not self.noise or not len(g):
             return g
         names = self.names[who + self.first]
         streams = torch.tensor(keys, device=g.device).expand(len(who))
         scale = self.noise * self.clip / samples[who]
-        reach = float(self.sizes.max()) / self.noise  # where all samples take part
+        reach = float(self.sizes.max()) / self.noise  # if all samples take part
         given = g, streams, names, scale
         return self.source.add(*given, mu=1 / self.noise, reach=reach)
 
     def loss_noise(self, *, held_out: bool) -> float:
-        """Noise of the q-th part of a sum of losses, in units of their bound."""
+        """Noise on q times a sum of losses, in units of their bound."""
         return self.held_out_noise if held_out else self.noise
 
     def add_noise_to_losses(
@@ -88,9 +88,9 @@ class SampleMechanism:
         """Mean losses (n,) with noise, and numbers (n, b) with these means.
 
         Args:
-            losses: bounded ones, of all samples in a part of the clients at hand.
-            keys: of the noise, and of what the numbers differ by.
-            who: their positions among the clients at hand.
+            losses: bounded losses of all training or validation samples.
+            keys: of the noise on means, and of the spread of numbers.
+            who: positions among the clients at hand.
             held_out: whether these are validation samples.
         """
         mean = bounded_mean(losses, self.loss_clip)
@@ -102,7 +102,7 @@ class SampleMechanism:
             torch.tensor(key, device=mean.device).expand(len(who)) for key in keys
         )
         used = self.rates[who.cpu() + self.first].to(mean) * (~losses.isnan()).sum(1)
-        deviation = multiple * self.loss_clip / used  # infinite where nobody has any
+        deviation = multiple * self.loss_clip / used  # infinite without samples
         hidden, mu = mean[:, None].clone(), float(self.rates.min()) / multiple
         reach = float(self.sizes.max()) / multiple
         given = hidden, noise, names, deviation
@@ -118,13 +118,13 @@ def mechanism_of(
     noises: tuple[float, float],
     source: NoiseSource,
 ) -> SampleMechanism:
-    """Of the clients of a simulation, who are held with Poisson minibatches.
+    """The mechanism for the clients of a simulation, with Poisson minibatches.
 
     Args:
         simulation: the clients.
-        held: the same, with what bounds their answers.
+        held: the same clients with a kernel that clips.
         bounds: of gradients, and of losses.
-        noises: in units of these, and of losses of validation samples.
+        noises: in units of the bounds, for all questions, and for validation losses.
         source: of the noise.
     """
     group, clients = simulation.group, len(simulation)
@@ -147,23 +147,23 @@ def mechanism_of(
 
 @dataclass(frozen=True)
 class QuestionLog:
-    """Which noise a question gets, and where it is written down."""
+    """Names the noise of questions, and enters them in a ledger."""
 
     mechanism: SampleMechanism
     ledger: Ledger | None
-    rounds: list[int]  # of all clients, or of each
+    rounds: list[int]  # one for all clients, or one for each
     purpose: str
 
     def keys(
         self, verb: str, call: int, question: int, *, reader: int | None = None
     ) -> list[int]:
-        """Names of the noise of a question, of one reader where several ask it."""
+        """Keys of the noise of a question; `reader` tells several readers apart."""
         names = (self.mechanism.seed, "privacy", self.purpose)
         asked = (verb, call, question) + (() if reader is None else (reader,))
         return [seeds.key(*names, t, *asked) for t in self.rounds]
 
     def enter_links(self, verb: str, links: Tensor, *, sampled: bool) -> None:
-        """Writes down answers to several readers about the same samples."""
+        """Enters answers to several readers about the same samples."""
         clip, noise = self.mechanism.clip, self.mechanism.noise
         rates = self.mechanism.rates[links[:, 0]]
         rates = rates if sampled else torch.ones_like(rates)
@@ -176,13 +176,13 @@ class QuestionLog:
             )
 
     def enter(self, verb: str, who: Tensor, *, times: int, sampled: bool) -> None:
-        """Writes down that the clients at these of all positions were asked.
+        """Enters questions for gradients.
 
         Args:
-            verb: in which.
-            who: of all clients.
-            times: how often, about the same samples.
-            sampled: about a minibatch, and not about all data.
+            verb: of the questions.
+            who: positions among all clients.
+            times: number of questions about the same samples.
+            sampled: whether they are about a minibatch, and not about all data.
         """
         if self.ledger is None or not times:
             return
@@ -197,14 +197,14 @@ class QuestionLog:
                 )
 
     def enter_losses(self, who: Tensor, *, times: int, held_out: bool) -> None:
-        """Writes down that these were asked for mean losses over all their samples.
+        """Enters questions for mean losses over all samples.
 
-        Of a sum of losses, the q-th part is released with the noise of a minibatch.
+        Each releases q times a sum of losses, with the noise of a minibatch.
 
         Args:
-            who: of all clients.
-            times: how often.
-            held_out: about validation samples.
+            who: positions among all clients.
+            times: number of questions.
+            held_out: whether they are about validation samples.
         """
         if self.ledger is None:
             return
@@ -219,15 +219,15 @@ class QuestionLog:
 
 
 def program_label(program: Program) -> str:
-    """A client program by its name and the method that it is of."""
+    """The name of a client program, and its method."""
     inner = program.func if isinstance(program, functools.partial) else program
     module = inner.__module__.rpartition(".")[2]
     return f"{inner.__name__} of {module}"
 
 
 def refuse(who: str, what: str) -> NoReturn:
-    """Says that somebody asks for what no noise is added to."""
+    """Refuses a question whose answer cannot get noise."""
     raise InputError(
         f"{who} asks for {what}, which privacy of unit 'sample' cannot make private: "
-        "it bounds a client's own gradients and losses alone, and adds noise to them."
+        "it adds noise only to a client's own gradients and losses."
     )

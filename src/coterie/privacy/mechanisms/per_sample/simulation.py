@@ -1,27 +1,26 @@
 """Clients whose every gradient hides every single sample (DP-SGD in any method).
 
-Of whatever a method does with data it may ask two questions. For gradients each answer
-is the mean of the samples' gradients, cut to the length C, plus noise,
+A method may ask two questions about data. For gradients, each answer is the mean of the
+samples' gradients, clipped to the length C, plus noise,
 
     (1 / B) (sum_b min(1, C / |g_b|) g_b + N(0, (s C)^2 I)),
 
-where every sample takes part with chance q = B / size on its own (Poisson) and B stands
-for the expected size of a minibatch. For losses over all m samples of a part, training
-or validation, it is their mean with the noise that a minibatch of q m would have,
+where every sample takes part with chance q = B / size on its own (Poisson) and B is the
+expected size of a minibatch. For losses over all m training or validation samples, the
+answer is their mean with the noise that a minibatch of q m would have,
 
     (1 / (q m)) (q sum_b min(loss_b, C') + N(0, (s C')^2)).
 
-What clients then compute and send is made of these
-answers, so that it tells no more than they do, whoever sees it: every other client and
-a server, all together. Questions that are not bounded in this way are refused.
+Clients then compute and send what is made of these answers. So nobody learns more than
+the answers reveal, not even all other clients and a server together. We refuse
+questions without such bounds.
 
-The ledger has one release for every minibatch that was asked, of a client to whoever
-sees what it sends. R questions about one held minibatch are one release of sqrt(R)
-times the sensitivity, since the same samples took part in all of them. A sample is a
-training or a validation sample, which is public, and releases of the others tell
-nothing of it. What a method
-asks for a client's own use (fine-tuning at the end) has noise too, but stays at home
-and does not enter.
+The ledger has one release for every minibatch, towards whoever sees what the client
+sends. R questions about one held minibatch are one release with sqrt(R) times the
+sensitivity, because they use the same samples. Whether a sample is used for training or
+for validation is public, and releases of the other part reveal nothing of it. Questions
+for a client's own use (fine-tuning at the end) have noise too, but their answers stay
+at home and do not enter the ledger.
 
 Reference:
     Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with
@@ -34,7 +33,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -50,7 +48,7 @@ from ....clients.programs import staggered
 from ....clients.simulation import Simulation
 from ....clients.traffic import Sending, Wrap, Wrapping, between, upwards
 from ....collaboration.beliefs import first_half
-from ....types import CentralProgram, Comparison, Message, Option, Oracle, Program
+from ....types import Comparison, Option, Oracle, Program
 from ...accounting.gaussian import refuse_clip, refuse_noise
 from ...accounting.ledger import Ledger
 from ..noise import source_of
@@ -78,16 +76,15 @@ class PrivateSimulation:
 
         Args:
             simulation: the clients.
-            clip: C, the length to which every sample's gradient is cut.
+            clip: C, the largest length of every sample's gradient.
             noise: s, standard deviation of the noise in units of C.
-            loss_clip: C', what every sample's loss counts for at most; None: log of the
-                number of classes, or 1, and infinity where `clip` is infinite.
-            held_out_noise: s for losses of validation samples, for which others pay;
-                None: as of training samples.
+            loss_clip: C', the most that every sample's loss counts; None: log of the
+                number of classes, or 1; infinity if `clip` is infinite.
+            held_out_noise: s for losses of validation samples, which have their own
+                account; None: as for training samples.
             name: of the run. With noise from a seed, every run on the same data needs
-                one of its own, or another seed: with the same, noise cancels in
-                differences of what both release, and the same samples take part, so
-                that nothing adds up.
+                its own name, or another seed. Otherwise noise cancels in differences
+                between runs, and the same samples take part, so accounts do not add up.
             noise_source: "seed" for simulations, where noise and minibatches are
                 functions of the seed; "system" for real data, where both are secret.
         """
@@ -100,7 +97,7 @@ class PrivateSimulation:
         federation = simulation.samples.federation
         for empty in (federation.train.size == 0).nonzero()[:1, 0].tolist():
             raise InputError(
-                "private training needs training samples of every client, but "
+                "every client must have training samples for private training, but "
                 f"{federation.name_of(empty)} has none."
             )
         if loss_clip is None:
@@ -141,7 +138,7 @@ class PrivateSimulation:
     def staggered(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
     ) -> PrivateClients:
-        """The clients at these positions, each in a round of its own."""
+        """The clients at these positions, each in its own round."""
         if verb not in ("grads", "each"):
             refuse("a method without waiting", f"`{verb}` in time")
         samples, kernel, seed, *_ = self._held
@@ -156,7 +153,7 @@ class PrivateSimulation:
         return of_call(0)
 
     def wrap_double(self, double: Sending, ledger: Ledger) -> PerSampleOracle:
-        """The double as if these were its clients, with a clip of 1 and no noise."""
+        """A double with the questions of these clients, a clip of 1 and no noise."""
         mechanism = replace(
             self._mechanism, clip=1.0, noise=0.0, loss_clip=1.0, held_out_noise=0.0
         )
@@ -181,7 +178,7 @@ class PrivateSimulation:
         return self._simulation.sizes
 
     def width(self, clients: int) -> int:
-        """How many clients to ask at once where so many are to be asked, or more."""
+        """How many clients to ask at once, out of this number."""
         return clients
 
 
@@ -233,29 +230,6 @@ class PerSampleOracle(Wrapping[Sending]):
             self._log.enter_losses(who, times=use.losses, held_out=use.held_out)
         return found
 
-    def average(
-        self,
-        shares: Tensor,
-        rows: Message,
-        groups: Int[Tensor, " n"] | None = None,
-        *,
-        count: int | None = None,
-    ) -> Tensor:
-        """Weighted means, as they are: rows were made of private answers."""
-        return self._oracle.average(shares, rows, groups, count=count)
-
-    def mix(
-        self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
-    ) -> Tensor:
-        """Mixtures, as they are."""
-        return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
-
-    def central(
-        self, program: CentralProgram, server: Any, *rows: Message, **options: Option
-    ) -> tuple[Any, ...]:
-        """What a coordinator makes of the rows, as it is."""
-        return self._oracle.central(program, server, *rows, **options)
-
     def blended(
         self,
         x: Float[Tensor, "n d"],
@@ -264,7 +238,7 @@ class PerSampleOracle(Wrapping[Sending]):
         home: Bool[Tensor, " d"] | None = None,
         release: Leaves | None = None,
     ) -> Float[Tensor, "n d"]:
-        """Blends of private gradients, each pair's with noise of its own."""
+        """Blends of private gradients, with separate noise for each pair."""
         if home is not None:
             refuse("the method", "gradients at others' models with columns at home")
         call = self._call("blended")
@@ -272,7 +246,7 @@ class PerSampleOracle(Wrapping[Sending]):
         own = self.present & (weights.diagonal() != 0)
         self._enter_pairs("blended", torch.cat([links, upwards(own)]), sampled=True)
         leaves = self._leaves(("blended", call, 0), self._log.mechanism.expected)
-        if release is not None:  # of somebody outside, who sees what leaves
+        if release is not None:  # from a listener outside, who sees what leaves
             leaves = after(leaves, release)
         return self._oracle.blended(x, weights, release=leaves)
 
@@ -311,11 +285,11 @@ class PerSampleOracle(Wrapping[Sending]):
         return wrap(self)
 
     def without(self, absent: Bool[Tensor, " n"]) -> Sending:
-        """The same round, where these of all clients take no part."""
+        """The same round without these clients."""
         return PerSampleOracle(self._oracle.without(absent), self._log)
 
     def _leaves(self, question: tuple[str, int, int], samples: Tensor) -> Leaves:
-        """Adds noise to gradients, means of so many samples, that leave for readers."""
+        """A function that adds noise to gradients that leave for readers."""
         mechanism = self._log.mechanism
         first, names = mechanism.first, mechanism.names.tolist()
         keys = [self._log.keys(*question, reader=name)[0] for name in names]
@@ -328,7 +302,7 @@ class PerSampleOracle(Wrapping[Sending]):
         return leaves
 
     def _enter_pairs(self, verb: str, links: Tensor, *, sampled: bool) -> None:
-        """Writes down what each client answered, to every reader by itself."""
+        """Enters the answers of clients, separately for every reader."""
         if self._log.ledger is not None:
             self._log.enter_links(verb, links.cpu(), sampled=sampled)
 

@@ -1,9 +1,9 @@
 """Clipped gradients layer by layer: a tape keeps every layer's inputs and slopes.
 
-`VectorisedTape` knows any layers, on any device. `StackedTape` puts the samples of all
-clients one after the other, so that every linear layer is one batched product. On a CPU
-that is faster, because torch's vectorising takes longer than small products. It also
-takes convolutions, if there is only one client.
+`VectorisedRecorder` knows any layers, on any device. `StackedRecorder` puts the samples
+of all clients one after the other, so that every linear layer is one batched product.
+On a CPU that is faster, because torch's vectorising takes longer than small products.
+It also takes convolutions, if there is only one client.
 """
 
 from __future__ import annotations
@@ -22,14 +22,30 @@ from ....clients.kernels import Kernel
 from .layers import Layer, Product, factors, gradients, layers_of
 
 Kept = dict[str, Tensor]
-"""Of every layer, (n, b, ...)."""
+"""(n, b, ...) for every layer."""
 
 
 @runtime_checkable
-class Tape(Protocol):
-    """A kernel's module, with layers that keep their inputs and slopes."""
+class Recorder(Protocol):
+    """Runs layers, and keeps their inputs and the slopes of their outputs."""
 
-    suits: bool  # whether all layers of the module are known
+    is_linear: bool  # whether all layers are linear ones
+
+    def record(
+        self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
+    ) -> tuple[Kept, Kept]:
+        """Slopes and inputs of every layer."""
+
+
+class Tape:
+    """Clips gradients, from the inputs and slopes that a recorder keeps."""
+
+    def __init__(self, kernel: Kernel, recorder: Callable[..., Recorder]) -> None:
+        module = copy.deepcopy(kernel.module)
+        layers = layers_of(kernel, module)
+        self.suits = layers is not None  # whether we know all layers of the module
+        self._kernel, self._layers = kernel, layers or []
+        self.recorder = recorder(kernel, module, self._layers)
 
     def __call__(
         self,
@@ -42,37 +58,40 @@ class Tape(Protocol):
         shared: bool,
     ) -> tuple[Tensor, Tensor]:
         """Clipped sums (n, d) of gradients, and squares (n, b) of their lengths."""
+        given = points.detach(), features, targets, shared
+        slopes, inputs = self.recorder.record(*given)
+        squares = weight.new_zeros(weight.shape)
+        found: dict[str, Product] = {}
+        for name, module, _ in self._layers:
+            more, products = gradients(module, slopes[name], inputs[name], 2)
+            squares += more
+            found |= {name + kind: each for kind, each in products.items()}
+        cut = weight * factors(squares, clip)
+        rows = torch.empty_like(points, memory_format=torch.contiguous_format)
+        for name, part in self._kernel.layout.unravel(rows).items():
+            left, right = found[name].weighted_factors(cut)
+            out = part.view(len(points), left.shape[2], right.shape[2])
+            torch.bmm(left.mT, right, out=out)
+        return rows, squares
 
 
-class VectorisedTape:
+class VectorisedRecorder:
     """A hook at every layer keeps its input and adds a probe, whose slope is kept."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._module = kernel, copy.deepcopy(kernel.module)
-        layers = layers_of(kernel, self._module)
-        self.suits, self._layers = layers is not None, layers or []
+    is_linear = False
+
+    def __init__(self, kernel: Kernel, module: nn.Module, layers: list[Layer]) -> None:
+        self._kernel, self._module, self._layers = kernel, module, layers
         self._inputs: Kept = {}
         self._probes: Kept = {}
-        for layer in self._layers:
+        for layer in layers:
             layer.module.register_forward_hook(self._hook(layer.name))
 
-    def __call__(
-        self,
-        points: Tensor,
-        features: Tensor,
-        targets: Tensor,
-        weight: Tensor,
-        clip: float,
-        *,
-        shared: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """As of a tape."""
-        kept = self._kept(points.detach(), features, targets, shared)
-        return _clipped_sums(self._kernel, self._layers, points, *kept, weight, clip)
-
-    def _kept(
+    def record(
         self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
     ) -> tuple[Kept, Kept]:
+        """Slopes and inputs of every layer."""
+
         def total(
             probes: Kept, point: Kept, features: Tensor, targets: Tensor
         ) -> tuple[Tensor, Kept]:
@@ -102,33 +121,18 @@ class VectorisedTape:
         return hook
 
 
-class StackedTape:
+class StackedRecorder:
     """Layers that know the weights of every client."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel, self._module = kernel, copy.deepcopy(kernel.module)
-        layers = layers_of(kernel, self._module)
-        self.suits, self._layers = layers is not None, layers or []
-        self._own = [_ClientLayer(layer) for layer in self._layers]
+    def __init__(self, kernel: Kernel, module: nn.Module, layers: list[Layer]) -> None:
+        self._kernel, self._module = kernel, module
+        self._own = [_ClientLayer(layer) for layer in layers]
         self.is_linear = all(own.is_linear for own in self._own)
 
-    def __call__(
-        self,
-        points: Tensor,
-        features: Tensor,
-        targets: Tensor,
-        weight: Tensor,
-        clip: float,
-        *,
-        shared: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """As of a tape."""
-        kept = self._kept(points.detach(), features, targets, shared)
-        return _clipped_sums(self._kernel, self._layers, points, *kept, weight, clip)
-
-    def _kept(
+    def record(
         self, points: Tensor, features: Tensor, targets: Tensor, shared: bool
     ) -> tuple[Kept, Kept]:
+        """Slopes and inputs of every layer."""
         n, values = len(points), self._kernel.layout.unravel(points)
         if shared:
             features, targets = (d.expand(n, *d.shape) for d in (features, targets))
@@ -146,33 +150,8 @@ class StackedTape:
         return slopes, inputs
 
 
-def _clipped_sums(
-    kernel: Kernel,
-    layers: list[Layer],
-    points: Tensor,
-    slopes: Kept,
-    inputs: Kept,
-    weight: Tensor,
-    clip: float,
-) -> tuple[Tensor, Tensor]:
-    """Clipped sums of gradients and squares of their lengths, from what was kept."""
-    squares = weight.new_zeros(weight.shape)
-    found: dict[str, Product] = {}
-    for name, module, _ in layers:
-        more, products = gradients(module, slopes[name], inputs[name], 2)
-        squares += more
-        found |= {name + kind: each for kind, each in products.items()}
-    cut = weight * factors(squares, clip)
-    rows = torch.empty_like(points, memory_format=torch.contiguous_format)
-    for name, part in kernel.layout.unravel(rows).items():
-        left, right = found[name].weighted_factors(cut)
-        out = part.view(len(points), left.shape[2], right.shape[2])
-        torch.bmm(left.mT, right, out=out)
-    return rows, squares
-
-
 class _ClientLayer:
-    """A layer with weights of each client, who have as many samples each."""
+    """A layer with the weights of each client; all clients have as many samples."""
 
     inputs: Tensor
     slopes: Tensor
@@ -190,21 +169,23 @@ class _ClientLayer:
         self.forget()
 
     def begin(self, values: Kept, probe: Tensor) -> None:
-        """Takes the weights (n, ...) of clients; a convolution those of one alone."""
+        """Takes the weights (n, ...) of clients; a convolution takes one client."""
         self._weight = values[f"{self.name}weight"]
         self._bias, self._probe = values.get(f"{self.name}bias"), probe
 
     def forget(self) -> None:
-        """Keeps nothing of what a pass has left."""
+        """Forgets all that a pass has kept."""
         self.inputs = self.slopes = self._weight = self._probe = torch.empty(0)
         self._bias = None
 
     def outputs(self, h: Tensor) -> Tensor:
-        """Outputs of all samples, where those without a slope stay without one."""
+        """Outputs of all samples; slopes are zero until the backward pass."""
         weight, bias = self._weight, self._bias
         if self.is_linear:
             n, outputs, inputs = weight.shape
-            out = h.new_empty(*h.shape[:-1], outputs)  # no view: a layer may change it
+            out = h.new_empty(
+                *h.shape[:-1], outputs
+            )  # not a view, because a layer may change it
             many = out.view(n, -1, outputs)
             rows = h.reshape(n, -1, inputs)
             if bias is None:
@@ -225,9 +206,9 @@ class _ClientLayer:
 
 
 class _ClientLayerFunction(torch.autograd.Function):
-    """A layer whose weights get no gradient, but whose outputs' slopes are kept.
+    """A layer that keeps the slopes of its outputs; its weights get no gradient.
 
-    The probe makes torch come back to a layer whose inputs need no gradient.
+    The probe makes torch run backward through a layer whose inputs need no gradient.
     """
 
     @staticmethod
@@ -243,6 +224,6 @@ class _ClientLayerFunction(torch.autograd.Function):
 
 
 def _slopes(loss: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
-    if not loss.requires_grad:  # where it does not depend on a model
+    if not loss.requires_grad:  # it does not depend on the model
         return tuple(torch.zeros_like(each) for each in of)
     return torch.autograd.grad(loss, of, allow_unused=True, materialize_grads=True)
