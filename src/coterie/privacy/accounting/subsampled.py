@@ -124,12 +124,7 @@ def sampled_noise(
 ) -> float:
     """The smallest noise multiplier, to one part in a thousand, for this epsilon.
 
-    Args:
-        epsilon: the most that may be spent.
-        delta: between 0 and 1.
-        rate: the chance that a sample takes part in a step.
-        steps: how many minibatches are released.
-        accountant: `pld` or `rdp`.
+    Other arguments are as of `sampled_epsilon`.
     """
     refuse_epsilon("epsilon", epsilon)
     _refuse_steps(rate, steps)

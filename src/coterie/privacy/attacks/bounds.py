@@ -82,12 +82,7 @@ def mu_of_rates(
     >>> round(mu_of_rates(1000, 1000, 0, 1000), 2), mu_of_rates(5, 9, 4, 9)
     (5.36, 0.0)
 
-    Args:
-        found: runs with the sample that were called so.
-        members: runs with the sample.
-        wrong: runs without the sample that were called members.
-        others: runs without the sample.
-        confidence: that the bound holds.
+    Arguments are as of `epsilon_of_rates`.
     """
     _refuse(0.0, confidence)
     right, error = _rates(found, members, wrong, others, confidence)

@@ -159,11 +159,9 @@ def make_private(
 
     def personal(now: PrivateState, oracle: Oracle) -> Tensor:
         nobody = torch.zeros_like(oracle.present)
-        rows, read = (
-            (foreseen.use, now.refs, now.t, nobody),
-            with_marks(now.state, now.marks),
-        )
-        private, _, watch = wrap_oracle(oracle, *rows, read=read, at_home=True)
+        read = with_marks(now.state, now.marks)
+        given = foreseen.use, now.refs, now.t, nobody
+        private, _, watch = wrap_oracle(oracle, *given, read=read, at_home=True)
         with following(watch):
             found = algorithm.personal(now.state, private)
         watch.end()

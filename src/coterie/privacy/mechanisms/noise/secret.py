@@ -211,13 +211,7 @@ def add_secret(
 ) -> Float[Tensor, "n d"]:
     """Adds noise with the standard deviation scale[j] to row j, in place.
 
-    Args:
-        rows: the rows to hide, minus what everybody knows of them.
-        stream: of the noise.
-        scale: s, which we charge for.
-        mu: D / s, how far a row may move.
-        reach: how far a row may be from 0, in units of s; None: mu.
-        rounded: whether rows leave one by one, each on its grid.
+    Arguments are as of `NoiseSource.add`.
     """
     n, d = rows.shape
     if not n or not d:
