@@ -10,6 +10,7 @@ from scipy.stats import binom, chi2
 
 from coterie.privacy.attacks import Residuals, probe_residuals
 from coterie.privacy.mechanisms import Mechanism
+from coterie.privacy.mechanisms.dry_run import Call
 
 REAL = torch.float64
 
@@ -77,13 +78,10 @@ def test_a_mechanism_is_probed_with_rows_that_show_it(monkeypatch):
 
 
 def test_a_row_that_leaves_twice_counts_once():
-    class Call:
-        verb, fresh, slots = "mix", (True,), (-1,)
-
-    found, x = Residuals(), torch.ones(2, 3, dtype=REAL)
+    call, found, x = Call("mix", (True,), (-1,)), Residuals(), torch.ones(2, 3).double()
     found.expect(0.5, 2.0)
     for _ in range(2):
-        found.see_rows(Call(), [x], torch.zeros(2, 1, 3, dtype=REAL))
+        found.see_rows(call, [x], torch.zeros(2, 1, 3, dtype=REAL))
         found.see_releases([x + 1], torch.tensor([True, False]))
     assert found.numbers == 3
 

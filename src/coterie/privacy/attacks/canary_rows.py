@@ -32,8 +32,8 @@ from torch import Tensor
 
 from ... import seeds
 from ..accounting.ledger import Event, Exchange, Input, Release
+from ..mechanisms.rows import Mechanism
 from .bounds import mu_of_rates
-from .residuals import RowMechanism
 
 TRIALS = 2048
 """Number of canaries that are in, and of those that are out."""
@@ -85,7 +85,7 @@ def decisions(inside: Tensor, outside: Tensor, mu: float) -> Decisions:
     return Decisions(*counts[0], *counts[1], mu)
 
 
-def row_canaries(mechanism: RowMechanism, releases: int, columns: int) -> Decisions:
+def row_canaries(mechanism: Mechanism, releases: int, columns: int) -> Decisions:
     """How well an observer of all releases of a client tells canaries apart.
 
     Args:
@@ -116,7 +116,7 @@ def _signs() -> Float64[Tensor, " c"]:
     return torch.cat([one, -one])
 
 
-def _length(mechanism: RowMechanism) -> float:
+def _length(mechanism: Mechanism) -> float:
     return mechanism.clip + _FAR * mechanism.noise
 
 
@@ -146,7 +146,7 @@ class View(NamedTuple):
 
 
 def view_of(
-    events: Sequence[Event], clients: int, receiver: int, mechanism: RowMechanism
+    events: Sequence[Event], clients: int, receiver: int, mechanism: Mechanism
 ) -> View:
     """What a receiver sees of all rows that the mechanism released.
 
@@ -184,7 +184,7 @@ def view_of(
     return View(weights[weights.abs().sum(1) > 0], torch.tensor(senders))
 
 
-def _is_row(event: Event, mechanism: RowMechanism) -> bool:
+def _is_row(event: Event, mechanism: Mechanism) -> bool:
     if isinstance(event, Exchange):
         return True
     if not isinstance(event, Input | Release):
@@ -206,7 +206,7 @@ def _senders(event: Event, receiver: int) -> list[int]:
     return []
 
 
-def pair_canaries(mechanism: RowMechanism, view: View, sender: int) -> Decisions:
+def pair_canaries(mechanism: Mechanism, view: View, sender: int) -> Decisions:
     """How well a receiver tells canaries of a sender apart.
 
     All other clients send rows that the receiver knows, with noise.

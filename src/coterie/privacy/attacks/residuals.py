@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ... import seeds
+from ..mechanisms.dry_run.foreseen import Call
+from ..mechanisms.rows import Mechanism
 
 _POWER = 0.95
 """Chance to notice a fault that an audit says it would have noticed."""
@@ -35,23 +37,6 @@ _POWER = 0.95
 _PROBES, _COLUMNS, _FAR = 64, 1000, 3.0
 """Number of made-up rows, their most columns, and how far they are beyond the clip, in
 standard deviations of the noise."""
-
-
-@runtime_checkable
-class PlannedCall(Protocol):
-    """A call of a verb: which rows get noise, and where references are."""
-
-    @property
-    def verb(self) -> str:
-        """Its name."""
-
-    @property
-    def fresh(self) -> tuple[bool, ...]:
-        """Which of its rows reveal something new."""
-
-    @property
-    def slots(self) -> tuple[int, ...]:
-        """Place of the reference of each row; -1: it is zero."""
 
 
 class NoiseCheck(NamedTuple):
@@ -86,7 +71,7 @@ class Residuals:
         self.clip, self.noise, self.secure = math.inf, 0.0, False
         self.numbers, self.squares = 0, 0.0
         self.along, self.excess = 0.0, 0.0
-        self._given: tuple[PlannedCall, list[Tensor], Tensor] | None = None
+        self._given: tuple[Call, list[Tensor], Tensor] | None = None
         self._seen: list[Tensor] = []  # of the last round
 
     def expect(self, clip: float, noise: float, *, secure: bool = False) -> None:
@@ -94,7 +79,7 @@ class Residuals:
         self.clip, self.noise, self.secure = clip, noise, secure
 
     def see_rows(
-        self, call: PlannedCall, rows: Sequence[Tensor], refs: Float[Tensor, "n k d"]
+        self, call: Call, rows: Sequence[Tensor], refs: Float[Tensor, "n k d"]
     ) -> None:
         """Sees the rows of a verb before their release."""
         self._given = call, [row.detach().clone() for row in rows], refs.clone()
@@ -185,29 +170,7 @@ class Residuals:
         )
 
 
-@runtime_checkable
-class RowMechanism(Protocol):
-    """How rows are clipped and get noise; see `privacy.mechanisms.Mechanism`."""
-
-    @property
-    def clip(self) -> float:
-        """The largest norm."""
-
-    @property
-    def noise(self) -> float:
-        """The standard deviation of the noise."""
-
-    @property
-    def seed(self) -> int:
-        """Names the streams of noise."""
-
-    def release(
-        self, x: Tensor, ref: Tensor, stream: int, clients: Tensor
-    ) -> Float[Tensor, "n d"]:
-        """The rows as they leave."""
-
-
-def probe_residuals(mechanism: RowMechanism, columns: int) -> Residuals:
+def probe_residuals(mechanism: Mechanism, columns: int) -> Residuals:
     """Residuals of made-up rows that are far beyond the clip of a mechanism.
 
     Real rows may be too short compared with the noise to show whether it clips.
