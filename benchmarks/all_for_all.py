@@ -18,7 +18,7 @@ import torch
 from coterie import Simulation, Table, federate
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.local import local
-from coterie.engine.rounds import beginning
+from coterie.engine.rounds import init_oracle
 from coterie.models import build, linear, ravel
 from coterie.seeds import generator
 from coterie.types import Algorithm
@@ -30,7 +30,7 @@ def rounds_of(
     algorithm: Algorithm, clients: Simulation, x: torch.Tensor
 ) -> Callable[[], None]:
     """A function that takes the next round."""
-    state, t = algorithm.init(x, beginning(clients)), 0
+    state, t = algorithm.init(x, init_oracle(clients)), 0
 
     def step() -> None:
         nonlocal state, t

@@ -47,7 +47,7 @@ from coterie.checks import parameters_of
 from coterie.clients import comparisons
 from coterie.clients.samples import Batch
 from coterie.collaboration import Halves, pair_statistics
-from coterie.engine.rounds import beginning
+from coterie.engine.rounds import init_oracle
 from coterie.models import build, layout, ravel
 from coterie.seeds import generator
 from coterie.study.ingredients import RECIPES, Context, ingredients_of
@@ -98,7 +98,7 @@ class Runner:
     def __init__(self, name: str, ground: Ground) -> None:
         self._ground = ground
         self._algorithm = made(name, ground.context)
-        self._state = self._algorithm.init(ground.x, beginning(ground.simulation))
+        self._state = self._algorithm.init(ground.x, init_oracle(ground.simulation))
         self._t = 0
         self.gradients = 0.0  # minibatch gradients of a client in the last round
 

@@ -26,7 +26,7 @@ def test_an_input_error_is_a_value_error():
     [
         lambda: checks.one_of("rate", LONG, ["slow", "fast"]),
         lambda: checks.call("rate", LONG),
-        lambda: checks.imported("rate", f"{LONG}:x"),
+        lambda: checks.import_object("rate", f"{LONG}:x"),
         lambda: checks.options("rate", "x", {}, {LONG: 1}),
         lambda: checks.options("rate", "x", KNOWN, {"lr": LONG}),
     ],
@@ -264,7 +264,7 @@ def test_a_value_keeps_what_stands_behind_a_number_sign():
 
 def test_a_home_that_nobody_has_is_refused_in_a_sentence():
     with pytest.raises(InputError, match=r"`path` must name a home folder .*'~nosuch"):
-        checks.expanded("path", "~nosuchuser/data.csv")
+        checks.expand_path("path", "~nosuchuser/data.csv")
 
 
 @pytest.mark.parametrize(

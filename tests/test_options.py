@@ -22,7 +22,7 @@ from coterie.options import (
     Stochastic,
     Whole,
     method,
-    unused,
+    unused_options,
 )
 from coterie.types import Algorithm, Flow, Task
 from support.oracles import begun
@@ -130,8 +130,8 @@ def test_a_flow_does_not_begin_with_what_is_for_rounds_and_rounds_do():
         InputError, match=r"`momentum` is for rounds: .* 0\.0 .* got 0\.5"
     ):
         made.flow.init(torch.zeros(2, 1))
-    assert unused(example, waits=False) == {"momentum"}
-    assert unused(example, waits=True) == {"late"}
+    assert unused_options(example, waits=False) == {"momentum"}
+    assert unused_options(example, waits=True) == {"late"}
     # As by default is nothing said.
     example(HALVES, momentum=0.0).flow.init(torch.zeros(2, 1))
 
@@ -140,7 +140,7 @@ def test_a_factory_without_annotations_has_no_rules():
     def plain(sizes, *, lr=0.1):
         return Algorithm()
 
-    assert unused(plain, waits=True) == set()
+    assert unused_options(plain, waits=True) == set()
     assert method()(plain)(torch.ones(2), lr=-1.0) == Algorithm()
 
 

@@ -84,7 +84,7 @@ def test_a_number_and_its_text_are_different_names():
 
 def test_draws_below_a_limit_stay_in_range():
     limits = torch.tensor([1, 2, 3, 10, 2**20 + 1, 2**31 - 1, 2**31])
-    draws = seeds.below(limits, seeds.key("range"), torch.arange(7), 2000)
+    draws = seeds.integers_below(limits, seeds.key("range"), torch.arange(7), 2000)
     assert (draws >= 0).all()
     assert (draws < limits[:, None]).all()
     assert (draws[0] == 0).all()
@@ -96,7 +96,7 @@ def test_draws_below_a_limit_are_uniform():
     cells, size = 8, 2000
     clients = torch.arange(20)
     limits = torch.full((20,), cells)
-    draws = seeds.below(limits, seeds.key("uniform"), clients, size)
+    draws = seeds.integers_below(limits, seeds.key("uniform"), clients, size)
     for values in (draws.flatten(), draws[:, 0::2].flatten(), draws[3]):
         counts = torch.bincount(values, minlength=cells).double()
         expected = len(values) / cells
@@ -107,8 +107,8 @@ def test_draws_below_a_limit_are_uniform():
 
 def test_streams_and_clients_are_uncorrelated():
     size = 4000
-    first = seeds.below(torch.tensor([2, 2]), 1, torch.tensor([0, 1]), size)
-    second = seeds.below(torch.tensor([2, 2]), 2, torch.tensor([0, 1]), size)
+    first = seeds.integers_below(torch.tensor([2, 2]), 1, torch.tensor([0, 1]), size)
+    second = seeds.integers_below(torch.tensor([2, 2]), 2, torch.tensor([0, 1]), size)
     for a, b in ((first[0], first[1]), (first[0], second[0]), (first[1], second[0])):
         agreement = float((a == b).double().mean())
         # Four standard deviations of a fair coin's mean, level 6e-5.

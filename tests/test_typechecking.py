@@ -18,9 +18,9 @@ from torch import Tensor
 from coterie.algorithms.local import local
 from coterie.clients.samples import Batch
 from coterie.collaboration.weights import spectral_radius
-from coterie.conformance.cases import Setting, simulated
+from coterie.conformance.cases import Setting, simulation_of
 from coterie.conformance.federations import small_federation
-from coterie.engine.rounds import beginning
+from coterie.engine.rounds import init_oracle
 from support.oracles import begun
 from support.typechecking import check, jaxtyped
 
@@ -260,8 +260,8 @@ def test_nothing_is_asked_while_the_checker_is_off():
 
 
 def test_who_lacks_an_attribute_of_a_protocol_is_refused_after_others_are_not():
-    clients = simulated(small_federation(), Setting())
+    clients = simulation_of(small_federation(), Setting())
     for _ in range(2):
-        beginning(clients)
+        init_oracle(clients)
         with pytest.raises(TypeCheckError):
-            beginning(SimpleNamespace(at=clients.at))
+            init_oracle(SimpleNamespace(at=clients.at))

@@ -31,7 +31,7 @@ from coterie.cli import Claim, items_of, settings
 from coterie.clients.samples import Batch
 from coterie.data import Federation, Table, load
 from coterie.graphs import edges_of, gossip_matrix
-from coterie.models import OBJECTIVES, adapted, build, ravel
+from coterie.models import OBJECTIVES, adapt_objective, build, ravel
 from coterie.optim import Descent, sgd
 from coterie.types import Algorithm, Info, Oracle, Rows
 
@@ -212,7 +212,7 @@ def course(
 def _objective(task: str) -> co.models.Objective:
     """That of the task, and R2 of quantities."""
     if task == "regression":
-        return adapted(OBJECTIVES[task], task, measures=["r2"], score="r2")
+        return adapt_objective(OBJECTIVES[task], task, measures=["r2"], score="r2")
     return OBJECTIVES[task]
 
 

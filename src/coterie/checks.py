@@ -40,7 +40,7 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the message says which client, which round, what to do."""
 
 
-class Disconnected(RuntimeError):
+class DisconnectedError(RuntimeError):
     """Another process of a run ended, or cannot be reached."""
 
 
@@ -429,10 +429,10 @@ def _same_type(name: str, default: object, value: object) -> None:
         raise InputError(f"`{name}` must be {rule}, got {brief(value)}.")
 
 
-def imported(name: str, value: str) -> Any:
+def import_object(name: str, value: str) -> Any:
     """The object that "module:attribute" names; notes what its import `__brought__` in.
 
-    >>> imported("criterion", "math:sqrt")(4.0)
+    >>> import_object("criterion", "math:sqrt")(4.0)
     2.0
     """
     module, _, attribute = value.partition(":")
@@ -452,7 +452,8 @@ def imported(name: str, value: str) -> Any:
     except (Exception, SystemExit) as error:  # whatever its author made it raise
         plain = isinstance(error, ImportError | AttributeError) and str(error)
         raise InputError(
-            f"`{name}` {brief(value)} cannot be imported: {plain or raised(error)}."
+            f"`{name}` {brief(value)} cannot be imported: "
+            f"{plain or describe_error(error)}."
         ) from error
 
 
@@ -478,15 +479,17 @@ def own_code(name: str, value: str) -> Iterator[None]:
     """
     try:
         yield
-    except (InputError, TrainingError, Disconnected):
+    except (InputError, TrainingError, DisconnectedError):
         raise
     except (Exception, SystemExit) as error:
         if ":" not in value:
             raise
-        raise InputError(f"`{name}` {brief(value)} raised {raised(error)}.") from error
+        raise InputError(
+            f"`{name}` {brief(value)} raised {describe_error(error)}."
+        ) from error
 
 
-def raised(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error as part of a sentence, with the place in files of one's own."""
     text = (str(error).splitlines() or [""])[0].rstrip(".")
     said = type(error).__name__ + (f": {text}" if text else "")
@@ -499,7 +502,7 @@ def raised(error: BaseException) -> str:
     return said
 
 
-def expanded(name: str, path: str | Path) -> Path:
+def expand_path(name: str, path: str | Path) -> Path:
     """The path, with the home folder in place of a ~ at its beginning."""
     try:
         return Path(path).expanduser()

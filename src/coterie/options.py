@@ -93,7 +93,7 @@ def method(
             changed = {n: options[n] for n in in_rounds if options[n] != defaults[n]}
             algorithm = factory(*ingredients, **given)
             fits = functools.partial(_check, declared, beside)
-            return _guarded(algorithm, fits, changed, defaults)
+            return _with_checks(algorithm, fits, changed, defaults)
 
         made.__signature__ = _signature(factory, rules=False)  # type: ignore[attr-defined]
         made.declared = declared  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ def method(
     return decorate
 
 
-def unused(factory: Callable[..., Any], *, waits: bool) -> set[str]:
+def unused_options(factory: Callable[..., Any], *, waits: bool) -> set[str]:
     """The options of a factory that one of its faces does not use.
 
     Args:
@@ -153,7 +153,7 @@ def _rules(annotation: Any) -> list[Callable[..., object] | OfModels]:
     return rules
 
 
-def _guarded(
+def _with_checks(
     algorithm: Algorithm,
     fits: Callable[[int, int], None],
     changed: Mapping[str, object],

@@ -21,15 +21,15 @@ from torch import Tensor
 _WORD = 2**64 - 1
 
 
-def _signed(value: int) -> int:
+def _as_signed(value: int) -> int:
     """The 64-bit pattern of `value` as the signed integer that tensors hold."""
     value &= _WORD
     return value - 2**64 if value >= 2**63 else value
 
 
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_FIRST = _signed(0xBF58476D1CE4E5B9)
-_SECOND = _signed(0x94D049BB133111EB)
+_GOLDEN = _as_signed(0x9E3779B97F4A7C15)
+_FIRST = _as_signed(0xBF58476D1CE4E5B9)
+_SECOND = _as_signed(0x94D049BB133111EB)
 _FACTORS = [np.uint64(factor & _WORD) for factor in (_FIRST, _SECOND)]
 _SHIFTS = [np.uint64(shift) for shift in (30, 27, 31)]
 
@@ -38,7 +38,7 @@ def key(*names: int | str) -> int:
     """A 64-bit number that depends on all the names and on their order."""
     plain = tuple(name if isinstance(name, str) else int(name) for name in names)
     digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
-    return _signed(int.from_bytes(digest, "little"))
+    return _as_signed(int.from_bytes(digest, "little"))
 
 
 def generator(*names: int | str) -> torch.Generator:
@@ -55,7 +55,7 @@ def _right(z: Any, shift: int) -> Any:
 
 def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """SplitMix64's output function on 64-bit patterns."""
-    return torch.as_tensor(_mixed(_working(z.clone())))
+    return torch.as_tensor(_mix_in_place(_working(z.clone())))
 
 
 def _working(values: Any) -> Any:
@@ -64,7 +64,7 @@ def _working(values: Any) -> Any:
     return values.numpy() if is_tensor and torch.get_num_threads() == 1 else values
 
 
-def _mixed(z: Any) -> Any:
+def _mix_in_place(z: Any) -> Any:
     """The same in place."""
     if isinstance(z, np.ndarray):
         _mix_unsigned(z.view(np.uint64))
@@ -105,11 +105,11 @@ def _bits(stream: Any, clients: Any, size: int) -> Any:
         count = np.arange(1, size + 1, dtype=np.int64)
     else:
         count = torch.arange(1, size + 1, device=clients.device)
-    return _mixed(_starts(stream, clients)[..., None] + count * _GOLDEN)
+    return _mix_in_place(_starts(stream, clients)[..., None] + count * _GOLDEN)
 
 
 def _starts(stream: Any, clients: Any) -> Any:
-    return _mixed((clients + 1) * _GOLDEN + stream)
+    return _mix_in_place((clients + 1) * _GOLDEN + stream)
 
 
 def starts(stream: Int[Tensor, " n"], clients: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
@@ -126,10 +126,10 @@ def bits_into(
     drawn: Int[Tensor, "n m"], begin: Int[Tensor, " n"], to: Int[Tensor, " m"]
 ) -> None:
     """Writes the patterns that are so many steps behind the starts."""
-    _mixed(_working(torch.add(begin[:, None], to, out=drawn)))
+    _mix_in_place(_working(torch.add(begin[:, None], to, out=drawn)))
 
 
-def below(
+def integers_below(
     limits: Int[Tensor, " n"],
     stream: int | Int[Tensor, "s _"],
     clients: Int[Tensor, " n"],

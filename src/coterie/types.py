@@ -78,7 +78,7 @@ SERVER = -1
 """Stands for the server, where a link names two clients by their positions."""
 
 
-class Sent(NamedTuple):
+class Transfer(NamedTuple):
     """What a verb sent: so many values over each of these links."""
 
     verb: str
@@ -110,7 +110,7 @@ class Traffic(NamedTuple):
         return self.server + self.peers
 
 
-def traffic_of(sent: Sequence[Sent], mine: slice | None = None) -> Traffic:
+def traffic_of(sent: Sequence[Transfer], mine: slice | None = None) -> Traffic:
     """What these verbs sent together.
 
     Args:
@@ -152,7 +152,7 @@ class Clients(Protocol):
     """What a client program may ask: n clients at once in simulation, one at a site.
 
     Every question uses a fresh minibatch of each client, except those asked through
-    `held`, `whole` or `validation`.
+    `same_batch`, `whole` or `validation`.
     """
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -167,7 +167,7 @@ class Clients(Protocol):
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Row j is the Hessian of client j's loss at points[j], times vectors[j]."""
 
-    def held(self) -> Clients:
+    def same_batch(self) -> Clients:
         """The same clients with one minibatch, fresh now, for every question to come.
 
         For what compares answers: finite differences, or minimising one sampled loss.
@@ -194,7 +194,7 @@ class TaskClients(Clients, Protocol):
 
 
 @runtime_checkable
-class MeasuredClients(Clients, Protocol):
+class ClientsWithMeasurements(Clients, Protocol):
     """Clients that also know what their own step sizes depend on.
 
     Nothing of it leaves a client. Studies measure it before training, except with
@@ -264,7 +264,7 @@ class Oracle(Protocol):
         """Gradients of single samples that each client has evaluated in this round."""
 
     @property
-    def sent(self) -> list[Sent]:
+    def sent(self) -> list[Transfer]:
         """What the verbs between clients have sent in this round.
 
         That is what all N clients sent, where every process knows it, and else what the
@@ -395,7 +395,7 @@ class Arrivals(NamedTuple):
         """A stream for what the method draws now."""
         return seeds.generator(self.seed, "events", self.k)
 
-    def passed(self, messages: float, row: Tensor) -> None:
+    def count_messages(self, messages: float, row: Tensor) -> None:
         """Counts messages of a row's size that clients send each other now."""
         self.sent.append(messages * row.numel())
 
@@ -515,7 +515,7 @@ class Algorithm(NamedTuple):
 
 
 @runtime_checkable
-class Federated(Protocol):
+class ClientsInRounds(Protocol):
     """Clients that can be asked, in a simulation or elsewhere, round by round."""
 
     def __len__(self) -> int:
@@ -528,7 +528,7 @@ class Federated(Protocol):
 
 
 @runtime_checkable
-class Staggered(Protocol):
+class ClientsInTime(Protocol):
     """Clients that can be asked each at a time of its own, in virtual time."""
 
     def __len__(self) -> int:
@@ -546,7 +546,7 @@ class Staggered(Protocol):
     def sizes(self) -> Float64[Tensor, " n"]:
         """How many training samples each has, on the CPU."""
 
-    def staggered(
+    def task_clients(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
     ) -> TaskClients:
         """These clients, each with the samples that a verb uses first in its round."""

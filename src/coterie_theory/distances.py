@@ -58,7 +58,7 @@ def gaps_of(
         loss = [data.loss(points) for points in candidates.unbind(1)]
         return torch.stack(loss, 1) - data.loss(own)[:, None]
 
-    drawn = torch.stack([gaps(clients.held()) for _ in range(batches)])
+    drawn = torch.stack([gaps(clients.same_batch()) for _ in range(batches)])
     return gaps(clients.whole()), drawn.var(0)
 
 

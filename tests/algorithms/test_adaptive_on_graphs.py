@@ -91,7 +91,7 @@ def test_in_time_only_neighbours_are_served():
     federation = small_federation()
     sizes = federation.train.size
     algorithm = adaptive_all_for_one(sizes, ring(), every=1, criterion="continuous")
-    run = cases.went_on(cases.event_loop(algorithm, federation), 60)
+    run = cases.advance(cases.event_loop(algorithm, federation), 60)
     near = neighbouring(ring()) | torch.eye(6, dtype=torch.bool)
     assert ((run.state.alpha == 0) | near).all()
     assert (run.state.seen.cross[~near] == 0).all()
@@ -115,7 +115,7 @@ class AlongTheRing:
         self.asked |= {frozenset(pair) for pair in edges.tolist()}
         return torch.full((len(edges), count), 0.25, dtype=torch.float64)
 
-    def relayed(self, clients, first, count):
+    def relay_delays(self, clients, first, count):
         raise AssertionError("nothing goes by way of a server.")
 
 

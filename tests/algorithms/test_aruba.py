@@ -103,7 +103,7 @@ class Scripted:
         raise NotImplementedError
 
     grads = blended = compare = loss = losses = unused
-    hvp = held = whole = validation = unused
+    hvp = same_batch = whole = validation = unused
 
 
 def test_steps_grow_where_local_runs_lead_somewhere_and_shrink_where_they_shake():

@@ -9,7 +9,7 @@ import torch
 
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError, parameters_of
-from coterie.conformance.cases import Case, Setting, event_loop, simulated
+from coterie.conformance.cases import Case, Setting, event_loop, simulation_of
 from coterie.conformance.cases import starting_rows as starts
 from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import faces_of
@@ -76,7 +76,7 @@ def test_at_equal_times_an_answer_of_everybody_is_a_round(name, seconds):
     answers = 12 if name == "neighbours" else 6
     paces = clock(f"constant({seconds})")
     run = event_loop(Case(factory, options).build(federation), federation, paces=paces)
-    simulation = simulated(federation, setting)
+    simulation = simulation_of(federation, setting)
     algorithm, x = Case(twin).build(federation), starts(federation, setting)
     for r in run_rounds(algorithm, simulation, x, rounds=6):
         while run.updates < r.t * answers:
@@ -91,7 +91,7 @@ def test_all_for_all_in_time_sends_as_in_rounds_also_with_neighbours_only():
     """On a ring Lambda Lambda^T joins neighbours of neighbours; Lambda does not."""
     federation, setting = small_federation(), Setting()
     ring = gossip_matrix(edges_of("ring", 6), 6).to_dense()
-    x, simulation = starts(federation, setting), simulated(federation, setting)
+    x, simulation = starts(federation, setting), simulation_of(federation, setting)
     messages = {"direct": 4 * 6, "factored": 2 * 2 * 6}
     for form, graph in (("direct", None), ("factored", ring)):
         algorithm = ALGORITHMS["all_for_all"](ring, graph, form=form)
@@ -109,7 +109,7 @@ def test_two_who_exchange_models_without_delay_take_the_mean_and_a_step():
     """x_v <- (x_v + x_w) / 2 - lr g_v(x_v), whatever the ring."""
     federation, setting = small_federation(2), Setting()
     run = event_loop(Case(ALGORITHMS["loss_network"]).build(federation), federation)
-    x, simulation = starts(federation, setting), simulated(federation, setting)
+    x, simulation = starts(federation, setting), simulation_of(federation, setting)
     for t in range(1, 6):
         run.step()
         x = x.mean(0) - 0.1 * simulation.at(t).grads(x)
@@ -120,7 +120,7 @@ def test_a_method_of_one_face_is_refused_by_the_other_loop():
     federation = small_federation()
     x, simulation = (
         starts(federation, Setting()),
-        simulated(federation, Setting()),
+        simulation_of(federation, Setting()),
     )
     in_time, in_rounds = (
         Case(ALGORITHMS[name]).build(federation) for name in ("server_sgd", "fedavg")

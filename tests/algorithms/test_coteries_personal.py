@@ -45,7 +45,7 @@ def run(data, rounds):
     algorithm = coteries(data.train.size, steps=4)
     simulation = simulate(data, BIAS)
     start = torch.zeros(N, D, dtype=REAL)
-    found = conformance.followed(algorithm, simulation, start, rounds)
+    found = conformance.trace_rounds(algorithm, simulation, start, rounds)
     return found.states, found.sent
 
 

@@ -61,7 +61,7 @@ def test_where_computing_takes_no_time_it_is_the_function_of_the_rings(
     y, z = zip(*(run.state.duals.at(v, 1.4) for v in range(6)), strict=True)
     torch.testing.assert_close(torch.stack(y), wanted.y, **NEARLY)
     torch.testing.assert_close(torch.stack(z), wanted.z, **NEARLY)
-    assert run.lost == 0 and run.updates == 2 * len(rings.until(1.4).times)
+    assert run.lost_rings == 0 and run.updates == 2 * len(rings.until(1.4).times)
 
 
 @pytest.mark.parametrize("text", ["star", "grid"])
@@ -115,7 +115,7 @@ def test_dual_points_sum_to_zero_where_computing_takes_time(full):
         now = [torch.stack(run.state.duals.at(v, run.time)) for v in range(6)]
         sums = torch.stack(now).sum(0)
         torch.testing.assert_close(sums, torch.zeros_like(sums), rtol=0, atol=1e-9)
-    assert run.lost > 0
+    assert run.lost_rings > 0
     # What each has computed goes to the other end.
     assert run.sent == (0, run.updates * D)
 
@@ -158,7 +158,7 @@ def test_steps_are_for_how_often_pairs_meet(full, rate, until):
     rung = len(rings.until(until).times)
     alone = dual_steps(edges, rings.rates, smoothness=3.2, curvature=1.2)
     # Of some hundred exchanges at least, on a graph that is no tree.
-    share = 1 - run.lost / rung
+    share = 1 - run.lost_rings / rung
     assert run.state.duals.eta / alone.eta == pytest.approx(share, rel=0.2)
     assert run.state.jump == pytest.approx(alone.jump)
 

@@ -265,7 +265,7 @@ def test_exchanges_last_as_long_as_the_message_of_their_ring(simulation, x):
         g_w = question(simulation, w, at_w, models[w])
         models[v], models[w] = mean - 0.1 * g_v, mean - 0.1 * g_w
         torch.testing.assert_close(run.personal(), models, **EXACT)
-    assert run.lost == sum(time < run.time for time in lost) > 60
+    assert run.lost_rings == sum(time < run.time for time in lost) > 60
 
 
 # Theory: section 3 of the thesis, through the engine.
@@ -309,14 +309,14 @@ def answering(simulation, gradient):
 
     All else is as it is; runs of thousands of answers take seconds.
     """
-    staggered = simulation.staggered
+    staggered = simulation.task_clients
 
     def asked(who, rounds, *, verb="grads"):
         clients = staggered(who, rounds, verb=verb)
         clients.grad = lambda points: gradient(who, rounds, points)
         return clients
 
-    simulation.staggered = asked
+    simulation.task_clients = asked
     return simulation
 
 

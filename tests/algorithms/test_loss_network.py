@@ -74,7 +74,7 @@ def test_events_are_the_exchanges_that_networks_admit_and_updates_are_5_7(
         torch.testing.assert_close(run.personal(), models, **EXACT)
     # Every ring so far began an exchange or is lost.
     before = found.times < run.time
-    assert run.lost == int((before & ~kept).sum())
+    assert run.lost_rings == int((before & ~kept).sum())
 
 
 def exchanges(run, count):
@@ -98,7 +98,7 @@ def test_nobody_is_in_two_exchanges_at_once(simulation, x):
         assert one[0] == other[0] >= max(free[v], free[w])
         assert time > max(one[1], other[1])
         free[v] = free[w] = time
-    assert run.lost > 120
+    assert run.lost_rings > 120
 
 
 def test_a_star_has_one_exchange_at_a_time(simulation, x):
@@ -174,7 +174,7 @@ def test_going_on_from_a_moment_is_not_having_stopped(simulation, x):
     for _ in range(25):
         assert whole.step()[:4] == rest.step()[:4]
     assert torch.equal(whole.personal(), rest.personal())
-    assert whole.lost == rest.lost
+    assert whole.lost_rings == rest.lost_rings
 
 
 def rematching(edges, exchanges, seed):

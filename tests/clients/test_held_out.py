@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from coterie import models
-from coterie.conformance.divided import divided
+from coterie.conformance.divided import run_divided
 from coterie.data.federation import Part
 from coterie.types import SERVER
 from support.plain_clients import (
@@ -174,7 +174,7 @@ def test_groups_may_be_divided_among_processes(classification, size, active):
         oracle = simulate(part, group=group).at(1, active)
         return oracle.average(SHARES[here], x[here], GROUPS[here])
 
-    assert_close(torch.cat(divided(run, size)), expected, **EXACT)
+    assert_close(torch.cat(run_divided(run, size)), expected, **EXACT)
 
 
 def test_averages_of_groups_keep_everybodys_personal_columns(classification):

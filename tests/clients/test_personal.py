@@ -15,7 +15,7 @@ from coterie import models, seeds
 from coterie.algorithms.fedavg import fedavg
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
-from coterie.engine.rounds import beginning
+from coterie.engine.rounds import init_oracle
 from coterie.types import Numbers, traffic_of
 from support.plain_clients import (
     EXACT,
@@ -221,7 +221,7 @@ def test_fedavg_with_personal_columns_is_a_plain_loop(classification, home):
     sizes = classification.train.size
     algorithm = fedavg(sizes, lr=0.2, steps=2)
     x = rows(simulation)
-    state = algorithm.init(x, beginning(simulation))
+    state = algorithm.init(x, init_oracle(simulation))
     mean = x.mean(0)
     plain = [joined(mean, x[i], home) for i in range(N)]
     for t, active in ((1, None), (2, SOME), (3, None)):
@@ -260,7 +260,7 @@ def test_fedavg_with_personal_normalisation_is_fedbn(images):
     sizes = images.train.size
     algorithm = fedavg(sizes, lr=0.2, steps=2)
     x = models.ravel(module).repeat(len(images), 1)
-    state = algorithm.init(x, beginning(simulation))
+    state = algorithm.init(x, init_oracle(simulation))
     plain = [copy.deepcopy(module) for _ in range(len(images))]
     for t in (1, 2, 3):
         state, _ = algorithm.step(state, simulation.at(t), seeds.generator(t))

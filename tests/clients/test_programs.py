@@ -67,7 +67,7 @@ def test_a_task_may_use_what_a_later_call_of_its_round_draws(
     oracle, n = simulation.at(4), len(x)
     ask = {"grads": oracle.grads, "each": lambda x: oracle.each(gradients, x, x)}[verb]
     expected = [ask(x) for _ in range(3)]
-    task = simulation.staggered(torch.arange(n), [4] * n, verb=verb)
+    task = simulation.task_clients(torch.arange(n), [4] * n, verb=verb)
     # In any order, and whatever was asked before.
     for number in (2, 0, 1, 2):
         clients = task.call(number)
@@ -91,7 +91,7 @@ def test_a_program_may_be_run_by_some_who_get_what_all_would(classification, loo
 
 
 def held_then_fresh(clients, first, second, third):
-    held = clients.held()
+    held = clients.same_batch()
     return held.grad(first), held.grad(second), clients.grad(third)
 
 

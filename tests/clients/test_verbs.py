@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.collaboration.rows import compute_once
-from coterie.conformance.divided import divided
+from coterie.conformance.divided import run_divided
 from coterie.types import SERVER, Numbers, traffic_of
 from support.plain_clients import (
     EXACT,
@@ -274,7 +274,7 @@ def in_parts(federation, size: int, active, **settings):
         seen = *oracle.compare(x[mine]), *oracle.compare(x[mine], pairs=weights() != 0)
         return found, seen, own_links(oracle), oracle.gradients
 
-    return divided(run, size)
+    return run_divided(run, size)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
@@ -331,7 +331,7 @@ def test_weights_of_clients_at_hand_must_be_mutual(classification, verb):
         return verb(simulate(own, group=group).at(1), x[mine])
 
     with pytest.raises(InputError, match="must be mutual"):
-        divided(run, 2)
+        run_divided(run, 2)
 
 
 @pytest.mark.parametrize("count", [None, 4])
@@ -362,7 +362,7 @@ def test_several_exchanges_are_as_many_mixtures_by_the_recursion(classification)
 def test_a_round_without_some_is_that_of_the_others_and_counted_with_it(classification):
     simulation, x = simulated(classification)
     oracle, expected = simulation.at(1), simulation.at(1, SOME)
-    less = oracle.without(~SOME)
+    less = oracle.without_clients(~SOME)
     assert_close(less.grads(x), expected.grads(x), rtol=0, atol=0)
     assert_close(less.mix(weights(), x), expected.mix(weights(), x), rtol=0, atol=0)
     assert over_links(oracle.sent) == over_links(expected.sent)
@@ -438,7 +438,7 @@ def test_a_verb_is_one_message(classification, size, active):
             counts[name] = group.messages - before
         return counts
 
-    assert divided(run, size) == [expected] * size
+    assert run_divided(run, size) == [expected] * size
 
 
 @pytest.mark.parametrize("size", [2, 3, N])
@@ -473,7 +473,7 @@ def test_processes_send_each_other_the_rows_that_are_used(classification, size, 
     mixes = [(k, i) for i, k in of if k in here]
     both = [(k, i) for i, k in mutual().nonzero().tolist() if k in here]
     blends = [(k, i) for k, i in mixes if i in here]
-    for process, counts in enumerate(divided(run, size)):
+    for process, counts in enumerate(run_divided(run, size)):
         models = sends([(i, k) for k, i in blends], process)
         # A process answers with one sum of gradients to each who asks it.
         asked = {(home[k], i) for k, i in blends if home[k] != home[i]}
@@ -500,4 +500,4 @@ def test_what_a_coordinator_refuses_is_refused_everywhere(classification):
             simulate(own, group=group).at(1).central(refusing, None, x[mine])
         return True
 
-    assert divided(run, 3) == [True] * 3
+    assert run_divided(run, 3) == [True] * 3

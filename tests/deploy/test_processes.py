@@ -17,7 +17,7 @@ import tomli_w
 import torch
 import torch.distributed as dist
 
-from coterie.checks import Disconnected, InputError
+from coterie.checks import DisconnectedError, InputError
 from coterie.clients.simulation import Simulation
 from coterie.data import Table
 from coterie.deploy import processes
@@ -186,7 +186,7 @@ def _one_of_two(rank: int, store: Path, work, pipe) -> None:
     try:
         pipe.send(work(processes.Processes()))
         dist.barrier()
-    except Disconnected:
+    except DisconnectedError:
         pipe.send("disconnected")
     except BaseException:
         pipe.send(traceback.format_exc())

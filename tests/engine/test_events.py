@@ -90,13 +90,13 @@ def test_delays_sum_to_updates_times_workers(simulation, x):
 
 def test_tasks_under_way_are_computed_together(simulation, x, monkeypatch):
     sizes = []
-    staggered = Simulation.staggered
+    staggered = Simulation.task_clients
 
     def counted(self, who, rounds, *, verb="grads"):
         sizes.append(len(who))
         return staggered(self, who, rounds, verb=verb)
 
-    monkeypatch.setattr(Simulation, "staggered", counted)
+    monkeypatch.setattr(Simulation, "task_clients", counted)
     clock = Paces(1.0, 1.1, 1.2, 1.3, 1.4, 1.5, jitter=0.0)
     for _ in run_events(server_sgd(), simulation, x, clock=clock, updates=60):
         pass
@@ -403,7 +403,7 @@ def test_messages_of_a_client_have_numbers_of_their_own(simulation, x):
     links = Delays("exponential(1)", seed=7)
     run = EventLoop(server_sgd(), simulation, x, clock=STEADY, links=links)
     names, none = torch.arange(6), torch.zeros(6, dtype=torch.long)
-    drawn = links.relayed(names, none, 6).tolist()
+    drawn = links.relay_delays(names, none, 6).tolist()
     free, number = [0.0] * 6, [0] * 6
     for _ in range(12):
         event = run.step()

@@ -33,7 +33,7 @@ class ByEdge:
         rows = [TRAVEL[pairs[frozenset(edge)]] for edge in edges.tolist()]
         return torch.tensor(rows, dtype=REAL)[:, None].repeat(1, count)
 
-    def relayed(self, clients, first, count):
+    def relay_delays(self, clients, first, count):
         raise AssertionError("nothing goes by way of a server.")
 
 
@@ -303,7 +303,7 @@ class Formulas:
     def width(self, clients):
         return clients
 
-    def staggered(self, who, rounds, *, verb="grads"):
+    def task_clients(self, who, rounds, *, verb="grads"):
         return Answering(self.a[who], self.b[who])
 
 
@@ -318,7 +318,7 @@ class Answering:
     def loss(self, points):
         raise NotImplementedError
 
-    losses = hvp = held = whole = validation = loss
+    losses = hvp = same_batch = whole = validation = loss
 
 
 def test_whoever_answers_can_be_asked():

@@ -16,7 +16,13 @@ from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import EventLoop
-from coterie.engine.periods import Pace, begun, paced, run_waiting, run_without_waiting
+from coterie.engine.periods import (
+    Pace,
+    run_waiting,
+    run_without_waiting,
+    start_flow,
+    start_waiting,
+)
 from coterie.engine.rounds import run_rounds
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.records import pack, unpack
@@ -204,7 +210,7 @@ def test_going_on_with_a_method_that_waits_is_not_having_stopped(simulation, sto
     algorithm, x = fedavg(SAMPLES, lr=0.1, steps=2), start()
     options = {"pace": PACES, "rounds": 9, "participation": 0.7}
     whole = list(run_waiting(algorithm, simulation, x, **options))
-    kept = stored(whole[stop - 1].state, paced(algorithm, simulation, x))
+    kept = stored(whole[stop - 1].state, start_waiting(algorithm, simulation, x))
     rest = list(run_waiting(algorithm, simulation, x, **options, start=(stop, kept)))
     same_rounds(whole[stop:], rest)
 
@@ -220,7 +226,7 @@ def test_going_on_with_one_that_does_not_is_not_having_stopped(
 ):
     options = {"pace": PACES, "rounds": 9, "seed": 3}
     whole = not_waiting(simulation, method, **options)
-    like = begun(method, simulation, start(), PACES, 3)
+    like = start_flow(method, simulation, start(), PACES, 3)
     kept = stored(whole[stop - 1].state, like)
     rest = not_waiting(simulation, method, **options, start=(stop, kept))
     same_rounds(whole[stop:], rest)

@@ -9,7 +9,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.clients.groups import block
-from coterie.conformance.divided import divided
+from coterie.conformance.divided import run_divided
 from coterie.engine.states import own, whole
 from coterie.records import pack, unpack
 from coterie.types import Rows
@@ -41,7 +41,7 @@ def part_of(group) -> Outer:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_a_state_that_was_divided_is_put_together_in_the_first_process(size):
-    first, *others = divided(lambda group: whole(part_of(group), group, 5), size)
+    first, *others = run_divided(lambda group: whole(part_of(group), group, 5), size)
     assert torch.equal(first.x, FULL.x)
     assert torch.equal(first.inner.v, FULL.inner.v)
     assert first.t == 7
@@ -58,7 +58,7 @@ def test_every_process_takes_its_part_of_a_packed_state(size):
         assert torch.equal(found.inner.scale, like.inner.scale)
         return found.t
 
-    assert divided(taken, size) == [7] * size
+    assert run_divided(taken, size) == [7] * size
 
 
 def test_what_is_not_marked_as_rows_must_be_the_same_in_every_process():
@@ -70,4 +70,4 @@ def test_what_is_not_marked_as_rows_must_be_the_same_in_every_process():
     with pytest.raises(
         InputError, match=r"`inner\.scale` of the state must be the same"
     ):
-        divided(differs, 2)
+        run_divided(differs, 2)

@@ -19,7 +19,7 @@ from coterie.models import (
     Measure,
     Objective,
     OfClient,
-    adapted,
+    adapt_objective,
     loss_named,
     measures_named,
     objective_named,
@@ -296,10 +296,10 @@ def test_measures_of_ones_own_stand_beside_ours(own):
     assert list(found) == ["f1", "half", "low", "whole"]
     assert found["half"] == Measure(OfClient(half)) == found["whole"]
     assert found["low"] is OWN.low
-    made = adapted(OBJECTIVES["binary"], "binary", measures=texts, score="low")
+    made = adapt_objective(OBJECTIVES["binary"], "binary", measures=texts, score="low")
     assert list(made.measures) == ["accuracy", "auc", *found]
     assert (made.score, made.higher_is_better) == ("low", False)
-    written = adapted(
+    written = adapt_objective(
         OBJECTIVES["binary"], "binary", measures=texts, score="own_measures:half"
     )
     assert (written.score, written.higher_is_better) == ("half", True)
@@ -322,7 +322,7 @@ def test_measures_of_ones_own_stand_beside_ours(own):
 def test_a_score_is_what_was_asked_for_and_knows_its_direction(
     task, settings, score, higher
 ):
-    made = adapted(OBJECTIVES[task], task, **settings)
+    made = adapt_objective(OBJECTIVES[task], task, **settings)
     assert (made.score, made.higher_is_better) == (score, higher)
     assert set(OBJECTIVES[task].measures) <= set(made.measures)
 
@@ -362,22 +362,22 @@ REFUSED = {
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_measured_or_minimised_is_refused(own, message):
     with pytest.raises(InputError, match=message) as refusal:
-        adapted(OBJECTIVES["binary"], "binary", **REFUSED[message])
+        adapt_objective(OBJECTIVES["binary"], "binary", **REFUSED[message])
     assert "\n" not in str(refusal.value)
 
 
 def test_measures_of_responses_do_not_take_labels_for_them():
     with pytest.raises(InputError, match="f1 is for classification and binary, but"):
-        adapted(OBJECTIVES["regression"], "regression", measures=["f1"])
+        adapt_objective(OBJECTIVES["regression"], "regression", measures=["f1"])
 
 
 def test_an_own_objectives_other_measure_has_no_direction(monkeypatch):
     mine = Objective(
         LOSSES["squared"].make(), {"a": OfClient(half), "b": OfClient(half)}
     )
-    assert adapted(mine, "regression", score="a").higher_is_better
+    assert adapt_objective(mine, "regression", score="a").higher_is_better
     with pytest.raises(InputError, match="does not say which way is better"):
-        adapted(mine, "regression", score="b")
+        adapt_objective(mine, "regression", score="b")
     made = SimpleNamespace(mine=mine._replace(compared_by="c"))
     monkeypatch.setitem(sys.modules, "own_objectives", made)
     with pytest.raises(InputError, match="must be one of a, b, loss, got 'c'"):
@@ -385,6 +385,6 @@ def test_an_own_objectives_other_measure_has_no_direction(monkeypatch):
 
 
 def test_a_score_of_ours_need_not_stand_among_measures():
-    found = adapted(OBJECTIVES["binary"], "binary", score="f1")
+    found = adapt_objective(OBJECTIVES["binary"], "binary", score="f1")
     assert found.score == "f1" and found.higher_is_better
     assert list(found.measures) == ["accuracy", "auc", "f1"]

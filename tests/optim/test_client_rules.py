@@ -50,7 +50,7 @@ def hessian(federation, i):
 
 def test_curvature_is_the_largest_eigenvalue_of_each_clients_hessian(federation):
     simulation, *_ = begun(federation)
-    for i, found in enumerate(simulation.samples.measured.curvature):
+    for i, found in enumerate(simulation.samples.measurements.curvature):
         assert_close(found, torch.linalg.eigvalsh(hessian(federation, i))[-1])
 
 

@@ -23,7 +23,7 @@ class Losses:
         return self
 
     # What else a client is asked, which no test here does.
-    loss = losses = hvp = held = validation = whole
+    loss = losses = hvp = same_batch = validation = whole
 
 
 def logistic(samples=30, d=4):

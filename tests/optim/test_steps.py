@@ -46,7 +46,7 @@ class Quadratic:
     def loss(self, points):
         raise NotImplementedError
 
-    losses = hvp = held = whole = validation = loss
+    losses = hvp = same_batch = whole = validation = loss
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import coterie
-from coterie.checks import imported
+from coterie.checks import import_object
 from coterie.records import versions as made
 from coterie.records.versions import sources_of, versions
 
@@ -167,7 +167,7 @@ def test_helpers_are_found_in_whatever_way_they_are_loaded(
     loaded = set(sys.modules)
     for name in ("unrelated", *(("far", "dynamic") if before else ())):
         importlib.import_module(name)
-    imported("model.name", "dynamic:__name__")
+    import_object("model.name", "dynamic:__name__")
     found = set(sources_of("dynamic").values())
     for name in set(sys.modules) - loaded:
         del sys.modules[name]

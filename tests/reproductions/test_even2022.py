@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.checks import InputError
 from coterie.cli.reproductions import Claim, items_of
-from coterie.types import Federated, Oracle
+from coterie.types import ClientsInRounds, Oracle
 
 ITEMS = items_of("even2022")
 claims, coins, laws, regressions = (
@@ -78,7 +78,7 @@ def test_unknown_settings_are_refused():
 
 def test_a_law_is_a_federation_that_draws_anew_in_every_round():
     law = laws.means(lambda t: torch.full((3, 2), float(t), dtype=REAL))
-    assert isinstance(law, Federated)
+    assert isinstance(law, ClientsInRounds)
     x = torch.ones(3, 2, dtype=REAL)
     for t in (1, 5, 2):
         call = law.at(t)

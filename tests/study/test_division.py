@@ -12,7 +12,7 @@ import torch
 from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.local import local
 from coterie.checks import InputError, TrainingError
-from coterie.conformance.divided import divided
+from coterie.conformance.divided import run_divided
 from coterie.data import Table
 from coterie.records import Folder
 from coterie.seeds import generator
@@ -151,7 +151,7 @@ def reasons(study, processes: int, runs) -> list[str]:
             run_study(study, runs=runs, group=group)
         return str(caught.value).partition(";")[0]
 
-    return divided(run, processes)
+    return run_divided(run, processes)
 
 
 def spoilt(first: int):
@@ -225,7 +225,7 @@ def test_a_round_of_fedavg_is_one_message(tmp_path, processes):
             run_study(study, runs=tmp_path / str(rounds), group=group)
             return group.messages
 
-        return divided(count, processes)
+        return run_divided(count, processes)
 
     few, many = spoken(10), spoken(40)
     more = [b - a for a, b in zip(few, many, strict=True)]
@@ -252,7 +252,7 @@ def test_processes_must_agree_on_the_study(tmp_path):
         return run_study(study_of(tables(run=rounds)), runs=tmp_path, group=group)
 
     with pytest.raises(InputError, match="all processes must run the same study"):
-        divided(run, 2)
+        run_divided(run, 2)
     assert not list(tmp_path.iterdir())
 
 
@@ -263,7 +263,7 @@ def test_processes_that_tell_different_things_are_named():
 
     message = r"process 0 tells \['norm'\] and process 1 tells \['gap'\]"
     with pytest.raises(InputError, match=message):
-        divided(tell, 2)
+        run_divided(tell, 2)
 
 
 def test_one_process_reads_a_table_and_all_have_it(tmp_path, monkeypatch):
@@ -280,7 +280,7 @@ def test_one_process_reads_a_table_and_all_have_it(tmp_path, monkeypatch):
 
         return read_once(group, once)
 
-    for found in divided(reading, 3):
+    for found in run_divided(reading, 3):
         for name, value in made._asdict().items():
             other = getattr(found, name)
             same = (
@@ -303,7 +303,7 @@ def test_who_cannot_map_a_table_reads_it(monkeypatch):
         raise RuntimeError("unable to open file")
 
     monkeypatch.setattr(torch, "from_file", nowhere)
-    for found in divided(reading, 2):
+    for found in run_divided(reading, 2):
         assert torch.equal(found.features, made.features)
     assert sorted(read) == [0, 0, 1]
 
@@ -317,4 +317,4 @@ def test_why_a_table_cannot_be_read_is_told_to_all():
             read_once(group, absent)
         return group.rank
 
-    assert divided(reading, 2) == [0, 1]
+    assert run_divided(reading, 2) == [0, 1]

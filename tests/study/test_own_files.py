@@ -13,7 +13,7 @@ import torch
 import coterie as co
 from coterie import report
 from coterie.checks import InputError
-from coterie.conformance.divided import divided
+from coterie.conformance.divided import run_divided
 from coterie.data import files
 from coterie.data.looking.disguises import gives_away, repeats
 from coterie.records import Folder, load_records
@@ -158,7 +158,7 @@ def test_a_divided_study_of_a_file_has_the_same_records(tmp_path):
         tune={"folds": 2, "trials": 2},
     )
     alone = run(made, tmp_path)
-    several = divided(lambda group: run(made, tmp_path / "two", group=group), 2)[0]
+    several = run_divided(lambda group: run(made, tmp_path / "two", group=group), 2)[0]
     for name in ("metrics", "newcomers", "trials"):
         mine, theirs = (getattr(r.records, name) for r in (alone, several))
         # Sums over processes are sums in another order.

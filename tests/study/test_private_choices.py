@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.conformance.divided import divided
+from coterie.conformance.divided import run_divided
 from coterie.planning.private import plan_privacy
 from coterie.privacy import epsilon_of, mu_of
 from coterie.privacy.accounting.accounts import totals
@@ -96,7 +96,7 @@ def test_processes_that_divide_the_clients_choose_alike(tmp_path, source):
     # With secret noise, training differs; who was chosen, and what it cost, does not.
     guarded = study(unit="sample", noise=1.0, noise_source=source)
     alone = run_study(guarded, runs=tmp_path / "alone")
-    together = divided(
+    together = run_divided(
         lambda group: run_study(guarded, runs=tmp_path / "together", group=group), 2
     )[0]
     if source == "seed":

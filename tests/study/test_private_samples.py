@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.engine.rounds import beginning, participants
+from coterie.engine.rounds import init_oracle, participants
 from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_noise
 from coterie.privacy.accounting.calibration import Noises, with_noise
 from coterie.privacy.mechanisms import StepPlan, count_releases, plan_steps, receivers
@@ -92,8 +92,8 @@ def test_what_the_beginning_asks_is_counted_once_with_every_round(classification
         Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients
     )
     x = rows(clients._simulation)
-    method.init(x, beginning(clients))  # another beginning, of which nothing is kept
-    state = method.init(x, beginning(clients))
+    method.init(x, init_oracle(clients))  # another beginning, of which nothing is kept
+    state = method.init(x, init_oracle(clients))
     rates = [6 / size for size in clients.sizes.clamp(min=6).tolist()]
     for t in range(1, 5):
         assert state.releases == [[(1.5, rate, False, 2 * t - 1)] for rate in rates]
@@ -344,7 +344,7 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
         Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients, planned
     )
     with pytest.raises(InputError, match="round 0 released more than was foreseen"):
-        method.init(rows(clients._simulation), beginning(clients))
+        method.init(rows(clients._simulation), init_oracle(clients))
 
 
 @pytest.mark.parametrize(

@@ -397,7 +397,7 @@ def test_in_time_who_says_that_nothing_is_sent_may_send_nothing():
     flow = local().flow
 
     def arrive(state, now):
-        now.passed(1, state.x[0])
+        now.count_messages(1, state.x[0])
         return flow.arrive(state, now)
 
     made = make_private_in_time(

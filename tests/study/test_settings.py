@@ -95,7 +95,7 @@ def test_the_k_with_the_best_score_on_the_other_half_is_taken(file):
 def averaged_on_halves(setup, k, models):
     """A round of FedAvg on each half, client after client, from these models."""
     federation = setup.simulation.federation
-    curvature = setup.simulation.samples.measured.curvature
+    curvature = setup.simulation.samples.measurements.curvature
     sizes, n = federation.train.size.double(), len(federation)
     made = []
     for half, model in zip(halves_of(federation, 0), models, strict=True):
@@ -303,7 +303,7 @@ def test_steps_that_fail_are_tried_again_with_a_quarter_of_their_size(
 
     def wrong(self, x, **options):
         cost = measure(self, x, **options)
-        known = self.samples.measured
+        known = self.samples.measurements
         small = known._replace(curvature=known.curvature / 100)
         self.samples = replace(self.samples, measured=small)
         return cost

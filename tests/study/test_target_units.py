@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import coterie as co
-from coterie.conformance.divided import divided
+from coterie.conformance.divided import run_divided
 from coterie.data.fitting import samples_of
 from coterie.data.preparation import Unit, preparation_of
 from coterie.export import export_model, predict
@@ -112,7 +112,9 @@ def test_processes_agree_on_the_unit(tmp_path):
     plants(tmp_path / "p.csv")
     made = study(tmp_path / "p.csv", algorithm=[{"name": "fedavg"}])
     alone = run_study(made, runs=tmp_path / "alone")
-    both = divided(lambda group: run_study(made, runs=tmp_path / "two", group=group), 2)
+    both = run_divided(
+        lambda group: run_study(made, runs=tmp_path / "two", group=group), 2
+    )
     torch.testing.assert_close(both[0].models(), alone.models(), rtol=1e-4, atol=1e-6)
 
 

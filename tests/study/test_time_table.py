@@ -56,7 +56,7 @@ def test_seeds_of_a_study_draw_other_times():
     time = timed(law="exponential(1)", links="exponential(1)")
     assert seconds(time, 0, 9, seed=1) != seconds(time, 0, 9, seed=2)
     who = torch.tensor([0])
-    a, b = (time.messages(seed).relayed(who, who, 9).tolist() for seed in (1, 2))
+    a, b = (time.messages(seed).relay_delays(who, who, 9).tolist() for seed in (1, 2))
     assert a != b
 
 

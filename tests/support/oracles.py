@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import torch
 
-from coterie.clients.traffic import between, upwards
-from coterie.types import Sent, tensor_of, traffic_of
+from coterie.clients.traffic import peer_links, server_links
+from coterie.types import Transfer, tensor_of, traffic_of
 
 
 def with_verbs(cls):
     """The class, whose objects know `active`, with the verbs between clients."""
 
-    def sent(self) -> list[Sent]:
+    def sent(self) -> list[Transfer]:
         return vars(self).setdefault("_sent", [])
 
     def average(self, shares, rows):
         rows = tensor_of(rows)
         part = shares.to(rows) * self.active
         mean = part / part.sum(-1, keepdim=True) @ rows
-        up = upwards(self.active)
-        self.sent.append(Sent("average", rows.shape[1], up))
-        self.sent.append(Sent("average", mean.numel(), up.flip(1)))
+        up = server_links(self.active)
+        self.sent.append(Transfer("average", rows.shape[1], up))
+        self.sent.append(Transfer("average", mean.numel(), up.flip(1)))
         return mean.expand(len(rows), *mean.shape)
 
     def mix(self, weights, rows, *, exchanges=1, gamma=1.0):
         rows = tensor_of(rows)
         before, now = rows, rows
         for number in range(exchanges):
-            self.sent.append(Sent("mix", rows.shape[1], between(weights, self.active)))
+            self.sent.append(
+                Transfer("mix", rows.shape[1], peer_links(weights, self.active))
+            )
             mixed = weights.to(rows) @ now
             mixed = mixed if number == 0 else gamma * mixed + (1 - gamma) * before
             before, now = now, mixed

@@ -13,7 +13,7 @@ from coterie.clients.groups import Group, block
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation
 from coterie.privacy import PrivateSimulation
-from coterie.types import Oracle, Sent
+from coterie.types import Oracle, Transfer
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.
@@ -33,7 +33,7 @@ def who(active: Tensor | None) -> list[int]:
     return list(range(N)) if active is None else active.nonzero()[:, 0].tolist()
 
 
-def over_links(sent: list[Sent]) -> Counter:
+def over_links(sent: list[Transfer]) -> Counter:
     """How many values each verb sent from whom to whom."""
     total: Counter = Counter()
     for one in sent:
@@ -128,7 +128,9 @@ def draws(federation: Federation, client: int, size: int, stream: int) -> Tensor
     if size == 0:
         return here
     limit = torch.tensor([len(here)])
-    return here[seeds.below(limit, stream, federation.clients[[client]], size)[0]]
+    return here[
+        seeds.integers_below(limit, stream, federation.clients[[client]], size)[0]
+    ]
 
 
 def twice(clients, x, y):

@@ -13,9 +13,9 @@ from coterie.conformance.cases import (
     ROUNDS,
     Case,
     Setting,
-    followed,
-    simulated,
+    simulation_of,
     starting_rows,
+    trace_rounds,
 )
 from coterie.conformance.federations import CLIENTS, small_federation
 from coterie.privacy.accounting.calibration import Limits
@@ -81,9 +81,9 @@ def private_run(
     """The trace of a private run, and its events."""
     foreseen = seen(algorithm, rounds=rounds) if foreseen is None else foreseen
     federation = small_federation() if federation is None else federation
-    simulation = simulated(federation, Setting())
+    simulation = simulation_of(federation, Setting())
     made = make_private(algorithm, foreseen, mechanism, simulation.names, **options)
-    trace = followed(made, simulation, one_start(), rounds)
+    trace = trace_rounds(made, simulation, one_start(), rounds)
     return trace, events_of(trace.states[-1].ledger)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coterie.checks import InputError
-from coterie.conformance.divided import divided
+from coterie.conformance.divided import run_divided
 from coterie.study import loops
 from coterie.study.config import Study, study_of
 from coterie.study.experiment import Progress, Result, run_study
@@ -51,7 +51,7 @@ def together(study: Study, processes: int, runs: Path, **options: Any) -> list[R
     def run(group):
         return run_study(study, runs=runs, group=group, **options)
 
-    return divided(run, processes)
+    return run_divided(run, processes)
 
 
 def refuse_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie.checks import InputError
-from coterie.conformance.cases import Setting, simulated
+from coterie.conformance.cases import Setting, simulation_of
 from coterie.conformance.federations import small_federation
 from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
 from coterie.types import traffic_of
@@ -108,7 +108,7 @@ def test_single_precision_stays_single():
 
 def test_products_may_be_those_of_an_oracle_which_counts_what_is_sent():
     federation = small_federation()
-    oracle = simulated(federation, Setting()).at(1)
+    oracle = simulation_of(federation, Setting()).at(1)
     matrix, x = lazy_ring(len(federation)), normal(len(federation), 2)
     found = chebyshev(x, matrix, rounds=4, mix=oracle.mix)
     assert_close(found, chebyshev(x, matrix, rounds=4))

@@ -86,12 +86,12 @@ def agraf(
         before, state.k = state.k, state.k + len(now.clients)
         if mix == "matrix" and before // every < state.k // every:
             state.x.copy_(mixing.to(state.x) @ state.x)
-            now.passed(used, state.x[0])
+            now.count_messages(used, state.x[0])
         if mix == "neighbours":
             for v in now.clients:
                 state.x[circle[v]] = state.x[circle[v]].mean(0)
                 # Models come to v, and their mean goes out.
-                now.passed(2 * (len(circle[v]) - 1), state.x[v])
+                now.count_messages(2 * (len(circle[v]) - 1), state.x[v])
 
     def arrive(state: State, now: Arrivals) -> list[int]:
         if order == "mix_then_step":

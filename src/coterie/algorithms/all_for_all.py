@@ -171,7 +171,7 @@ def _flow(
             c = [delays.factor(late, len(state.x), tau) for tau in now.delays]
             g = g * torch.tensor(c, dtype=g.dtype, device=g.device)[:, None]
         state.x.addmm_(state.product[:, now.clients], g, alpha=-size)
-        now.passed(sum(messages[client] for client in now.clients), g[0])
+        now.count_messages(sum(messages[client] for client in now.clients), g[0])
         return now.clients
 
     return Flow(

@@ -103,7 +103,7 @@ def apfl_round(
     """A client program: local steps of w, v and a, the first is number t."""
     shared = rule_in_numbers(rule, clients, w, together)
     for t_local in range(t, t + steps):
-        batch = clients.held()
+        batch = clients.same_batch()
         v, a, v_velocity = mixture_sgd(
             batch, v, a, v_velocity, w, rule=rule, adaptive=adaptive, steps=1, t=t_local
         )

@@ -88,7 +88,7 @@ def task_of(
     call = 1 + _CALLS[looks]
     if looks == FIRST:
         told = first_look(clients, own.new_zeros(n, 2), group)
-        batch = (~clients.held().losses(group).isnan()).sum(1, keepdim=True)
+        batch = (~clients.same_batch().losses(group).isnan()).sum(1, keepdim=True)
         told = torch.cat([told, steps * batch.to(told)], 1)
     elif looks:
         losses = own.new_zeros(n, MODELS)

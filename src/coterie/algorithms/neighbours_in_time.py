@@ -158,7 +158,7 @@ def _take_training(state: FlowState, i: Tensor, now: Arrivals) -> None:
     heard_all = bool((state.rounds > 0).all())
     if heard_all and not bool((state.ballot.samples > 0).any()):
         raise InputError(NO_DATA)
-    now.passed(int(state.links.kept[i].sum()), own[0])
+    now.count_messages(int(state.links.kept[i].sum()), own[0])
 
 
 def _take_comparison(
@@ -175,7 +175,7 @@ def _take_comparison(
     # Besides models, ends tell each other links, differences and mean losses.
     told = state.sent
     numbers = state.said.shape[2] + 1 + told.shape[1]
-    now.passed(int(free[i].sum()), told.new_empty(numbers))
+    now.count_messages(int(free[i].sum()), told.new_empty(numbers))
     for m in every.tolist():
         state.links = judge_link(state.links, m, both[:, m], said[:, m], sure)
     state.new &= ~both

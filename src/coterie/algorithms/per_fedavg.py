@@ -73,7 +73,7 @@ def meta_sgd(
         g = clients.grad(w)
         u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
         # Also drawn where it is not used, so that all variants see the same D and D'.
-        third = clients.held()
+        third = clients.same_batch()
         d = hessian_times(third, w, u, variant=variant, delta=delta)
         w, v = descend(own, w, u.sub_(d, alpha=alpha), v, t_local)
     return w, v

@@ -57,7 +57,9 @@ def pfedme_round(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: local rounds of an inner problem and a step of w each."""
     for t_local in range(t, t + steps):
-        theta = proximal_point(clients.held(), w, inner, lam=lam, steps=inner_steps)
+        theta = proximal_point(
+            clients.same_batch(), w, inner, lam=lam, steps=inner_steps
+        )
         w, v = descend(outer, w, (w - theta).mul_(lam), v, t_local)
     return theta, w, v
 

@@ -1,22 +1,22 @@
 """Who answers: kernels, minibatches, simulated clients, oracles that wrap oracles."""
 
-from .groups import Alone, Group, block, blocks
+from .groups import Group, SingleProcess, block, blocks
 from .kernels import Kernel
 from .oracles import SimulatedOracle
 from .personal import PersonalOracle
 from .samples import Batch
 from .simulation import Simulation
-from .traffic import between
+from .traffic import peer_links
 
 __all__ = [
-    "Alone",
     "Batch",
     "Group",
     "Kernel",
     "PersonalOracle",
     "SimulatedOracle",
     "Simulation",
-    "between",
+    "SingleProcess",
     "block",
     "blocks",
+    "peer_links",
 ]

@@ -50,7 +50,7 @@ class BlendPlan:
         counts = present.sum(1).tolist()
         order = present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         n = weights.shape[1]
-        for mine in self._grouped(counts, reading, steady):
+        for mine in self._groups_of_readers(counts, reading, steady):
             most = max(counts[i] for i in mine)
             if steady:
                 most = next(c for c in steady_widths(n) if c >= most)
@@ -69,7 +69,9 @@ class BlendPlan:
             self.groups.append((readers, columns, share))
 
     @staticmethod
-    def _grouped(counts: list[int], reading: Tensor, steady: bool) -> list[list[int]]:
+    def _groups_of_readers(
+        counts: list[int], reading: Tensor, steady: bool
+    ) -> list[list[int]]:
         if steady:
             some = reading.nonzero()[:, 0].tolist()
             return [some] if any(counts) else []

@@ -12,14 +12,14 @@ from torch import Tensor
 from ..collaboration.beliefs import own_statistics, pair_statistics
 from ..types import Comparison
 from .blends import Release, with_own
-from .groups import Group, fetched
+from .groups import Group, fetch_rows
 from .samples import Batch
 
 HalfGrads = Callable[[Tensor, tuple[Batch, Batch], Tensor], tuple[Tensor, Tensor]]
 """Gradients at points of both halves of the data of clients at places k."""
 
 
-def at_home(
+def of_shared_columns(
     half_grads: HalfGrads, own: Float[Tensor, "a d"], home: Bool[Tensor, " d"]
 ) -> HalfGrads:
     """The same for shared columns, with personal ones of the clients at places k."""
@@ -33,7 +33,7 @@ def at_home(
     return shared
 
 
-class Asked(NamedTuple):
+class ComparisonPlan(NamedTuple):
     """Who is compared, and how: the a active clients at hand of m active ones."""
 
     half_grads: HalfGrads
@@ -44,8 +44,8 @@ class Asked(NamedTuple):
     release: tuple[Release, Release]  # of each half, as it leaves
 
 
-def compared(
-    asked: Asked,
+def compare_pairs(
+    asked: ComparisonPlan,
     x: Float[Tensor, "a d"],
     present: Bool[Tensor, " n"],
     pairs: Bool[Tensor, "n n"],
@@ -109,6 +109,6 @@ def _fetched_readers(
     x, a, b, used = own
     columns = torch.cat([x, a, b, used[:, None].to(x)], 1)
     d = x.shape[1]
-    found = fetched(group, columns, wanted, counts)
+    found = fetch_rows(group, columns, wanted, counts)
     x, a, b, used = found.split([d, d, d, 1], 1)
     return x, a, b, used[:, 0]

@@ -54,7 +54,7 @@ class Group(Protocol):
         """What every process says, in each of them: values of a few known types."""
 
 
-class Alone:
+class SingleProcess:
     """One process that holds all clients."""
 
     rank, size = 0, 1
@@ -98,7 +98,7 @@ def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
     return rows
 
 
-def averaged(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def average_rows(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Means (.., D) of the rows of all processes, and the sums (.., 1) of shares.
 
     The sum of shares travels with the rows, as one more column.
@@ -110,8 +110,8 @@ def averaged(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Tensor
     """
     total = shares.sum(-1, keepdim=True)
     if group.size == 1:
-        return weighted(shares / torch.where(total > 0, total, 1), rows), total
-    sums = group.sum(torch.cat([weighted(shares, rows), total], -1))
+        return weighted_sums(shares / torch.where(total > 0, total, 1), rows), total
+    sums = group.sum(torch.cat([weighted_sums(shares, rows), total], -1))
     found, total = sums[..., :-1], sums[..., -1:]
     return found / torch.where(total > 0, total, 1), total
 
@@ -134,7 +134,7 @@ def blocks(clients: int, processes: int) -> list[int]:
     return [least + (r < more) for r in range(processes)]
 
 
-def fetched(
+def fetch_rows(
     group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
 ) -> Tensor:
     """The rows of those of all clients that any of the clients at hand wants.
@@ -146,10 +146,10 @@ def fetched(
         counts: how many clients each process holds.
     """
     by_process = torch.stack([some.any(0) for some in wanted.split(list(counts))])
-    return _exchanged(group, rows, by_process, counts)
+    return _exchange_rows(group, rows, by_process, counts)
 
 
-def _exchanged(
+def _exchange_rows(
     group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
 ) -> Tensor:
     """The same, where wanted (R, N) says which rows each process wants."""
@@ -160,13 +160,13 @@ def _exchanged(
     return torch.cat(list(group.exchange(parts, from_each)))
 
 
-def weighted(weights: Tensor, rows: Tensor) -> Tensor:
+def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
     """The product `weights @ rows`, where a weight of zero means "not used".
 
     A row that is not finite makes NaN of the sums that use it, and of no others.
 
     >>> rows = torch.tensor([[1.0], [torch.inf]])
-    >>> weighted(torch.eye(2), rows)[0]
+    >>> weighted_sums(torch.eye(2), rows)[0]
     tensor([1.])
 
     Args:
@@ -229,7 +229,7 @@ def _sparse(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
     )
 
 
-def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
+def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     """Row i is sum_k weights[i, k] rows[k] over all clients, for i at hand.
 
     A weight of zero means "not used". Sparse weights stay so: of N x N numbers only
@@ -242,12 +242,12 @@ def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     """
     dense = weights.layout == torch.strided
     if group.size == 1:
-        return weighted(weights, rows) if dense else _without_zeros(weights) @ rows
+        return weighted_sums(weights, rows) if dense else _without_zeros(weights) @ rows
     counts, mine = blocks(len(weights), group.size), block(len(weights), group)
     if dense:
         wanted = torch.stack([(some != 0).any(0) for some in weights.split(counts)])
         own = weights[mine][:, wanted[group.rank]]
-        return weighted(own, _exchanged(group, rows, wanted, counts))
+        return weighted_sums(own, _exchange_rows(group, rows, wanted, counts))
     (i, k), values = _entries(_without_zeros(weights))
     ends = torch.tensor(counts, device=i.device).cumsum(0)
     reader = torch.bucketize(i, ends, right=True)  # which process
@@ -256,10 +256,12 @@ def mixed(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     place, here = wanted[group.rank].cumsum(0) - 1, reader == group.rank
     size = counts[group.rank], int(wanted[group.rank].sum())
     index = torch.stack([i[here] - mine.start, place[k[here]]])
-    return _sparse(index, values[here], size) @ _exchanged(group, rows, wanted, counts)
+    return _sparse(index, values[here], size) @ _exchange_rows(
+        group, rows, wanted, counts
+    )
 
 
-def mixed_at_hand(
+def mix_rows_at_hand(
     group: Group, weights: Tensor, rows: Tensor, present: Tensor
 ) -> Tensor:
     """The same, where each process knows the weights of its own clients alone.
@@ -291,10 +293,12 @@ def mixed_at_hand(
             "weights of the clients at hand must be mutual: who has a weight for "
             "another client sends its row to it, and needs that client's."
         )
-    return weighted(used[:, needs], there[:, :-1]).view(rows.shape)
+    return weighted_sums(used[:, needs], there[:, :-1]).view(rows.shape)
 
 
-def returned(group: Group, answers: Tensor, wanted: Tensor, rows: Tensor) -> Tensor:
+def return_answers(
+    group: Group, answers: Tensor, wanted: Tensor, rows: Tensor
+) -> Tensor:
     """The sum of what all processes answer to each of the clients at hand.
 
     Args:
@@ -318,7 +322,7 @@ def returned(group: Group, answers: Tensor, wanted: Tensor, rows: Tensor) -> Ten
 def block(clients: int, group: Group) -> slice:
     """Where the clients of this process stand among all.
 
-    >>> block(7, Alone())
+    >>> block(7, SingleProcess())
     slice(0, 7, None)
     """
     counts = blocks(clients, group.size)

@@ -167,7 +167,9 @@ class Kernel:
         Those of a client as a whole see the samples of a row that have a weight.
         """
         size = self.evaluated_at_once(batch.width)
-        found = [self._measured(points[r], b) for r, b in self._chunks(batch, size)]
+        found = [
+            self._measure_chunk(points[r], b) for r, b in self._chunks(batch, size)
+        ]
         return {name: torch.cat([some[name] for some in found]) for name in found[0]}
 
     @torch.no_grad()
@@ -188,7 +190,7 @@ class Kernel:
         """How many rows of that many samples are measured in one chunk."""
         return self.chunk(min(_EVALUATED_AT_ONCE, samples))
 
-    def _measured(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
+    def _measure_chunk(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
         """The measures of one chunk of rows."""
         wholes = self.objective.of_client
         sums, outputs = zip(*self._in_pieces(points, batch), strict=True)
@@ -266,7 +268,9 @@ class Kernel:
         def work(first: int) -> None:
             module = copy.deepcopy(self.module) if workers > 1 else self.module
             for j in range(first, len(points), workers):
-                out[j] = self._grad_of_row(module, points[j], *self._used(batch, j))
+                out[j] = self._grad_of_row(
+                    module, points[j], *self._samples_of_row(batch, j)
+                )
 
         if workers == 1:
             return work(0)
@@ -281,7 +285,7 @@ class Kernel:
         """Features and targets of these samples."""
         return self._features[index], self._targets[index]
 
-    def _used(self, batch: Batch, j: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _samples_of_row(self, batch: Batch, j: int) -> tuple[Tensor, Tensor, Tensor]:
         """Features, targets and weights of the samples of row j that have a weight."""
         index = batch.index if batch.index.dim() == 1 else batch.index[j]
         used = batch.weight[j] != 0
@@ -291,7 +295,7 @@ class Kernel:
         features, targets, weight = used
         point = row.detach().requires_grad_()
         with torch.enable_grad():
-            outputs = self._called(module, self.layout.unravel(point), features)
+            outputs = self._call(module, self.layout.unravel(point), features)
             losses = self.objective.loss(outputs, targets)
             return torch.autograd.grad((losses * weight).sum(), point)[0]
 
@@ -307,7 +311,7 @@ class Kernel:
         key = (name, shared, batch.weight.shape if compiled else None)
         with repeatable() if features.is_cuda else nullcontext():
             if key not in self._programs:
-                program = self._vectorised(name, shared)
+                program = self._program(name, shared)
                 self._programs[key] = (
                     compile_for(program, inputs) if compiled else program
                 )
@@ -315,7 +319,7 @@ class Kernel:
         # A captured graph writes every answer into the same memory.
         return result.clone() if compiled and features.is_cuda else result
 
-    def _vectorised(self, name: str, shared: bool) -> Callable[..., Any]:
+    def _program(self, name: str, shared: bool) -> Callable[..., Any]:
         makers: dict[str, Callable[[int | None], Callable[..., Any]]] = {
             "grad": self._grads,
             "hvp": self._hvps,
@@ -389,12 +393,12 @@ class Kernel:
         through = self._chain
         if through is not None:
             return lambda point, x: through(point, x if data == 0 else x[None])
-        return vmap(functools.partial(self._called, self.module), in_dims=(0, data))
+        return vmap(functools.partial(self._call, self.module), in_dims=(0, data))
 
     def _loss(self, point: dict[str, Tensor], *batch: Tensor) -> Tensor:
         features, targets, weight = batch
-        outputs = self._called(self.module, point, features)
+        outputs = self._call(self.module, point, features)
         return (self.objective.loss(outputs, targets) * weight).sum()
 
-    def _called(self, module: nn.Module, point: dict[str, Tensor], x: Tensor) -> Tensor:
+    def _call(self, module: nn.Module, point: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(module, point, (x,), tie_weights=self._tied)

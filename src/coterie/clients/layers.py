@@ -222,7 +222,7 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
         return None
     found = [chain(part, f"{name}{key}.") for key, part in module.named_children()]
     steps = [step for step in found if step is not None]
-    return _joined(steps) if len(steps) == len(found) else None
+    return _in_sequence(steps) if len(steps) == len(found) else None
 
 
 def _through_linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -234,7 +234,7 @@ def _through_linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out.unflatten(1, h.shape[1:-1])
 
 
-def _joined(steps: list[Pass]) -> Pass:
+def _in_sequence(steps: list[Pass]) -> Pass:
     def through(point: dict[str, Tensor], h: Tensor) -> Tensor:
         for step in steps:
             h = step(point, h)

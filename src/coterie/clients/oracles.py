@@ -23,21 +23,21 @@ from ..types import (
     Message,
     Option,
     Program,
-    Sent,
+    Transfer,
     tensor_of,
 )
 from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
-from .comparisons import Asked, HalfGrads, at_home, compared
+from .comparisons import ComparisonPlan, HalfGrads, compare_pairs, of_shared_columns
 from .groups import (
     Group,
-    averaged,
+    average_rows,
     block,
     blocks,
-    fetched,
-    mixed,
-    mixed_at_hand,
+    fetch_rows,
+    mix_rows,
+    mix_rows_at_hand,
     of_present,
-    returned,
+    return_answers,
 )
 from .programs import Evaluator, SimulatedClients, only
 from .samples import Batch, ClientSamples, FreshMinibatches
@@ -46,7 +46,7 @@ from .traffic import Meter, Sending, Wrap
 Answer = TypeVar("Answer")
 
 
-class Held(NamedTuple):
+class LocalClients(NamedTuple):
     """The clients that a process holds, and how it reaches the others."""
 
     samples: ClientSamples
@@ -60,7 +60,7 @@ class SimulatedOracle:
     """One round's questions to simulated clients; see `coterie.types.Oracle`."""
 
     def __init__(
-        self, held: Held, t: int, present: Bool[Tensor, " m"], purpose: str
+        self, held: LocalClients, t: int, present: Bool[Tensor, " m"], purpose: str
     ) -> None:
         """Prepares the questions of round t to those who are present."""
         self._held = held
@@ -81,11 +81,11 @@ class SimulatedOracle:
         self.home: Tensor | None = None
         self._meter = Meter(present, [])
 
-    def wrapped(self, wrap: Wrap) -> Sending:
+    def wrap_with(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
         return wrap(self)
 
-    def without(self, absent: Bool[Tensor, " n"]) -> SimulatedOracle:
+    def without_clients(self, absent: Bool[Tensor, " n"]) -> SimulatedOracle:
         """The same round, counted with it, where these of all take no part."""
         present = self.present & ~absent.to(self.present.device)
         found = SimulatedOracle(self._held, self._t, present, self._purpose)
@@ -93,7 +93,7 @@ class SimulatedOracle:
         return found
 
     @property
-    def sent(self) -> list[Sent]:
+    def sent(self) -> list[Transfer]:
         """What the verbs between clients have sent."""
         return self._meter.sent
 
@@ -136,7 +136,7 @@ class SimulatedOracle:
             return result if isinstance(result, tuple) else (result,)
 
         if self._loop and len(asked):
-            parts = [self._named(j, run, asked) for j in range(len(asked))]
+            parts = [self._ask_client(j, run, asked) for j in range(len(asked))]
             results = tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
         else:
             results = run(slice(None))
@@ -163,14 +163,14 @@ class SimulatedOracle:
         if groups is not None:
             names = self._names_of(groups, count)
             shares = shares * (groups == names[:, None])
-        mean, total = averaged(self._group, shares, rows.flatten(1))
+        mean, total = average_rows(self._group, shares, rows.flatten(1))
         if shares.dim() == 1 and not total > 0:
             raise InputError(
                 "shares of active clients must add up to more than 0, got "
                 f"{float(total):g} from {int(self.present.sum())} active clients."
             )
         down = rows[0] if groups is not None else mean
-        self._meter.with_server("average", rows[0].numel(), down.numel())
+        self._meter.count_server("average", rows[0].numel(), down.numel())
         if groups is not None:
             return mean[torch.searchsorted(names, groups)]
         return mean.expand(len(rows), *mean.shape)
@@ -195,7 +195,7 @@ class SimulatedOracle:
         everybody = blocks(len(self.present), self._group.size)
         own = self._group.hand_out(answers, everybody)
         up = sum(tensor_of(row)[0].numel() for row in rows)
-        self._meter.with_server("central", up, sum(row[0].numel() for row in own))
+        self._meter.count_server("central", up, sum(row[0].numel() for row in own))
         return memory, *own
 
     # Between clients, from peer to peer.
@@ -208,9 +208,9 @@ class SimulatedOracle:
         weights = weights.to(rows)
         if not self._everybody and len(weights) == len(self.present):
             weights = of_present(weights, self.present, self.mine.start)
-        before, now = rows, self._mixed(weights, rows)
+        before, now = rows, self._mix_once(weights, rows)
         for _ in range(exchanges - 1):
-            mixed = self._mixed(weights, now)
+            mixed = self._mix_once(weights, now)
             before, now = now, gamma * mixed + (1 - gamma) * before
         return now
 
@@ -228,14 +228,14 @@ class SimulatedOracle:
         becomes of a pair's gradient (None: it stays as it is).
         """
         if self._plan is None or self._plan.weights is not weights:
-            self._plan = self._planned(weights)
+            self._plan = self._plan_blend(weights)
         shared = x if home is None else x[:, ~home]
         size = shared.shape[1]
-        self._meter.between("blended", weights, size, readers=True, back=size)
+        self._meter.count_peers("blended", weights, size, readers=True, back=size)
         everyone = torch.arange(len(x), device=x.device)
         batch = self._samples.minibatch(everyone, self._stream("blended"))
         asks = (weights * self.present[:, None] * self.present != 0).T
-        points = shared if self._group.size == 1 else self._fetched(shared, asks)
+        points = shared if self._group.size == 1 else self._fetch(shared, asks)
         if home is None and release is None:
             found = self._blend(points, self._plan, batch)
         else:
@@ -248,7 +248,7 @@ class SimulatedOracle:
                 points, batch, (x, home), readers, release or as_it_is
             )
         if self._group.size > 1:
-            found = returned(self._group, found, asks, shared)
+            found = return_answers(self._group, found, asks, shared)
         if home is None:
             return found
         # Of personal columns, everybody's own gradient.
@@ -279,7 +279,7 @@ class SimulatedOracle:
         asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs
         asks = asks.to(self.present.device) & self.present[:, None] & self.present
         # The reader's model with its two gradients goes out; a few numbers come back.
-        self._meter.between("compare", asks.T, 3 * shared.shape[1], readers=True)
+        self._meter.count_peers("compare", asks.T, 3 * shared.shape[1], readers=True)
         asks = asks | torch.diag(self.present)  # everybody's own gradients
         halves = self._samples.halves(self._who, self._stream("compare"), samples)
         counts = [int(part.sum()) for part in self._blocks(self.present)]
@@ -289,19 +289,19 @@ class SimulatedOracle:
         self.gradients[self._who.cpu()] += halves[2].cpu().double() * readers
         half_grads: HalfGrads = self._half_grads
         if home is not None:
-            half_grads = at_home(half_grads, own, home)
-        asked = Asked(half_grads, halves, self._group, counts, chunk, release)
-        return compared(asked, shared, self.present, asks)
+            half_grads = of_shared_columns(half_grads, own, home)
+        asked = ComparisonPlan(half_grads, halves, self._group, counts, chunk, release)
+        return compare_pairs(asked, shared, self.present, asks)
 
     # What these are made of.
 
-    def _mixed(self, weights: Tensor, rows: Tensor) -> Tensor:
+    def _mix_once(self, weights: Tensor, rows: Tensor) -> Tensor:
         if len(weights) == len(self.present):
-            self._meter.between("mix", weights, rows[0].numel())
-            return mixed(self._group, weights, rows)
+            self._meter.count_peers("mix", weights, rows[0].numel())
+            return mix_rows(self._group, weights, rows)
         # Rows at hand, which their clients alone know: they count what they send.
-        self._meter.from_here("mix", weights, rows[0].numel(), self.mine.start)
-        return mixed_at_hand(self._group, weights, rows, self.present)
+        self._meter.count_at_hand("mix", weights, rows[0].numel(), self.mine.start)
+        return mix_rows_at_hand(self._group, weights, rows, self.present)
 
     def _names_of(self, groups: Tensor, count: int | None) -> Tensor:
         """The groups whose sums travel: those at hand where all clients are, or all."""
@@ -336,9 +336,9 @@ class SimulatedOracle:
         """All rows at once, or in debug mode one after the other with names."""
         if not self._loop or not len(self._who):
             return ask(slice(None))
-        return torch.cat([self._named(j, ask) for j in range(len(self._who))])
+        return torch.cat([self._ask_client(j, ask) for j in range(len(self._who))])
 
-    def _named(
+    def _ask_client(
         self, j: int, ask: Callable[[slice], Answer], asked: Tensor | None = None
     ) -> Answer:
         """The answer of the j-th active client; in debug mode errors name it."""
@@ -351,7 +351,7 @@ class SimulatedOracle:
             client = self._samples.federation.name_of(int(who[j]))
             raise RuntimeError(f"{client}, round {self._t}: {error}") from error
 
-    def _planned(self, weights: Tensor) -> BlendPlan:
+    def _plan_blend(self, weights: Tensor) -> BlendPlan:
         """Who asks the clients at hand: everybody, or who has a weight for them."""
         reading, rows = self.present, weights
         if self._group.size > 1:
@@ -405,7 +405,7 @@ class SimulatedOracle:
                 def ask(one: slice, point: Tensor = x[i : i + 1]) -> Tensor:
                     return self._kernel.grad(point, batch[one])
 
-                g[i] += used[i, k] * self._named(j, ask)[0]
+                g[i] += used[i, k] * self._ask_client(j, ask)[0]
         return g
 
     def _half_grads(
@@ -419,7 +419,7 @@ class SimulatedOracle:
 
         def one_pair(j: int, client: int) -> tuple[Tensor, Tensor]:
             point = points[j : j + 1]
-            return self._named(
+            return self._ask_client(
                 client, lambda one: (grad(point, first[one]), grad(point, second[one]))
             )
 
@@ -432,6 +432,8 @@ class SimulatedOracle:
         """A mask over all clients, divided by process."""
         return mask.split(blocks(len(self.present), self._group.size))
 
-    def _fetched(self, rows: Tensor, wanted: Tensor) -> Tensor:
+    def _fetch(self, rows: Tensor, wanted: Tensor) -> Tensor:
         """The rows of those of all clients that any of the clients at hand wants."""
-        return fetched(self._group, rows, wanted, blocks(len(wanted), self._group.size))
+        return fetch_rows(
+            self._group, rows, wanted, blocks(len(wanted), self._group.size)
+        )

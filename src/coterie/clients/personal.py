@@ -48,27 +48,29 @@ class PersonalOracle(Wrapping[Sending]):
         count: int | None = None,
     ) -> Tensor:
         """Weighted means of the shared columns, and everybody's own personal ones."""
-        mean = self._oracle.average(shares, self.shared(rows), groups, count=count)
-        return self._completed(mean, rows)
+        mean = self._oracle.average(
+            shares, self.shared_columns(rows), groups, count=count
+        )
+        return self._add_personal(mean, rows)
 
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
         """Mixtures of the shared columns, and everybody's own personal ones."""
-        shared = self.shared(rows)
+        shared = self.shared_columns(rows)
         found = self._oracle.mix(weights, shared, exchanges=exchanges, gamma=gamma)
-        return self._completed(found, rows)
+        return self._add_personal(found, rows)
 
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
         """What a coordinator makes of shared columns; answer j goes with rows[j]."""
-        shared = [self.shared(row) for row in rows]
+        shared = [self.shared_columns(row) for row in rows]
         server, *found = self._oracle.central(program, server, *shared, **options)
-        own = [self._completed(*pair) for pair in zip(found, rows, strict=False)]
+        own = [self._add_personal(*pair) for pair in zip(found, rows, strict=False)]
         return server, *own, *found[len(own) :]
 
-    def wrapped(self, wrap: Wrap) -> PersonalOracle:
+    def wrap_with(self, wrap: Wrap) -> PersonalOracle:
         """The same, where what leaves is also wrapped: the shared columns."""
         return PersonalOracle(wrap(self._oracle), self._home)
 
@@ -92,7 +94,7 @@ class PersonalOracle(Wrapping[Sending]):
         """Distances of gradients in the shared columns."""
         return self._oracle.compare(x, samples=samples, pairs=pairs, home=self._home)
 
-    def shared(self, rows: Message) -> Message:
+    def shared_columns(self, rows: Message) -> Message:
         """The columns that may leave; numbers leave as they are."""
         if isinstance(rows, Numbers):
             return rows
@@ -103,7 +105,7 @@ class PersonalOracle(Wrapping[Sending]):
             )
         return rows[..., ~self._home]
 
-    def _completed(self, found: Tensor, rows: Message) -> Tensor:
+    def _add_personal(self, found: Tensor, rows: Message) -> Tensor:
         """The shared columns with the personal ones of each client's row."""
         if isinstance(rows, Numbers):
             return found

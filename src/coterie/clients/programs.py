@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import seeds
 from ..checks import InputError
-from .samples import Batch, ClientSamples, FreshMinibatches, Measured
+from .samples import Batch, ClientSamples, FreshMinibatches, Measurements
 
 
 @runtime_checkable
@@ -97,7 +97,7 @@ class SimulatedClients:
         self, points: Float[Tensor, "n d"], samples: int | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of both halves of the data that a comparison uses, and its size."""
-        assert self._streams is not None  # asked of staggered clients only
+        assert self._streams is not None  # asked of task clients only
         first, second, used = self._samples.halves(self.who, self._streams(0), samples)
         self._gradients[self.who.cpu()] += used.cpu().double()
         grad = self._kernel.grad
@@ -105,13 +105,13 @@ class SimulatedClients:
 
     def call(self, number: int) -> SimulatedClients:
         """The same clients, with the samples of this call; see `types.TaskClients`."""
-        assert self._calls is not None  # asked of staggered clients only
+        assert self._calls is not None  # asked of task clients only
         return self._calls(number)
 
     @property
     def curvature(self) -> Float[Tensor, " n"]:
         """The curvature of each client's training loss at the start."""
-        return self._measured.curvature[self.who]
+        return self._measurements.curvature[self.who]
 
     @property
     def sizes(self) -> Float[Tensor, " n"]:
@@ -121,18 +121,18 @@ class SimulatedClients:
     @property
     def weights(self) -> Bool[Tensor, " d"]:
         """Which columns of a model are weights."""
-        return self._measured.weights
+        return self._measurements.weights
 
     @property
-    def _measured(self) -> Measured:
-        if self._samples.measured is None:
+    def _measurements(self) -> Measurements:
+        if self._samples.measurements is None:
             raise InputError(
                 "`lr` and `weight_decay` must be numbers, unless `Simulation.measure` "
                 "was called before training."
             )
-        return self._samples.measured
+        return self._samples.measurements
 
-    def held(self) -> SimulatedClients:
+    def same_batch(self) -> SimulatedClients:
         """The same clients with one minibatch for every question to come."""
         batch = self._draw()
         return self._with(lambda: batch, self._cost)
@@ -155,7 +155,7 @@ class SimulatedClients:
         )
 
 
-def staggered(
+def task_clients(
     samples: ClientSamples,
     kernel: Evaluator,
     seed: int,

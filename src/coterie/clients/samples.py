@@ -48,8 +48,8 @@ class Batch:
             yield Batch(self.index[..., some], self.weight[:, some])
 
 
-class Measured(NamedTuple):
-    """What clients know of their own losses before training; see `MeasuredClients`."""
+class Measurements(NamedTuple):
+    """What clients know of their own losses before training."""
 
     curvature: Float[Tensor, " n"]
     weights: Bool[Tensor, " d"]
@@ -70,7 +70,7 @@ class ClientSamples:
     """
     coins: Callable[[Tensor, Tensor, int], Tensor] = seeds.bits
     """Random words by which Poisson minibatches are drawn, of streams and clients."""
-    measured: Measured | None = None  # where step sizes depend on it
+    measurements: Measurements | None = None  # where step sizes depend on it
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -89,18 +89,18 @@ class ClientSamples:
         if self.batch_size == 0:
             return [self.whole(who)] * len(streams)
         if self.poisson:
-            return [self._sampled(who, stream) for stream in streams]
+            return [self._poisson_minibatch(who, stream) for stream in streams]
         names = self.federation.clients[who]
         keys = torch.tensor(streams, device=names.device)
         keys = keys[:, None] if keys.dim() == 1 else keys
-        draws = seeds.below(train.size[who], keys, names, self.batch_size)
+        draws = seeds.integers_below(train.size[who], keys, names, self.batch_size)
         index = train.index[train.start[who][:, None] + draws]
         weight = torch.full(
             index.shape[1:], 1 / self.batch_size, dtype=self.dtype, device=index.device
         )
         return [Batch(some, weight) for some in index]
 
-    def _sampled(self, who: Tensor, stream: int | Sequence[int]) -> Batch:
+    def _poisson_minibatch(self, who: Tensor, stream: int | Sequence[int]) -> Batch:
         """A Poisson minibatch; rows are filled up with samples of weight zero."""
         train, names = self.federation.train, self.federation.clients[who]
         size, expected = train.size[who], self.expected[who]

@@ -23,12 +23,12 @@ from ..models import OBJECTIVES, Objective
 from ..optim.hessians import sharpness
 from ..types import Oracle
 from .blends import steady_widths
-from .groups import Alone, Group
+from .groups import Group, SingleProcess
 from .kernels import Kernel
-from .oracles import Held, SimulatedOracle
+from .oracles import LocalClients, SimulatedOracle
 from .personal import PersonalOracle
-from .programs import SimulatedClients, staggered
-from .samples import Batch, ClientSamples, Measured
+from .programs import SimulatedClients, task_clients
+from .samples import Batch, ClientSamples, Measurements
 
 
 class Simulation:
@@ -74,7 +74,7 @@ class Simulation:
         self.objective = objective or OBJECTIVES[task]
         self.federation = federation.to(device, dtype)
         self.samples = ClientSamples(self.federation, batch_size, dtype)
-        self.group = Alone() if group is None else group
+        self.group = SingleProcess() if group is None else group
         held_out = int(federation.validation.size.sum())
         counts = torch.tensor([len(federation), held_out], device=device)
         self._clients, held_out = self.group.sum(counts).tolist()
@@ -109,7 +109,9 @@ class Simulation:
         weights = are.repeat_interleave(torch.tensor(sizes, device=x.device))
         # A loss without curvature has any step size.
         curvature = torch.where(found[:, 0] > 0, found[:, 0], 1.0)
-        self.samples = replace(self.samples, measured=Measured(curvature, weights))
+        self.samples = replace(
+            self.samples, measurements=Measurements(curvature, weights)
+        )
         return oracle.gradients
 
     def __repr__(self) -> str:
@@ -127,7 +129,7 @@ class Simulation:
         self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
     ) -> Oracle:
         """The oracle of round t, where the `active` clients take part (None: all)."""
-        held = Held(self.samples, self.kernel, self.seed, self.loop, self.group)
+        held = LocalClients(self.samples, self.kernel, self.seed, self.loop, self.group)
         oracle = SimulatedOracle(held, t, self.present(active), purpose)
         return oracle if self.home is None else PersonalOracle(oracle, self.home)
 
@@ -142,7 +144,7 @@ class Simulation:
             )
         return active.to(self.federation.clients.device)
 
-    def staggered(
+    def task_clients(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
     ) -> SimulatedClients:
         """The clients at these positions, each in a round of its own.
@@ -155,7 +157,7 @@ class Simulation:
             rounds: of each of them.
             verb: `grads`, `each`, `blended` or `compare`.
         """
-        return staggered(self.samples, self.kernel, self.seed, who, rounds, verb)
+        return task_clients(self.samples, self.kernel, self.seed, who, rounds, verb)
 
     @property
     def batch_counts(self) -> Float[Tensor, " n"]:

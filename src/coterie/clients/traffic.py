@@ -22,7 +22,7 @@ from ..types import (
     Option,
     Oracle,
     Program,
-    Sent,
+    Transfer,
 )
 from .blends import Release, as_it_is
 
@@ -31,10 +31,10 @@ from .blends import Release, as_it_is
 class Sending(Oracle, Protocol):
     """An oracle that others may wrap, to change what leaves a client."""
 
-    def wrapped(self, wrap: Wrap) -> Oracle:
+    def wrap_with(self, wrap: Wrap) -> Oracle:
         """The same oracle, where what leaves a client goes through another."""
 
-    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+    def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
         """The same round, counted with it, where these of all clients take no part."""
 
     def blended(
@@ -100,7 +100,7 @@ class Wrapping(Generic[Inner]):
         return self._oracle.gradients
 
     @property
-    def sent(self) -> list[Sent]:
+    def sent(self) -> list[Transfer]:
         """What the verbs have sent."""
         return self._oracle.sent
 
@@ -143,13 +143,13 @@ class Wrapping(Generic[Inner]):
         return self._oracle.central(program, server, *rows, **options)
 
 
-def upwards(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:
+def server_links(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:
     """From every client that takes part to the server."""
     who = present.nonzero()
     return torch.cat([who, torch.full_like(who, SERVER)], 1)
 
 
-def between(
+def peer_links(
     weights: Tensor, present: Bool[Tensor, " n"], *, readers: bool = False
 ) -> Int[Tensor, "l 2"]:
     """From contributor k to reader i for every weight [i, k], of those who take part.
@@ -176,7 +176,7 @@ def between(
 class Meter:
     """Counts what the verbs of a round send."""
 
-    def __init__(self, present: Bool[Tensor, " n"], sent: list[Sent]) -> None:
+    def __init__(self, present: Bool[Tensor, " n"], sent: list[Transfer]) -> None:
         """Of those who are present; what is counted is added to `sent`."""
         self.sent, self._present = sent, present
         # Verb, weights and links; weights are kept so that no others get their id.
@@ -184,14 +184,14 @@ class Meter:
 
     @cached_property
     def _upwards(self) -> Tensor:
-        return upwards(self._present)
+        return server_links(self._present)
 
-    def with_server(self, verb: str, up: int, down: int) -> None:
+    def count_server(self, verb: str, up: int, down: int) -> None:
         """Counts values from every client to the server, and back down."""
-        self.sent.append(Sent(verb, up, self._upwards))
-        self.sent.append(Sent(verb, down, self._upwards.flip(1)))
+        self.sent.append(Transfer(verb, up, self._upwards))
+        self.sent.append(Transfer(verb, down, self._upwards.flip(1)))
 
-    def between(
+    def count_peers(
         self,
         verb: str,
         weights: Tensor,
@@ -202,14 +202,16 @@ class Meter:
     ) -> None:
         """Counts values over every link, and `back` the other way."""
         if self._links is None or self._links[:2] != (verb, id(weights)):
-            links = between(weights, self._present, readers=readers)
+            links = peer_links(weights, self._present, readers=readers)
             self._links = verb, id(weights), weights, links
         links = self._links[3]
-        self.sent.append(Sent(verb, values, links))
+        self.sent.append(Transfer(verb, values, links))
         if back:
-            self.sent.append(Sent(verb, back, links.flip(1)))
+            self.sent.append(Transfer(verb, back, links.flip(1)))
 
-    def from_here(self, verb: str, weights: Tensor, values: int, start: int) -> None:
+    def count_at_hand(
+        self, verb: str, weights: Tensor, values: int, start: int
+    ) -> None:
         """Counts values from clients at hand to all for whom they have a weight.
 
         Args:
@@ -222,4 +224,4 @@ class Meter:
         i = i + start
         used = (i != k) & self._present.to(i.device)[i]
         links = torch.stack([i[used], k[used]], 1)
-        self.sent.append(Sent(verb, values, links, partial=True))
+        self.sent.append(Transfer(verb, values, links, partial=True))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..checks import InputError
 from ..engine.clocks import clock
-from ..engine.rounds import beginning
+from ..engine.rounds import init_oracle
 from ..models import zoo as models
 from ..records import pack, unpack
 from ..study.ingredients import OF_MODELS
@@ -25,19 +25,19 @@ from .cases import (
     Case,
     NotApplicable,
     Setting,
+    advance,
     agree,
     close,
     event_loop,
     flow_of,
-    followed,
     leaves,
+    newcomer_models,
     same,
-    simulated,
+    simulation_of,
     starting_rows,
-    traced,
+    trace_case,
+    trace_rounds,
     trajectory,
-    welcomed,
-    went_on,
 )
 from .federations import CLIENTS, common_optimum, small_federation
 
@@ -45,14 +45,14 @@ from .federations import CLIENTS, common_optimum, small_federation
 def check_inputs_untouched(case: Case) -> None:
     """Starting models, ingredients, answers and earlier states are not modified."""
     federation, setting = small_federation(), Setting()
-    given = case.made(federation)
+    given = case.make_ingredients(federation)
     x = starting_rows(federation, setting)
     before = {name: value.clone() for name, value in {**given, "x": x}.items()}
     algorithm = case.build(federation, instead=given)
     if case.face == "rounds":
         trajectory(_with_step_watched(algorithm), federation, setting, x=x)
     else:
-        run = went_on(event_loop(_with_arrive_watched(algorithm), federation, x=x))
+        run = advance(event_loop(_with_arrive_watched(algorithm), federation, x=x))
         state = copy.deepcopy(run.state)
         run.personal()
         flow_of(algorithm).info(run.state)
@@ -93,7 +93,7 @@ def check_same_seed_same_result(case: Case) -> None:
     first = case.usual
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch.initial_seed() + 1)
-        second = traced(case, small_federation())
+        second = trace_case(case, small_federation())
     agree(first.states[-1], second.states[-1], "two runs with the same seed")
     assert same(first.personal, second.personal), (
         "two runs with the same seed give different personal models."
@@ -104,7 +104,7 @@ def check_no_global_randomness(case: Case) -> None:
     """A run takes nothing from the global generators of torch and NumPy."""
     federation = small_federation()
     instead = "`rng`" if case.face == "rounds" else "that of the arrivals"
-    _draws_nothing_global(lambda: traced(case, federation), instead)
+    _draws_nothing_global(lambda: trace_case(case, federation), instead)
 
 
 def check_shapes_and_dtype(case: Case) -> None:
@@ -138,7 +138,7 @@ def check_one_client(case: Case) -> None:
     if "mixing" in case.ingredients:
         raise NotApplicable("a graph has two nodes at least.")
     alone = small_federation().only(1)
-    run = traced(case, alone)
+    run = trace_case(case, alone)
     shape = tuple(run.personal.shape)
     assert shape[0] == 1, f"models of one client have shape {shape}."
     assert run.personal.isfinite().all(), "the model of one client is not finite."
@@ -154,10 +154,10 @@ def check_relabelling(case: Case) -> None:
     # Graphs follow positions, so that they are relabelled and not made anew.
     moved = {
         name: matrix.index_select(0, order).index_select(1, order)
-        for name, matrix in case.made(federation).items()
+        for name, matrix in case.make_ingredients(federation).items()
         if name == "mixing"
     }
-    there = traced(case, other, instead=moved).personal
+    there = trace_case(case, other, instead=moved).personal
     close(there, case.usual.personal[order], "relabelled clients get other models")
 
 
@@ -165,7 +165,7 @@ def check_client_by_client(case: Case) -> None:
     """All clients at once equal one client after the other."""
     federation, in_turn = small_federation(), Setting(loop=True)
     if case.face == "rounds":
-        found = traced(case, federation, in_turn).personal
+        found = trace_case(case, federation, in_turn).personal
         close(case.usual.personal, found, "all at once and one by one")
         return
     run = event_loop(case.build(federation), federation, in_turn, grouped=False)
@@ -182,7 +182,7 @@ def check_resuming(case: Case) -> None:
     federation, setting, whole = small_federation(), Setting(), case.usual
     half = ROUNDS // 2
     fresh = case.build(federation)  # as in a new process
-    begin = beginning(simulated(federation, setting))
+    begin = init_oracle(simulation_of(federation, setting))
     start = fresh.init(starting_rows(federation, setting), begin)
     assert leaves(start).keys() == leaves(whole.states[half]).keys(), (
         "the state of a later round has other parts than that of `init`."
@@ -201,7 +201,7 @@ def _resumes_in_time(case: Case) -> None:
     fresh = case.build(federation)  # as in a new process
     like = event_loop(fresh, federation).moment()
     for first, events in ((0, 1), (1, EVENTS // 2)):
-        went_on(stopped, events - first)
+        advance(stopped, events - first)
         assert leaves(like.state).keys() == leaves(stopped.state).keys(), (
             "the state has other parts later than after `init`."
         )
@@ -254,9 +254,9 @@ def check_bad_options(case: Case) -> None:
 def check_bad_ingredients(case: Case) -> None:
     """Ingredients for other clients or models, or with NaN, are refused by name."""
     federation, setting = small_federation(), Setting()
-    other = case.made(small_federation(CLIENTS + 1), _wider)
+    other = case.make_ingredients(small_federation(CLIENTS + 1), _wider)
     x = starting_rows(federation, setting)
-    for name, value in case.made(federation).items():
+    for name, value in case.make_ingredients(federation).items():
         of_model = name in OF_MODELS
         about = "a wider model" if of_model else "7 clients instead of 6"
         wrong = {f"made for {about}": other[name]}
@@ -270,7 +270,7 @@ def check_bad_ingredients(case: Case) -> None:
                 if case.face == "time":
                     flow_of(method).init(x)
                 else:
-                    method.init(x, beginning(simulated(federation, setting)))
+                    method.init(x, init_oracle(simulation_of(federation, setting)))
             except InputError as error:
                 named = f"`{name}`" in str(error)
                 assert named, f"the refusal of `{name}` {what} does not name it."
@@ -306,11 +306,11 @@ def check_known_optimum(case: Case) -> None:
     # 0.9 leaves 0.9^(t / 2) at best: 2e-3 after 120 rounds, 3e-6 after 240. In time, a
     # step may take an answer of every client to half the others.
     if case.face == "rounds":
-        simulation = simulated(federation, setting)
+        simulation = simulation_of(federation, setting)
         state, t, last, rest = None, 0, 240, 1.0
         while t < last:
             begin, t = None if state is None else (t, state), t + 5
-            some = followed(algorithm, simulation, x, t, begin)
+            some = trace_rounds(algorithm, simulation, x, t, begin)
             state, before, rest = some.states[-1], rest, left(some.personal)
             if before >= 1e-3 > rest:  # who arrives early is there to stay
                 last = min(last, 2 * t)
@@ -319,7 +319,7 @@ def check_known_optimum(case: Case) -> None:
     run = event_loop(algorithm, federation, setting, paces=clock("lognormal(1, 0.5)"))
     rest = 1.0
     while rest >= 1e-3 and run.updates < 75 * CLIENTS**2:
-        rest = left(went_on(run, CLIENTS).personal())
+        rest = left(advance(run, CLIENTS).personal())
     assert rest < 1e-3, f"after {run.updates} answers {rest:.2g} of the way is left."
 
 
@@ -331,9 +331,9 @@ def check_newcomers(case: Case) -> None:
         run = case.single if dtype == torch.float32 else case.usual
         setting, state = Setting(dtype=dtype), run.states[-1]
         before = copy.deepcopy(leaves(state))
-        given = case.made(everybody)
+        given = case.make_ingredients(everybody)
         kept = copy.deepcopy(given)
-        both = welcomed(case, state, everybody, CLIENTS, setting, instead=given)
+        both = newcomer_models(case, state, everybody, CLIENTS, setting, instead=given)
         shape, wanted = tuple(both.shape), (2, run.personal.shape[1])
         assert shape == wanted, f"models of two newcomers have shape {shape}."
         assert both.dtype == dtype, f"{dtype} became {both.dtype} for newcomers."
@@ -346,7 +346,7 @@ def check_newcomers(case: Case) -> None:
         alone = everybody.select(
             torch.cat([places[:CLIENTS], places[CLIENTS + j, None]])
         )
-        one = welcomed(case, state, alone, CLIENTS, setting)
+        one = newcomer_models(case, state, alone, CLIENTS, setting)
         close(one, both[j, None], "a newcomer gets another model in company")
 
 

@@ -26,7 +26,7 @@ from ..engine.events import EventLoop
 from ..engine.times import usual_work
 from ..records import pack
 from ..study.ingredients import RECIPES, Context, ingredients_of
-from ..types import Algorithm, Federated, Flow, Info, State, traffic_of
+from ..types import Algorithm, ClientsInRounds, Flow, Info, State, traffic_of
 from .federations import small_federation
 
 Factory = Callable[..., Algorithm]
@@ -91,7 +91,7 @@ class Case:
                 )
         return {**declared, **self.options}
 
-    def made(
+    def make_ingredients(
         self, federation: Federation, module: Callable[[], nn.Module] | None = None
     ) -> dict[str, Tensor]:
         """The ingredients for a federation, by name, without those that are None.
@@ -101,7 +101,7 @@ class Case:
             module: the model; None: that of a usual setting.
         """
         made = {}
-        layout = models.layout(_built(module or Setting().module, torch.float64))
+        layout = models.layout(_start_model(module or Setting().module, torch.float64))
         context = Context(federation, layout, 0)
         for name in self.ingredients:
             recipe, choice = RECIPES[name]
@@ -126,7 +126,7 @@ class Case:
             options: options beyond those of the case.
             module: the model, where it is not the usual one.
         """
-        given = {**self.made(federation, module), **(instead or {})}
+        given = {**self.make_ingredients(federation, module), **(instead or {})}
         positional = [given.get(name) for name in self.ingredients]
         return self.factory(*positional, **{**self.options, **(options or {})})
 
@@ -135,12 +135,12 @@ class Case:
     @functools.cached_property
     def usual(self) -> Trace:
         """The run of the small federation in a usual setting."""
-        return traced(self, small_federation())
+        return trace_case(self, small_federation())
 
     @functools.cached_property
     def single(self) -> Trace:
         """The same in single precision."""
-        return traced(self, small_federation(), Setting(dtype=torch.float32))
+        return trace_case(self, small_federation(), Setting(dtype=torch.float32))
 
     @functools.cached_property
     def partial(self) -> Trace:
@@ -174,14 +174,14 @@ class Setting(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def _built(module: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
+def _start_model(module: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
     """The model at its start, of which simulations take copies."""
     return models.build(module, 0, dtype)
 
 
 def starting_rows(federation: Federation, setting: Setting) -> Tensor:
     """Different starting models (N, D), named by the identities of the clients."""
-    size = sum(models.layout(_built(setting.module, torch.float64)).sizes)
+    size = sum(models.layout(_start_model(setting.module, torch.float64)).sizes)
     rows = []
     for identity in federation.clients.tolist():
         rng = seeds.generator("conformance", "start", identity)
@@ -189,13 +189,13 @@ def starting_rows(federation: Federation, setting: Setting) -> Tensor:
     return torch.stack(rows).to(setting.dtype)
 
 
-def simulated(
+def simulation_of(
     federation: Federation, setting: Setting, group: Group | None = None
 ) -> Simulation:
     """The clients of a federation that are here."""
     return Simulation(
         federation,
-        _built(setting.module, setting.dtype),
+        _start_model(setting.module, setting.dtype),
         batch_size=setting.batch_size,
         dtype=setting.dtype,
         loop=setting.loop,
@@ -214,14 +214,14 @@ def trajectory(
     active: Bool[Tensor, " n"] | None = None,
 ) -> Trace:
     """Runs an algorithm and keeps every state."""
-    simulation = simulated(federation, setting)
+    simulation = simulation_of(federation, setting)
     x = starting_rows(federation, setting) if x is None else x
-    return followed(algorithm, simulation, x, rounds, start, active)
+    return trace_rounds(algorithm, simulation, x, rounds, start, active)
 
 
-def followed(
+def trace_rounds(
     algorithm: Algorithm,
-    simulation: Federated,
+    simulation: ClientsInRounds,
     x: Tensor,
     rounds: int = ROUNDS,
     start: tuple[int, State] | None = None,
@@ -259,7 +259,7 @@ def event_loop(
 ) -> EventLoop:
     """A run in time; edges ring once a second, or in that of as many gradients."""
     setting, flow = setting or Setting(), flow_of(algorithm)
-    clients, rings = simulated(federation, setting), None
+    clients, rings = simulation_of(federation, setting), None
     if flow.meet is not None or flow.couples:
         assert flow.edges is not None, "pairs meet, but the method names no `edges`."
         edges = federation.clients[flow.edges]
@@ -270,14 +270,14 @@ def event_loop(
     return EventLoop(algorithm, clients, x, **options)  # type: ignore[arg-type]
 
 
-def went_on(run: EventLoop, events: int = EVENTS) -> EventLoop:
+def advance(run: EventLoop, events: int = EVENTS) -> EventLoop:
     """The run after so many more events."""
     for _ in range(events):
         run.step()
     return run
 
 
-def traced(
+def trace_case(
     case: Case,
     federation: Federation,
     setting: Setting | None = None,
@@ -295,7 +295,7 @@ def traced(
     return Trace([run.state], infos, run.personal(), [*run.sent], events)
 
 
-def welcomed(
+def newcomer_models(
     case: Case,
     state: State,
     federation: Federation,
@@ -315,7 +315,7 @@ def welcomed(
         instead: ingredients for everybody, in place of those of the recipes.
     """
     later = federation.select(torch.arange(trained, len(federation)))
-    oracle = simulated(later, setting).at(ROUNDS, purpose="welcome")
+    oracle = simulation_of(later, setting).at(ROUNDS, purpose="welcome")
     method = case.build(federation, instead=instead)
     welcome = (flow_of(method) if case.face == "time" else method).welcome
     if welcome is None:
@@ -357,7 +357,7 @@ def close(first: Tensor, second: Tensor, why: str) -> None:
     assert gap <= _CLOSE, f"{why}: models differ by {gap:.2g}."
 
 
-def alike(rows: Float[Tensor, "n d"]) -> Bool[Tensor, "n n"]:
+def equal_rows(rows: Float[Tensor, "n d"]) -> Bool[Tensor, "n n"]:
     """Which rows are the same as which others but for rounding."""
     rows = rows.to(torch.float64)
     largest = rows.where(rows.isfinite(), 0.0).abs().max()
@@ -366,6 +366,6 @@ def alike(rows: Float[Tensor, "n d"]) -> Bool[Tensor, "n n"]:
     return (gap <= _CLOSE * largest) & others
 
 
-def shared(rows: Float[Tensor, "n d"]) -> bool:
+def has_equal_rows(rows: Float[Tensor, "n d"]) -> bool:
     """Whether two of the rows are the same but for rounding."""
-    return bool(alike(rows).any())
+    return bool(equal_rows(rows).any())

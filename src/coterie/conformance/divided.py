@@ -96,7 +96,7 @@ class Threads:
         return found
 
 
-def divided(work: Callable[[Threads], Found], size: int) -> list[Found]:
+def run_divided(work: Callable[[Threads], Found], size: int) -> list[Found]:
     """What each of so many threads makes of the same work.
 
     Raises:

@@ -20,7 +20,7 @@ from ..privacy.mechanisms.dry_run import (
     is_within,
     plan_calls,
 )
-from ..types import Algorithm, Federated, Releases
+from ..types import Algorithm, ClientsInRounds, Releases
 from .cases import (
     ACTIVE,
     ROUNDS,
@@ -28,16 +28,16 @@ from .cases import (
     NotApplicable,
     Setting,
     Trace,
-    alike,
     close,
-    followed,
+    equal_rows,
+    has_equal_rows,
     leaves,
-    shared,
-    simulated,
+    simulation_of,
     starting_rows,
+    trace_rounds,
     trajectory,
 )
-from .divided import Threads, divided
+from .divided import Threads, run_divided
 from .federations import CLIENTS, small_federation
 
 
@@ -76,12 +76,12 @@ _HALF = ROUNDS // 2
 
 
 def _all_and_then_some(
-    algorithm: Algorithm, simulation: Federated, x: Tensor
+    algorithm: Algorithm, simulation: ClientsInRounds, x: Tensor
 ) -> tuple[Trace, Trace]:
     """A run of rounds in which all take part, and how it goes on when not all do."""
-    first = followed(algorithm, simulation, x, _HALF)
+    first = trace_rounds(algorithm, simulation, x, _HALF)
     start = _HALF, first.states[-1]
-    return first, followed(algorithm, simulation, x, start=start, active=ACTIVE)
+    return first, trace_rounds(algorithm, simulation, x, start=start, active=ACTIVE)
 
 
 def check_divided(case: Case) -> None:
@@ -92,15 +92,15 @@ def check_divided(case: Case) -> None:
     def run(group: Threads) -> tuple[Trace, Trace]:
         mine = block(CLIENTS, group)
         own = federation.select(torch.arange(CLIENTS)[mine])
-        simulation = simulated(own, setting, group)
+        simulation = simulation_of(own, setting, group)
         found = _all_and_then_some(case.build(federation), simulation, x[mine])
         whole(found[1].states[-1], group, CLIENTS)  # refuses what is not marked
         return found
 
-    everybody = simulated(federation, setting)
+    everybody = simulation_of(federation, setting)
     together = _all_and_then_some(case.build(federation), everybody, x)
     for size in (2, 3, CLIENTS):
-        halves = zip(*divided(run, size), strict=True)
+        halves = zip(*run_divided(run, size), strict=True)
         for parts, one in zip(halves, together, strict=True):
             models_now = torch.cat([part.personal for part in parts])
             close(models_now, one.personal, f"divided among {size} processes")
@@ -120,17 +120,24 @@ def check_inactive_rows(case: Case) -> None:
         raise NotApplicable("models are tied to each other in this method.")
     federation, setting = small_federation(), Setting()
     algorithm, state = case.build(federation), case.usual.states[1]
-    simulation, x = simulated(federation, setting), starting_rows(federation, setting)
+    simulation, x = (
+        simulation_of(federation, setting),
+        starting_rows(federation, setting),
+    )
     models_now, of_some = (
-        followed(algorithm, simulation, x, 1, (1, state), active).personal
+        trace_rounds(algorithm, simulation, x, 1, (1, state), active).personal
         for active in (None, ACTIVE)
     )
     for rows in (models_now, of_some, *leaves(state).values()):
         # Also several models or directions of all clients, (n, C, D).
         if isinstance(rows, Tensor) and rows.shape[-1:] == models_now.shape[1:]:
-            if rows.dim() > 1 and len(rows) == CLIENTS and shared(rows.flatten(1)):
+            if (
+                rows.dim() > 1
+                and len(rows) == CLIENTS
+                and has_equal_rows(rows.flatten(1))
+            ):
                 raise NotApplicable("clients share models in this method.")
-    before = followed(algorithm, simulation, x, 0, active=ACTIVE).personal
+    before = trace_rounds(algorithm, simulation, x, 0, active=ACTIVE).personal
     after = case.partial.personal
     assert after.isfinite().all(), "models are not finite when some take no part."
     changed = (before != after).any(1)
@@ -149,10 +156,13 @@ def check_inactive_state(case: Case) -> None:
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
     federation, setting = small_federation(), Setting()
-    simulation, x = simulated(federation, setting), starting_rows(federation, setting)
+    simulation, x = (
+        simulation_of(federation, setting),
+        starting_rows(federation, setting),
+    )
     start = _HALF, case.usual.states[_HALF]
     algorithm = case.build(federation)
-    run = followed(algorithm, simulation, x, _HALF + 1, start, ACTIVE)
+    run = trace_rounds(algorithm, simulation, x, _HALF + 1, start, ACTIVE)
     after = dict(rows_of(run.states[-1]))
     for name, old in rows_of(start[1]):
         old, new = (rows.double().reshape(CLIENTS, -1) for rows in (old, after[name]))
@@ -167,7 +177,7 @@ def _changed_alone(i: int, old: Tensor, new: Tensor) -> bool:
     changed = ~torch.isclose(old[i], new[i], rtol=0.0, atol=0.0, equal_nan=True)
     if not changed.any():
         return False
-    both = alike(old[:, changed])[i] & alike(new[:, changed])[i]
+    both = equal_rows(old[:, changed])[i] & equal_rows(new[:, changed])[i]
     # A single number, such as that of a group, may be another client's by chance.
     return int(both.sum()) < (1 if int(changed.sum()) > 1 else CLIENTS - 1)
 
@@ -189,7 +199,10 @@ def check_inactive_data(case: Case) -> None:
 def check_without_noise(case: Case) -> None:
     """Private training without clipping and noise gives the same models."""
     federation, setting = small_federation(), Setting()
-    simulation, x = simulated(federation, setting), starting_rows(federation, setting)
+    simulation, x = (
+        simulation_of(federation, setting),
+        starting_rows(federation, setting),
+    )
     algorithm = case.build(federation)._replace(releases=None)
     try:
         foreseen = _dry_run(algorithm, x.shape[1])

@@ -25,7 +25,7 @@ from .cases import (
     close,
     event_loop,
     flow_of,
-    simulated,
+    simulation_of,
     starting_rows,
     trajectory,
 )
@@ -58,7 +58,7 @@ def check_without_delays(case: Case) -> None:
     if "rounds" not in algorithm.faces:
         raise NotApplicable("the method has no rounds.")
     run = event_loop(algorithm, federation, paces=_NO_TIME)
-    simulation = simulated(federation, setting)
+    simulation = simulation_of(federation, setting)
     states = trajectory(algorithm, federation, setting, rounds=2 * ROUNDS).states
     for t, state in enumerate(states[1:], 1):
         wanted = algorithm.personal(state, simulation.at(t, purpose="use"))
@@ -109,7 +109,7 @@ def check_work(case: Case) -> None:
 
 
 @dataclass(frozen=True)
-class _Gone:
+class _ClockWithoutReturn:
     """A clock by which one client never returns."""
 
     client: int
@@ -131,7 +131,7 @@ def check_nobody_waits(case: Case) -> None:
     algorithm = case.build(federation)
     if flow_of(algorithm).starts is not None:
         raise NotApplicable("a token waits for the client that has it.")
-    run = event_loop(algorithm, federation, paces=_Gone(2))
+    run = event_loop(algorithm, federation, paces=_ClockWithoutReturn(2))
     answered: set[int] = set()
     try:
         while run.updates < 12 * CLIENTS:

@@ -120,14 +120,14 @@ def check_algorithm(
         for name, check in CHECKS.items():
             if face not in check.faces:
                 continue
-            finding = _found(name, check, case, name in skip)
+            finding = _run_check(name, check, case, name in skip)
             findings.append(finding)
             if report is not None:
                 report(finding)
     return findings
 
 
-def _found(name: str, check: Check, case: Case, skipped: bool) -> Finding:
+def _run_check(name: str, check: Check, case: Case, skipped: bool) -> Finding:
     if skipped:
         return Finding(name, "skipped", "skipped on request.", case.face)
     try:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from .. import checks
-from ..checks import InputError, imported, integer, one_of, parameters_of
+from ..checks import InputError, import_object, integer, one_of, parameters_of
 from . import files, synthetic
 from .downloads import (
     CIFAR,
@@ -404,5 +404,5 @@ def _loader(name: str) -> Callable[..., Table]:
     if ":" not in name:
         one_of("data.name", name, DATASETS)
         return DATASETS[name]
-    loader = imported("data.name", name)
+    loader = import_object("data.name", name)
     return checks.readable("data.name", name, loader)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..checks import InputError, expanded
+from ..checks import InputError, expand_path
 
 
 class Source(NamedTuple):
@@ -29,7 +29,7 @@ class Source(NamedTuple):
 def root(data_dir: str) -> Path:
     """The folder of data files: `data_dir`, COTERIE_DATA or a folder for caches."""
     chosen = data_dir or os.environ.get("COTERIE_DATA", "") or "~/.cache/coterie"
-    return expanded("data_dir or COTERIE_DATA", chosen)
+    return expand_path("data_dir or COTERIE_DATA", chosen)
 
 
 def find(file: str, folders: Sequence[str], data_dir: str) -> Path | None:

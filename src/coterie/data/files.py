@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from ..checks import InputError, brief, expanded, one_of, several, suggestion
+from ..checks import InputError, brief, expand_path, one_of, several, suggestion
 from ..models import OBJECTIVES, outputs_for
 from .federation import Table
 from .looking.dates import days, form_of
@@ -396,7 +396,7 @@ def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
     """The path, if it is that of a file with one of these endings."""
     if not isinstance(path, str | Path):
         raise InputError(f"`path` must be text, got {path!r}.")
-    path = expanded("path", path)
+    path = expand_path("path", path)
     if path.is_dir():
         raise InputError(f"`path` must be a file, but {path} is a folder.")
     if not path.is_file():

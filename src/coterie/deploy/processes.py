@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from ..checks import Disconnected
+from ..checks import DisconnectedError
 from ..clients.groups import refuse_text
 from .heartbeats import patience, watch
 from .messages import RowType, as_bytes, decode, encode, from_bytes, size_of
@@ -197,7 +197,7 @@ def _together(call: Callable[[], Any]) -> None:
     except RuntimeError as error:  # and all errors of torch.distributed
         if not isinstance(error, dist.DistError) and not _GONE.search(str(error)):
             raise
-        raise Disconnected(
+        raise DisconnectedError(
             "another process of this run ended or cannot be reached; start the run "
             "again to go on where it stopped."
         ) from error

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..types import Arrivals, Flow, Staggered
+from ..types import Arrivals, ClientsInTime, Flow
 from .checkpoints import Moment
 
 
 class Answers:
     """What clients answer; a task's answer depends on nothing but its rows."""
 
-    def __init__(self, flow: Flow, clients: Staggered, *, grouped: bool) -> None:
+    def __init__(self, flow: Flow, clients: ClientsInTime, *, grouped: bool) -> None:
         self._kinds, self._clients, self._grouped = flow.kinds, clients, grouped
 
     def arrivals(
@@ -58,7 +58,7 @@ class Answers:
         places = torch.tensor(clients + clients[:1] * spare, device=now.rows[0].device)
         rounds = [now.clients[i].round for i in clients]
         rounds += rounds[:1] * spare
-        asked = self._clients.staggered(places, rounds, verb=verb)
+        asked = self._clients.task_clients(places, rounds, verb=verb)
         found = program(asked, *(row[places] for row in now.rows[:reads]))
         who = places[: len(clients)]
         found = found if isinstance(found, tuple) else (found,)

@@ -70,7 +70,7 @@ class Moment(NamedTuple):
     links: list[Any]  # both ends, and how many messages took the direct way
 
 
-def beginning(flow: Flow, state: State, n: int, edges: int) -> Moment:
+def first_moment(flow: Flow, state: State, n: int, edges: int) -> Moment:
     """Before anybody has a task."""
     first = (0,) if flow.starts is None else flow.starts
     rows = flow.task(copy.deepcopy(state), first[0], 0.0).rows if first else ()
@@ -92,7 +92,7 @@ def beginning(flow: Flow, state: State, n: int, edges: int) -> Moment:
     )
 
 
-def copied(moment: Moment) -> Moment:
+def copy_moment(moment: Moment) -> Moment:
     """The same, of which nothing changes when the run goes on."""
     return Moment(
         replace(moment.totals),
@@ -110,12 +110,12 @@ def copied(moment: Moment) -> Moment:
     )
 
 
-def loaded(moment: Moment) -> Moment:
+def restore_moment(moment: Moment) -> Moment:
     """A copy, also of one that was in a file.
 
     There, lists lie on the CPU, and tuples in them have become lists.
     """
-    moment = copied(moment)
+    moment = copy_moment(moment)
     times: tuple[list[Any], ...] = (moment.queue, moment.begun)
     for listed in times:
         listed[:] = [tuple(values) for values in listed]

@@ -82,11 +82,11 @@ def clock(
     setting("law", law, LAWS)
     word, means = setting("availability", availability or "always", _AVAILABILITIES)
     periods = _Periods(*means, stream=key(seed, "on")) if word == "on_off" else None
-    return _Drawn(law, *_factors(speeds), key(seed, "compute"), periods)
+    return _LawClock(law, *_factors(speeds), key(seed, "compute"), periods)
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _LawClock:
     law: str
     factors: Tensor  # of clients 0, 1, ..., the last one of all others
     known: int | None  # how many clients there are, if that is known
@@ -132,14 +132,14 @@ class _Periods:
         return lengths.cumsum(0).tolist()
 
 
-def trace(path: str | Path, *, clients: int | None = None) -> Replayed:
+def trace(path: str | Path, *, clients: int | None = None) -> TraceClock:
     """A clock that replays measured times; a client's list starts again at its end.
 
     Args:
         path: a CSV file with the columns client, number and seconds.
         clients: how many there must be; None takes as many as the file names.
     """
-    found = _measured(Path(path))
+    found = _read_seconds(Path(path))
     total = max(found) + 1 if clients is None else clients
     gap = _missing(found)
     if gap < total or max(found) >= total:
@@ -156,7 +156,7 @@ def trace(path: str | Path, *, clients: int | None = None) -> Replayed:
     lists = [[found[i][c] for c in range(len(found[i]))] for i in range(total)]
     lengths = torch.tensor([len(times) for times in lists])
     seconds = torch.tensor(list(chain(*lists)), dtype=torch.float64)
-    return Replayed(seconds, lengths.cumsum(0) - lengths, lengths)
+    return TraceClock(seconds, lengths.cumsum(0) - lengths, lengths)
 
 
 def _missing(numbered: Collection[int]) -> int:
@@ -164,7 +164,7 @@ def _missing(numbered: Collection[int]) -> int:
     return next(i for i in range(len(numbered) + 1) if i not in numbered)
 
 
-def _measured(path: Path) -> dict[int, dict[int, float]]:
+def _read_seconds(path: Path) -> dict[int, dict[int, float]]:
     """Seconds by client and number."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -193,7 +193,7 @@ def _measured(path: Path) -> dict[int, dict[int, float]]:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class TraceClock:
     """A clock of measured times."""
 
     seconds: Tensor  # all clients' times, one list behind the other
@@ -225,7 +225,7 @@ class LinkDelays(Protocol):
     ) -> Float64[Tensor, "e {count}"]:
         """Row j holds delays first[j] .. of messages between both ends of edges[j]."""
 
-    def relayed(
+    def relay_delays(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
         """Row j holds delays between client clients[j] and whoever relays messages."""
@@ -253,7 +253,7 @@ class Delays:
         """Row j holds delays first[j] .. first[j] + count - 1 of the edge edges[j]."""
         return draw(self.law, key(self.seed, "delay"), _pairs(edges), first, count)
 
-    def relayed(
+    def relay_delays(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
         """Row j holds delays between client clients[j] and whoever relays messages."""

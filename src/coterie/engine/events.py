@@ -30,9 +30,9 @@ from torch import Tensor
 
 from ..checks import InputError, TrainingError, integer, number
 from ..graphs.families import refuse_apart
-from ..types import Algorithm, Meeting, Staggered, State, Task, Traffic
+from ..types import Algorithm, ClientsInTime, Meeting, State, Task, Traffic
 from .answers import Answers
-from .checkpoints import Moment, Totals, beginning, copied, loaded
+from .checkpoints import Moment, Totals, copy_moment, first_moment, restore_moment
 from .clocks import Clock, LinkDelays, Rings
 from .messages import Messages, flow_of
 from .times import Times, places, tempo, work_of
@@ -63,7 +63,7 @@ class EventLoop:
     def __init__(
         self,
         algorithm: Algorithm,
-        clients: Staggered,
+        clients: ClientsInTime,
         x: Float[Tensor, "n d"],
         *,
         clock: Clock,
@@ -104,12 +104,12 @@ class EventLoop:
         self._times = Times(clock, links, rings, self._names)
         self._answers = Answers(flow, clients, grouped=grouped)
         if start is not None:
-            self._take(loaded(start))
+            self._take(restore_moment(start))
             return
         state = flow.init(x)
         if flow.ringing is not None and rings is not None:
             flow.ringing(state, tempo(flow, clients, clock, links, rings))
-        self._take(beginning(flow, state, len(x), len(self._ends)))
+        self._take(first_moment(flow, state, len(x), len(self._ends)))
         for edge in range(len(self._ends)):
             self._ring_again(edge)
         if not flow.couples:
@@ -130,7 +130,7 @@ class EventLoop:
         """A copy of where the run stands, to resume from."""
         letters = list(self._letters.values())
         links = self._messages.links
-        return copied(self._now._replace(letters=letters, links=links))
+        return copy_moment(self._now._replace(letters=letters, links=links))
 
     @property
     def time(self) -> float:
@@ -143,7 +143,7 @@ class EventLoop:
         return self._totals.updates
 
     @property
-    def lost(self) -> int:
+    def lost_rings(self) -> int:
         """How many rings found a busy end."""
         return self._totals.lost
 
@@ -239,7 +239,7 @@ class EventLoop:
         v, w = self._ends[edge]
         sent = [self._flow.send(state, client, time).clone() for client in (v, w)]
         self._totals.peers += sum(payload.numel() for payload in sent)
-        travel = self._times.between(v, w, self._now.edges[edge].rung - 1)
+        travel = self._times.link_delay(v, w, self._now.edges[edge].rung - 1)
         if not travel:
             self._deliver(edge, time, *sent)
             return
@@ -268,7 +268,7 @@ class EventLoop:
             self._messages.count_down(client, task)
             self._record(client, task, self.updates)
             ends.append(self._compute_until(client, self.time))
-        travel = self._times.between(*pair, now.edges[edge].rung - 1)
+        travel = self._times.link_delay(*pair, now.edges[edge].rung - 1)
         for client in pair:
             self._foresee(max(ends) + travel, _ANSWER, client)
 
@@ -385,7 +385,7 @@ class EventLoop:
 
 def run_events(
     algorithm: Algorithm,
-    clients: Staggered,
+    clients: ClientsInTime,
     x: Float[Tensor, "n d"],
     *,
     clock: Clock,

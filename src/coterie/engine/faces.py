@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..checks import InputError
-from ..options import unused
+from ..options import unused_options
 from ..types import Algorithm
 
 
@@ -14,7 +14,7 @@ def refuse_unused(
     name: str, maker: Callable[..., Any], options: Iterable[str], *, waits: bool
 ) -> None:
     """Refuses options that would change nothing."""
-    other = unused(maker, waits=waits)
+    other = unused_options(maker, waits=waits)
     for option in options:
         if option in other:
             where = "with `waits = false`, in time" if waits else "in rounds"

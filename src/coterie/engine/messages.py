@@ -64,13 +64,13 @@ class Messages:
             return 0.0
         peer = task.peer
         if self._flow.messages == "relayed" or peer is None:
-            return self._times.relayed(client, number)
+            return self._times.relay_delay(client, number)
         if peer == client or parts == ():
             return 0.0
         pair = (min(client, peer), max(client, peer))
         count = self._direct.get(pair, 0)
         self._direct[pair] = count + 1
-        return self._times.between(*pair, count)
+        return self._times.link_delay(*pair, count)
 
 
 def flow_of(

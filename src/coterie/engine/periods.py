@@ -19,29 +19,29 @@ from .. import seeds
 from ..checks import InputError, integer, number
 from ..types import (
     Algorithm,
-    Federated,
+    ClientsInRounds,
+    ClientsInTime,
     Info,
-    Sent,
-    Staggered,
     State,
     Traffic,
+    Transfer,
     traffic_of,
 )
 from .checkpoints import Moment
 from .clocks import Clock, LinkDelays, Rings
 from .events import ROUNDING, EventLoop
-from .rounds import Lapse, Round, beginning, participants
+from .rounds import Lapse, Round, init_oracle, participants
 from .times import begins, refuse_seconds
 
 _AT_ONCE = 100
 """So many turns, or answers of every client, at the same time have no end."""
 
 
-class Timed(Federated, Staggered, Protocol):
+class ClientsInBoth(ClientsInRounds, ClientsInTime, Protocol):
     """Clients that can be asked in rounds, and whose times have names."""
 
 
-class Paced(NamedTuple):
+class WaitingState(NamedTuple):
     """An algorithm that waits, between two of its turns."""
 
     state: State
@@ -55,12 +55,12 @@ class Paced(NamedTuple):
 class _Turn(NamedTuple):
     """A turn that has begun."""
 
-    after: Paced
+    after: WaitingState
     info: Info
     gradients: Float64[Tensor, " n"]
     active: Bool[Tensor, " n"]
     spans: list[tuple[int, float, float]]
-    sent: list[Sent]
+    sent: list[Transfer]
 
 
 class Pace(NamedTuple):
@@ -78,26 +78,26 @@ class Pace(NamedTuple):
         return {name: it for name, it in self._asdict().items() if name != "period"}
 
 
-def paced(
-    algorithm: Algorithm, simulation: Federated, x: Float[Tensor, "n d"]
-) -> Paced:
+def start_waiting(
+    algorithm: Algorithm, simulation: ClientsInRounds, x: Float[Tensor, "n d"]
+) -> WaitingState:
     """An algorithm before its first turn."""
     n = len(x)
     busy, none = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64)
-    state = algorithm.init(x, beginning(simulation))
-    return Paced(state, 0, 0.0, busy, none, none)
+    state = algorithm.init(x, init_oracle(simulation))
+    return WaitingState(state, 0, 0.0, busy, none, none)
 
 
 def run_waiting(
     algorithm: Algorithm,
-    simulation: Timed,
+    simulation: ClientsInBoth,
     x: Float[Tensor, "n d"],
     *,
     pace: Pace,
     rounds: int,
     seed: int = 0,
     participation: float = 1.0,
-    start: tuple[int, Paced] | None = None,
+    start: tuple[int, WaitingState] | None = None,
 ) -> Iterator[Round]:
     """Yields rounds of an algorithm whose turns last until the slowest has finished.
 
@@ -116,11 +116,13 @@ def run_waiting(
     """
     integer("rounds", rounds, at_least=1)
     number("participation", participation, above=0, at_most=1)
-    done, now = start if start is not None else (0, paced(algorithm, simulation, x))
+    done, now = (
+        start if start is not None else (0, start_waiting(algorithm, simulation, x))
+    )
     turn, at_once = None, 0
     for t in range(done + 1, rounds + 1):
         info: Info = {}
-        sent: list[Sent] = []
+        sent: list[Transfer] = []
         gradients = torch.zeros(len(simulation), dtype=torch.float64)
         active = torch.zeros(len(simulation), dtype=torch.bool)
         spans, updates, until = [], 0, t * pace.period
@@ -148,8 +150,8 @@ def run_waiting(
 
 def _turn(
     algorithm: Algorithm,
-    simulation: Timed,
-    now: Paced,
+    simulation: ClientsInBoth,
+    now: WaitingState,
     pace: Pace,
     seed: int,
     participation: float,
@@ -167,7 +169,7 @@ def _turn(
     seconds = _seconds(pace.clock, names, now.drawn[who], work)
     there = back = torch.zeros_like(seconds)
     if pace.links is not None and traffic_of(oracle.sent).total > 0:
-        there, back = pace.links.relayed(names, 2 * now.tasks[who], 2).unbind(1)
+        there, back = pace.links.relay_delays(names, 2 * now.tasks[who], 2).unbind(1)
     spans, ends = [], [now.time] * min(pace.capacity or len(who), len(who))
     rows = zip(who.tolist(), names.tolist(), seconds.tolist(), there, back, strict=True)
     for client, name, length, out, home in rows:
@@ -176,7 +178,7 @@ def _turn(
         begin = begins(pace.clock, name, heapq.heappop(ends) + float(out))
         spans.append((client, begin, begin + length))
         heapq.heappush(ends, begin + length + float(home))
-    after = Paced(
+    after = WaitingState(
         state,
         turn,
         max(ends),
@@ -209,7 +211,7 @@ def _refuse_standstill(at_once: int, time: float) -> None:
 
 def run_without_waiting(
     algorithm: Algorithm,
-    simulation: Staggered,
+    simulation: ClientsInTime,
     x: Float[Tensor, "n d"],
     *,
     pace: Pace,
@@ -265,9 +267,9 @@ def run_without_waiting(
         yield Round(t, run.moment(), info, gradients, everybody, sent, lapse)
 
 
-def begun(
+def start_flow(
     algorithm: Algorithm,
-    simulation: Staggered,
+    simulation: ClientsInTime,
     x: Float[Tensor, "n d"],
     pace: Pace,
     seed: int,

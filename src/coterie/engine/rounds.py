@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import seeds
 from ..checks import integer, number
-from ..types import Algorithm, Federated, Info, Oracle, State, Traffic, traffic_of
+from ..types import Algorithm, ClientsInRounds, Info, Oracle, State, Traffic, traffic_of
 
 
 class Lapse(NamedTuple):
@@ -53,7 +53,7 @@ def participants(clients: int, share: float, seed: int, t: int) -> Bool[Tensor, 
     return torch.zeros(clients, dtype=torch.bool).index_fill(0, order[:chosen], True)
 
 
-def beginning(federated: Federated) -> Oracle:
+def init_oracle(federated: ClientsInRounds) -> Oracle:
     """The oracle of `init`.
 
     What it sends is not counted: a study begins with the same model everywhere.
@@ -63,7 +63,7 @@ def beginning(federated: Federated) -> Oracle:
 
 def run_rounds(
     algorithm: Algorithm,
-    federated: Federated,
+    federated: ClientsInRounds,
     x: Float[Tensor, "n d"],
     *,
     rounds: int,
@@ -84,7 +84,7 @@ def run_rounds(
     """
     integer("rounds", rounds, at_least=1)
     number("participation", participation, above=0, at_most=1)
-    done, state = start or (0, algorithm.init(x, beginning(federated)))
+    done, state = start or (0, algorithm.init(x, init_oracle(federated)))
     for t in range(done + 1, rounds + 1):
         active = participants(len(federated), participation, seed, t)
         oracle = federated.at(t, active)

@@ -26,7 +26,7 @@ def whole(state: State, group: Group, clients: int) -> State | None:
     """
     if group.size == 1:
         return state
-    shared = list(_shared(state))
+    shared = list(_shared_tensors(state))
     copies = group.gather([value.cpu() for _, value in shared])
     for (name, _), *values in zip(shared, *copies, strict=True):
         if not all(torch.equal(values[0], value) for value in values):
@@ -106,12 +106,12 @@ def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State
     return state._replace(**changed)
 
 
-def _shared(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
+def _shared_tensors(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Tensors that have no rows and are not the coordinator's, each with its path."""
     for name, value, kind in _fields(state):
         if kind == Server:
             continue
         if _is_named(value):
-            yield from _shared(value, f"{path}{name}.")
+            yield from _shared_tensors(value, f"{path}{name}.")
         elif isinstance(value, Tensor) and kind != Rows:
             yield path + name, value

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from ..checks import InputError
-from ..types import Flow, Staggered, Task, TaskKind, Tempo
+from ..types import ClientsInTime, Flow, Task, TaskKind, Tempo
 from .clocks import Clock, LinkDelays, Rings
 
 _DRAWN = 64
@@ -52,14 +52,14 @@ class Times:
         """When a client that is free may begin."""
         return begins(self._clock, self._names[client], time)
 
-    def relayed(self, client: int, number: int) -> float:
+    def relay_delay(self, client: int, number: int) -> float:
         """How long a message between a client and a server travels."""
         if self._links is None:
             return 0.0
         name, first = torch.tensor([self._names[client]]), torch.tensor([number])
-        return float(self._links.relayed(name, first, 1))
+        return float(self._links.relay_delays(name, first, 1))
 
-    def between(self, v: int, w: int, number: int) -> float:
+    def link_delay(self, v: int, w: int, number: int) -> float:
         """How long a message between two clients travels."""
         if self._links is None:
             return 0.0
@@ -82,7 +82,7 @@ def work_of(task: Task, kind: TaskKind, size: float, batch: float) -> float:
     return task.work + (min(task.samples, size) + kind.passes * size) / batch
 
 
-def usual_work(flow: Flow, clients: Staggered) -> Float64[Tensor, " n"]:
+def usual_work(flow: Flow, clients: ClientsInTime) -> Float64[Tensor, " n"]:
     """The same of each client, for tasks of the first kind: one, or their passes."""
     passes = flow.kinds[0].passes
     if not passes:
@@ -91,7 +91,11 @@ def usual_work(flow: Flow, clients: Staggered) -> Float64[Tensor, " n"]:
 
 
 def tempo(
-    flow: Flow, clients: Staggered, clock: Clock, links: LinkDelays | None, rings: Rings
+    flow: Flow,
+    clients: ClientsInTime,
+    clock: Clock,
+    links: LinkDelays | None,
+    rings: Rings,
 ) -> Tempo:
     """How long things take on average, by the first draws of every client and edge.
 

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ..checks import InputError, brief, one_of, raised, several, suggestion
+from ..checks import InputError, brief, describe_error, one_of, several, suggestion
 from ..data.files import checked_path, known_words, raw_values
 from ..data.looking.sources import with_names
 from ..data.preparation import LIMIT, Preparation, preparation_of
@@ -36,7 +36,7 @@ from ..models import (
     trusted_factory,
     trusted_modules,
 )
-from ..models.measures import measure_words, predicted, probabilities
+from ..models.measures import measure_words, predicted_classes, probabilities
 from ..records.files import read_json, read_sealed_json
 from ..records.shapes import holds
 from .modules import Prepared
@@ -262,7 +262,7 @@ def _outputs(module: nn.Module, raw: Tensor, path: Path) -> Tensor:
             return torch.cat([module(some) for some in raw.split(_AT_ONCE)])
     except (IndexError, RuntimeError) as error:  # such as a word that is none
         raise InputError(
-            f"the model cannot take the rows of {path.name}: {raised(error)}."
+            f"the model cannot take the rows of {path.name}: {describe_error(error)}."
         ) from error
 
 
@@ -401,7 +401,9 @@ def _table(frame: pd.DataFrame, about: dict[str, Any], outputs: Tensor) -> pd.Da
     columns: dict[str, Any] = {"row": frame.index.to_numpy()}
     if OBJECTIVES[about["task"]].labelled:
         names = _class_names(about, outputs)
-        columns["predicted"] = np.array(names, dtype=object)[predicted(outputs).numpy()]
+        columns["predicted"] = np.array(names, dtype=object)[
+            predicted_classes(outputs).numpy()
+        ]
         chances = probabilities(outputs)
         columns |= {f"probability of {n}": chances[:, j] for j, n in enumerate(names)}
     else:

@@ -18,7 +18,7 @@ from .measures import MEASURES, RANGES, Measure, OfClient, measures_named
 from .objectives import (
     OBJECTIVES,
     Objective,
-    adapted,
+    adapt_objective,
     objective_named,
     outputs_for,
     refuse_misshapen,
@@ -42,7 +42,7 @@ __all__ = [
     "Measure",
     "Objective",
     "OfClient",
-    "adapted",
+    "adapt_objective",
     "build",
     "cnn",
     "columns",

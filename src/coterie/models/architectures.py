@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..checks import InputError, imported, one_of, own_code, readable
+from ..checks import InputError, import_object, one_of, own_code, readable
 from .layouts import build, layout
 from .zoo import MODELS
 
@@ -96,7 +96,7 @@ class Architecture(NamedTuple):
 def _factory(name: str) -> Callable[..., nn.Module]:
     if ":" not in name:
         return MODELS[one_of("model.name", name, MODELS)]
-    return readable("model.name", name, imported("model.name", name))
+    return readable("model.name", name, import_object("model.name", name))
 
 
 def description(module: nn.Module) -> dict[str, Any]:

@@ -49,7 +49,7 @@ from .measures import (
     f1,
     f1_of,
     in_bins,
-    predicted,
+    predicted_classes,
     r2,
     rankings,
     rmse,
@@ -158,7 +158,7 @@ def _without_each(
             fewer = table.copy()
             fewer[place] -= 1
             rest[place] = of(fewer)
-        return rest[targets.long().numpy(), predicted(outputs).numpy()]
+        return rest[targets.long().numpy(), predicted_classes(outputs).numpy()]
 
     return without
 
@@ -197,7 +197,7 @@ def _root_mean_squares(outputs: Tensor, targets: Tensor) -> np.ndarray:
     return rest.sqrt().mean(1).numpy()
 
 
-def _explained(outputs: Tensor, targets: Tensor) -> np.ndarray:
+def _r2_without_each(outputs: Tensor, targets: Tensor) -> np.ndarray:
     error, truth = errors_of(outputs, targets)
     squares, n = error.square(), len(truth)
     gaps = (truth - truth.mean(0)).square()
@@ -222,7 +222,7 @@ _WITHOUT: dict[Callable[[Tensor, Tensor], Tensor | float], _Without] = {
     **_COUNTED,
     auc: _areas,
     ece: _calibration_errors,
-    r2: _explained,
+    r2: _r2_without_each,
     rmse: _root_mean_squares,
 }
 """By measure, its values without each sample, (B,)."""

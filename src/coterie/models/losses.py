@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import InputError, call, imported, number, one_of, parameters_of
+from ..checks import InputError, call, import_object, number, one_of, parameters_of
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
 
@@ -32,15 +32,15 @@ def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared distance of prediction and response, without a factor 1/2."""
-    return _summed((outputs.reshape(targets.shape) - targets).square())
+    return _sum_entries((outputs.reshape(targets.shape) - targets).square())
 
 
 def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Distance of prediction and response, summed over the entries of a target."""
-    return _summed((outputs.reshape(targets.shape) - targets).abs())
+    return _sum_entries((outputs.reshape(targets.shape) - targets).abs())
 
 
-def _summed(errors: Tensor) -> Tensor:
+def _sum_entries(errors: Tensor) -> Tensor:
     return errors if errors.dim() == 1 else errors.flatten(1).sum(1)
 
 
@@ -60,7 +60,7 @@ def huber(*, delta: float = 1.0) -> PerSample:
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         error = (outputs.reshape(targets.shape) - targets).abs()
         near = error.clamp_max(delta)  # so that both pieces are one formula
-        return _summed(near * (error - near / 2))
+        return _sum_entries(near * (error - near / 2))
 
     return loss
 
@@ -134,7 +134,7 @@ def loss_named(name: str, text: str, task: str | None = None) -> PerSample:
         task: of the data; None where it is not known yet.
     """
     if ":" in text:
-        found = imported(name, text)
+        found = import_object(name, text)
         if not callable(found):
             raise InputError(f"`{name}` {text!r} must be a function, got {found!r}.")
         return found

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import InputError, imported, one_of
+from ..checks import InputError, import_object, one_of
 from .losses import PerSample
 
 BINS = 10
@@ -32,10 +32,10 @@ class OfClient(NamedTuple):
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """1 where the most probable class is right, else 0."""
-    return (predicted(outputs) == targets).to(outputs.dtype)
+    return (predicted_classes(outputs) == targets).to(outputs.dtype)
 
 
-def predicted(outputs: Tensor) -> Tensor:
+def predicted_classes(outputs: Tensor) -> Tensor:
     """The most probable class of each sample."""
     return (outputs[:, 0] > 0).long() if outputs.shape[1] == 1 else outputs.argmax(1)
 
@@ -56,7 +56,7 @@ def confusion(outputs: Tensor, targets: Tensor) -> np.ndarray:
     if outputs.isnan().any():
         return np.full((classes, classes), np.nan)
     # For so few numbers NumPy takes a fraction of the time of torch.
-    pairs = targets.long().numpy() * classes + predicted(outputs).numpy()
+    pairs = targets.long().numpy() * classes + predicted_classes(outputs).numpy()
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 
 
@@ -191,7 +191,7 @@ def in_bins(outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, ...]:
     """Bin and confidence of each sample, and 1 where it is predicted right, else 0."""
     confidence = probabilities(outputs).max(1, initial=0.0)
     place = np.clip(np.ceil(BINS * confidence).astype(int) - 1, 0, BINS - 1)
-    return place, confidence, (predicted(outputs) == targets).double().numpy()
+    return place, confidence, (predicted_classes(outputs) == targets).double().numpy()
 
 
 def ece(outputs: Tensor, targets: Tensor) -> float:
@@ -329,7 +329,7 @@ def _ours(name: str, text: str, task: str | None) -> Measure:
 
 
 def _own(name: str, text: str) -> Measure:
-    found = imported(name, text)
+    found = import_object(name, text)
     if isinstance(found, OfClient):
         found = Measure(found)
     if isinstance(found, Measure):

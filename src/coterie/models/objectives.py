@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..checks import InputError, imported, one_of
+from ..checks import InputError, import_object, one_of
 from .losses import (
     PerSample,
     absolute_error,
@@ -113,7 +113,7 @@ def objective_named(name: str, value: str) -> Objective:
     """
     if ":" not in value:
         return OBJECTIVES[one_of(name, value, OBJECTIVES)]
-    found = imported(name, value)
+    found = import_object(name, value)
     if not isinstance(found, Objective):
         raise InputError(
             f"`{name}` {value!r} must be a coterie.models.Objective, got {found!r}."
@@ -122,7 +122,7 @@ def objective_named(name: str, value: str) -> Objective:
     return found
 
 
-def adapted(
+def adapt_objective(
     objective: Objective,
     task: str,
     *,
@@ -132,7 +132,7 @@ def adapted(
 ) -> Objective:
     """The objective with another loss, more measures, or another score.
 
-    >>> adapted(OBJECTIVES["binary"], "binary", measures=["f1"], score="f1").score
+    >>> adapt_objective(OBJECTIVES["binary"], "binary", score="f1").score
     'f1'
 
     Args:
@@ -209,7 +209,7 @@ def refuse_misshapen(objective: Objective, outputs: Tensor, targets: Tensor) -> 
         if not isinstance(found, Tensor) or found.shape != (len(targets),):
             raise InputError(
                 f"`{name}` of the objective must give one number for each sample, but "
-                f"for {len(targets)} samples it gave {_described(found)}."
+                f"for {len(targets)} samples it gave {_describe(found)}."
             )
     for name, whole in objective.of_client.items():
         value_of(name, whole, outputs, targets)
@@ -236,9 +236,9 @@ def value_of(name: str, of: OfClient, outputs: Tensor, targets: Tensor) -> float
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
             f"`{name}` of the objective must give one number for a client, but it "
-            f"gave {_described(value)}."
+            f"gave {_describe(value)}."
         ) from None
 
 
-def _described(found: Any) -> str:
+def _describe(found: Any) -> str:
     return f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else repr(found)

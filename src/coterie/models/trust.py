@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from ..checks import InputError, brief, imported, one_of, readable
+from ..checks import InputError, brief, import_object, one_of, readable
 from .zoo import MODELS
 
 _MODULE = r"\w+(\.\w+)*"
@@ -56,7 +56,9 @@ def trusted_factory(
     """
     if ":" not in name:
         return MODELS[one_of("model.name", name, MODELS)]
-    return readable("model.name", name, trusted("model.name", name, trust, folder))
+    return readable(
+        "model.name", name, import_trusted("model.name", name, trust, folder)
+    )
 
 
 def in_run_folder(path: Path) -> bool:
@@ -78,10 +80,10 @@ def refuse_untrusted(
     if in_run_folder(path):
         rest = {key: table for key, table in tables.items() if key != "name"}
         for where, text in _named_code(rest):
-            trusted(where, text, modules, path.parent)
+            import_trusted(where, text, modules, path.parent)
 
 
-def trusted(name: str, value: str, trust: Sequence[str], folder: Path) -> Any:
+def import_trusted(name: str, value: str, trust: Sequence[str], folder: Path) -> Any:
     """What "module:attribute" names, if the module is trusted and elsewhere.
 
     Args:
@@ -100,7 +102,7 @@ def trusted(name: str, value: str, trust: Sequence[str], folder: Path) -> Any:
         )
     with _path_without(folder):
         _refuse_inside(module, folder)
-        found = imported(name, value)
+        found = import_object(name, value)
     owner = str(getattr(found, "__module__", module))
     if callable(found) and not _is_in(owner, trust):
         raise InputError(

@@ -33,7 +33,7 @@ def linear(shape: Sequence[int], outputs: int, *, bias: bool = True) -> nn.Modul
     head = nn.Linear(math.prod(shape), outputs, bias=bias)
     for parameter in head.parameters():
         nn.init.zeros_(parameter)
-    return _named(body=nn.Flatten(), head=head)
+    return _sequential(body=nn.Flatten(), head=head)
 
 
 def logistic(shape: Sequence[int], outputs: int) -> nn.Module:
@@ -64,7 +64,7 @@ def mlp(
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), act()]
-    return _named(body=nn.Sequential(*layers), head=nn.Linear(widths[-1], outputs))
+    return _sequential(body=nn.Sequential(*layers), head=nn.Linear(widths[-1], outputs))
 
 
 def cnn(shape: Sequence[int], outputs: int, *, width: int = 8) -> nn.Module:
@@ -80,7 +80,7 @@ def cnn(shape: Sequence[int], outputs: int, *, width: int = 8) -> nn.Module:
         nn.Flatten(),
     )
     body.extend([nn.Linear(_outputs_of(body, shape), 48), nn.ReLU()])
-    return _named(body=body, head=nn.Linear(48, outputs))
+    return _sequential(body=body, head=nn.Linear(48, outputs))
 
 
 def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
@@ -97,7 +97,7 @@ def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
     )
     flat = _outputs_of(body, shape)
     body.extend([nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()])
-    return _named(body=body, head=nn.Linear(84, outputs))
+    return _sequential(body=body, head=nn.Linear(84, outputs))
 
 
 class Diagonal(nn.Module):
@@ -120,10 +120,10 @@ def diagonal(shape: Sequence[int], outputs: int, *, scale: float = 0.1) -> nn.Mo
     """
     number("scale", scale, above=0)
     head = Diagonal(math.prod(shape), outputs, scale)
-    return _named(body=nn.Flatten(), head=head)
+    return _sequential(body=nn.Flatten(), head=head)
 
 
-def _named(**layers: nn.Module) -> nn.Module:
+def _sequential(**layers: nn.Module) -> nn.Module:
     """The layers one after the other, by name."""
     return nn.Sequential(OrderedDict(layers))
 
@@ -153,7 +153,7 @@ class UNet3d(nn.Module):
         self.inside = (
             _block3d(width, 2 * width)
             if depth == 1
-            else _named(
+            else _sequential(
                 level=UNet3d(width, 2 * width, depth - 1),
                 out=nn.Conv3d(2 * width, 2 * width, 1),
             )
@@ -169,7 +169,7 @@ class UNet3d(nn.Module):
 
 
 def _block3d(before: int, after: int) -> nn.Module:
-    return _named(
+    return _sequential(
         conv=nn.Conv3d(before, after, 3, padding=1),
         norm=nn.GroupNorm(math.gcd(8, after), after),
         relu=nn.ReLU(),
@@ -188,7 +188,7 @@ def unet3d(
             f"2^depth = {2**depth}, got features of shape {tuple(shape)}."
         )
     body = UNet3d(shape[0], width, depth)
-    return _named(body=body, head=nn.Conv3d(width, outputs, 1))
+    return _sequential(body=body, head=nn.Conv3d(width, outputs, 1))
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ..checks import InputError, brief, call, number, one_of, several
 from ..options import BelowOne, Formula, NotNegative, Positive
-from ..types import Clients, MeasuredClients, Oracle
+from ..types import Clients, ClientsWithMeasurements, Oracle
 
 _SCHEDULES = {"constant": 0, "step": 2, "inverse": 1, "cosine": 1}
 
@@ -174,7 +174,7 @@ def rule_in_numbers(
     lr, momentum, weight_decay, schedule = rule
     if not isinstance(lr, str) and not isinstance(weight_decay, str):
         return Descent(lr, momentum, weight_decay, schedule)
-    if not isinstance(clients, MeasuredClients):
+    if not isinstance(clients, ClientsWithMeasurements):
         raise InputError(
             "with [privacy] and [time], `lr` and `weight_decay` must be numbers, got "
             f"{lr!r} and {weight_decay!r}."

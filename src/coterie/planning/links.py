@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from ..checks import InputError, expanded
+from ..checks import InputError, expand_path
 from ..graphs.families import edges_of
 from ..graphs.files import FileLinks, nodes_in, read_links
 from ..graphs.intensities import delayed_gap, refuse_many, tuned_rates
@@ -110,7 +110,7 @@ def network_of(
     Raises:
         InputError: in one sentence, for what cannot be read or does not fit.
     """
-    path = expanded("--graph", graph) if Path(graph).suffix == ".csv" else None
+    path = expand_path("--graph", graph) if Path(graph).suffix == ".csv" else None
     if path is None:
         if nodes is None:
             raise InputError(

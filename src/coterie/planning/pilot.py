@@ -29,7 +29,7 @@ from ..data.federation import Federation, Part
 from ..engine.rounds import run_rounds
 from ..optim.steps import Descent, sgd, velocity
 from ..similarity.samples import deal_samples
-from ..types import Algorithm, Clients, Federated, Info, Oracle
+from ..types import Algorithm, Clients, ClientsInRounds, Info, Oracle
 from .prospects import PilotFindings, structure_of
 
 _FEWEST = 8
@@ -196,8 +196,8 @@ class GradientComparison(NamedTuple):
 
 
 def compare_gradients(
-    first: Federated,
-    second: Federated,
+    first: ClientsInRounds,
+    second: ClientsInRounds,
     x: Float[Tensor, "n d"],
     groups: Int[Tensor, " n"],
     sizes: tuple[Tensor, Tensor],

@@ -387,7 +387,7 @@ def _measure_with_class(
 def _safe_lr(setup: Setup) -> float:
     """A step size with which no client overshoots at the start."""
     setup.simulation.measure(setup.x)
-    measured = setup.simulation.samples.measured
+    measured = setup.simulation.samples.measurements
     assert measured is not None  # by the line above
     return min(_USUAL_LR, 1 / float(measured.curvature.max()))
 

@@ -46,7 +46,7 @@ from torch import Tensor
 from ..checks import InputError
 from ..data.federation import Federation
 from ..models import OBJECTIVES, target_values
-from ..seeds import below, generator, key
+from ..seeds import generator, integers_below, key
 
 Cost = Callable[[Tensor, Tensor], Tensor]
 """A function from samples (a, d) and (b, d) to costs (a, b) of a move between them."""
@@ -126,7 +126,7 @@ def client_rows(federation: Federation, client: int, most: int = 0) -> Tensor:
     mine = index[start[client] : start[client] + size[client]]
     if 0 < most < len(mine):
         who = federation.clients[client, None].cpu()
-        draws = below(
+        draws = integers_below(
             torch.tensor([2**31 - 1]), key("transport", "sample"), who, len(mine)
         )
         mine = mine[draws[0].argsort()[:most].to(mine.device)]

@@ -21,7 +21,7 @@ from .. import checks
 from ..algorithms import ALGORITHMS, CHOOSING
 from ..checks import (
     InputError,
-    imported,
+    import_object,
     integer,
     one_of,
     parameters_of,
@@ -36,7 +36,7 @@ from ..data.looking.studies import complete_study
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
 from ..models import BESIDE, MODELS, refuse_settings, refuse_untrusted
-from ..options import unused
+from ..options import unused_options
 from ..privacy.mechanisms.settings import Privacy
 from ..types import Algorithm
 from .ingredients import ingredients_of
@@ -351,7 +351,7 @@ def factory(
     if ":" not in name:
         one_of(f"{section}.name", name, registry)
         return registry[name]
-    return readable(f"{section}.name", name, imported(f"{section}.name", name))
+    return readable(f"{section}.name", name, import_object(f"{section}.name", name))
 
 
 def algorithm_factory(name: str) -> Callable[..., Algorithm]:
@@ -441,7 +441,7 @@ def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, 
 def _usable_options(entry: Entry) -> dict[str, Any]:
     """The options that an entry uses."""
     waits = entry.waits is not False
-    other = unused(algorithm_factory(entry.name), waits=waits)
+    other = unused_options(algorithm_factory(entry.name), waits=waits)
     known = options_of(entry.name).items()
     return {name: option for name, option in known if name not in other}
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..checks import InputError
 from ..clients.compiling import can_compile
-from ..clients.groups import Alone, Group
+from ..clients.groups import Group, SingleProcess
 from ..data.doubts import doubts, one_class_clients
 from ..data.federation import PARTS
 from ..models.measures import measure_words
@@ -221,7 +221,7 @@ def run_study(
         group: processes that divide the clients, all of which call this; None: this
             process has them all.
     """
-    group = Alone() if group is None else group
+    group = SingleProcess() if group is None else group
     _refuse_start(study, resume, group)
     say = functools.cache(notice or (lambda line: None))  # nothing twice
     data = data_of(study, group)

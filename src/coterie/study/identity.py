@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..checks import InputError, imported
+from ..checks import InputError, import_object
 from ..data.federation import Table
 from ..data.given import GIVEN
 from ..privacy.mechanisms.partners import PartnerMechanism
@@ -105,7 +105,7 @@ def settings_read(study: Study) -> dict[str, str]:
         if file is not None:
             read[f"`{key}` {text}"] = digest_of([file])
         elif key in _OWN and ":" in text:
-            imported(key, text)
+            import_object(key, text)
             sources = sources_of(text.partition(":")[0])
             read |= {
                 f"the module {module}": digest_of([path])

@@ -18,8 +18,8 @@ from torch import Tensor
 from ..checks import own_code, parameters_of
 from ..clients.simulation import Simulation
 from ..data.federation import Federation
-from ..engine.periods import begun, paced, run_waiting, run_without_waiting
-from ..engine.rounds import Round, beginning, run_rounds
+from ..engine.periods import run_waiting, run_without_waiting, start_flow, start_waiting
+from ..engine.rounds import Round, init_oracle, run_rounds
 from ..models import Objective, tally
 from ..optim.hessians import sharpness
 from ..privacy.mechanisms import PerSampleState
@@ -74,7 +74,7 @@ def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
 def _blank_state(setup: Setup, guard: Guard) -> State:
     """The state at the beginning of clients without data."""
     clients = without_data(setup) if guard.blank is None else guard.blank
-    return guard.method.init(setup.x.clone(), beginning(clients))
+    return guard.method.init(setup.x.clone(), init_oracle(clients))
 
 
 def _naming_own_code(training: Training, name: str) -> Training:
@@ -108,7 +108,7 @@ def _training(
             participation=setup.study.run.participation,
         )
         return Training(
-            lambda: method.init(setup.x, beginning(clients)),
+            lambda: method.init(setup.x, init_oracle(clients)),
             rounds,
             method.personal,
             lambda state: state.state,
@@ -118,13 +118,13 @@ def _training(
     if setup.study.time is None:
         rounds = functools.partial(run_rounds, *common, seed=seed, participation=share)
         return Training(
-            lambda: method.init(setup.x, beginning(setup.simulation)),
+            lambda: method.init(setup.x, init_oracle(setup.simulation)),
             rounds,
             method.personal,
             lambda state: state,
         )
     return Training(
-        lambda: paced(method, setup.simulation, setup.x),
+        lambda: start_waiting(method, setup.simulation, setup.x),
         functools.partial(
             run_waiting,
             *common,
@@ -141,7 +141,7 @@ def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
     common, seed = (method, setup.simulation, setup.x), setup.seed
     pace = pace_of(setup, method)
     return Training(
-        lambda: begun(*common, pace, seed),
+        lambda: start_flow(*common, pace, seed),
         functools.partial(run_without_waiting, *common, pace=pace, seed=seed),
         lambda state, oracle: flow.personal(state.state),
         lambda state: state.state,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .. import checks
 from ..checks import InputError, parameters_of
 from ..clients.compiling import can_compile
-from ..clients.groups import Alone, Group
+from ..clients.groups import Group, SingleProcess
 from ..clients.kernels import Kernel
 from ..clients.samples import Batch
 from ..clients.simulation import Simulation
@@ -28,7 +28,7 @@ from ..models import (
     OBJECTIVES,
     Architecture,
     Objective,
-    adapted,
+    adapt_objective,
     columns,
     layout,
     objective_named,
@@ -164,7 +164,9 @@ def data_of(study: Study, group: Group | None = None) -> Data:
     table = None
     for seed in study.run.seeds:
         if table is None or drawn:
-            table = read_once(group or Alone(), functools.partial(_table, study, seed))
+            table = read_once(
+                group or SingleProcess(), functools.partial(_table, study, seed)
+            )
             read |= content_of(table, name, seed if drawn else None)
         federations[seed] = divide_table(study, table, seed)
     return Data(federations, read)
@@ -247,8 +249,8 @@ def objective_of(study: Study, federation: Federation) -> Objective:
         objective = objective._replace(restored=how.unit.restore)
         if name == "regression":  # in the unit of the data, and without one
             usual = ["rmse", "r2"]
-            objective = adapted(objective, task, measures=usual, score="rmse")
-    return adapted(objective, task, **said) if said else objective
+            objective = adapt_objective(objective, task, measures=usual, score="rmse")
+    return adapt_objective(objective, task, **said) if said else objective
 
 
 def prepare(
@@ -267,11 +269,11 @@ def prepare(
     """
     everybody = federation_of(study, seed) if everybody is None else everybody
     trains, joins = hold_out(everybody, study.run.newcomers, seed)
-    everybody = prepared_by(everybody, trains.tolist(), group or Alone())
+    everybody = prepared_by(everybody, trains.tolist(), group or SingleProcess())
     federation = everybody.select(trains) if len(joins) else everybody
     module = module_of(study, federation, seed)
     study = with_defaults(study, module)
-    here = Division(group or Alone(), len(federation)).part(federation)
+    here = Division(group or SingleProcess(), len(federation)).part(federation)
     simulation = simulation_of(study, here, module, seed, group)
     x = ravel(module).to(study.run.place).repeat(len(here), 1)
     setup = Setup(study, seed, federation, module, simulation, x)
@@ -365,7 +367,7 @@ def build_algorithm(
     checks.options("algorithm", entry.name, parameters_of(maker), options)
     criterion = str(options.get("criterion", ""))
     if ":" in criterion:
-        options["criterion"] = checks.imported("criterion", criterion)
+        options["criterion"] = checks.import_object("criterion", criterion)
     with (
         checks.own_code("algorithm.name", entry.name),
         checks.own_code("criterion", criterion),

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..checks import (
     InputError,
     call,
-    expanded,
+    expand_path,
     integer,
     number,
     one_of,
@@ -25,7 +25,7 @@ from ..checks import (
     options,
     parameters_of,
 )
-from ..engine.clocks import Clock, Delays, Replayed, clock, trace
+from ..engine.clocks import Clock, Delays, TraceClock, clock, trace
 from ..engine.laws import LAWS, POSITIVE, setting
 from ..graphs.fastest import MIXINGS
 from ..privacy.mechanisms.settings import Privacy, privacy_of
@@ -251,7 +251,7 @@ class Time:
     @property
     def trace_file(self) -> Path:
         """The file of measured times."""
-        return expanded("time.trace", self.trace)
+        return expand_path("time.trace", self.trace)
 
     def messages(self, seed: int) -> Delays | None:
         """How long messages travel."""
@@ -262,7 +262,7 @@ class Time:
         """The median time of a gradient."""
         times = self.clock(0)
         known = len(self.speeds) if isinstance(self.speeds, tuple) else 0
-        known = len(times) if isinstance(times, Replayed) else known
+        known = len(times) if isinstance(times, TraceClock) else known
         names = torch.arange(known or _LOOKED_AT)
         drawn = times.durations(names, torch.zeros_like(names), _LOOKED_AT)
         median = float(drawn.median())
@@ -274,7 +274,7 @@ class Time:
         """The median time of a gradient of the slowest client."""
         if self.trace:
             times = self.clock(0)
-            known = len(times) if isinstance(times, Replayed) else _LOOKED_AT
+            known = len(times) if isinstance(times, TraceClock) else _LOOKED_AT
             slowest = float(self.medians(times, torch.arange(known)).max())
             return max(self.typical, float(f"{slowest:.3g}"))
         factors = [1.0]
@@ -298,7 +298,7 @@ class Time:
         if messages is None:
             return 0.0
         names = torch.arange(_LOOKED_AT)
-        return float(messages.relayed(names, names, _LOOKED_AT).median())
+        return float(messages.relay_delays(names, names, _LOOKED_AT).median())
 
     def with_period(self, steps: int) -> Time:
         """The same with a period, where none is set: a round that waits for everybody.

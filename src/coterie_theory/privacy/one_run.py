@@ -22,7 +22,7 @@ from coterie.models import ravel
 from coterie.privacy.accounting.subsampled import sampled_epsilon
 from coterie.privacy.attacks.membership import Audit, audit_scores, scores_along
 from coterie.privacy.mechanisms.per_sample import PrivateSimulation
-from coterie.types import Federated
+from coterie.types import ClientsInRounds
 
 
 def audit_client(
@@ -91,7 +91,7 @@ def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def released(
-    clients: Federated, x: Float[Tensor, "n d"], *, rounds: int, lr: float = 0.0
+    clients: ClientsInRounds, x: Float[Tensor, "n d"], *, rounds: int, lr: float = 0.0
 ) -> tuple[Float[Tensor, "t n d"], Float[Tensor, "t n d"]]:
     """Models and what clients answer to them, in rounds of descent along the answers.
 

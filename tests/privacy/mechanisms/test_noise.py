@@ -48,7 +48,7 @@ def test_runs_of_another_name_have_noise_of_their_own(classification) -> None:
         clients = PrivateSimulation(plain, clip=0.5, noise=2.0, name=name)
         answer = clients.at(4).grads(x)
         everybody = torch.arange(len(x))
-        alone = clients.staggered(everybody, [4] * len(x)).grad(x)
+        alone = clients.task_clients(everybody, [4] * len(x)).grad(x)
         torch.testing.assert_close(alone, answer)
         return answer
 

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
-from coterie.conformance.cases import followed
-from coterie.conformance.divided import divided as in_threads
+from coterie.conformance.cases import trace_rounds
+from coterie.conformance.divided import run_divided as in_threads
 from coterie.engine.clocks import clock
 from coterie.engine.events import EventLoop
 from coterie.privacy import PrivateSimulation
@@ -45,7 +45,7 @@ def method(name: str, federation, **options):
 
 
 def models_after(algorithm, clients, x, rounds: int = 2):
-    return followed(algorithm, clients, x, rounds).personal
+    return trace_rounds(algorithm, clients, x, rounds).personal
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -83,7 +83,7 @@ def test_no_two_questions_have_the_same_noise(classification) -> None:
     x = rows(clients._simulation)
 
     def program(asked, x, *_):
-        held = asked.held()
+        held = asked.same_batch()
         return asked.grad(x), held.grad(x), held.grad(x)
 
     drawn = []
@@ -243,7 +243,7 @@ def test_questions_about_one_held_minibatch_are_one_larger_release(
     clients = private(classification, batch_size=4)
 
     def program(asked, x):
-        held = asked.held()
+        held = asked.same_batch()
         return sum(held.grad(x) for _ in range(4)) + asked.grad(x)
 
     clients.at(1).each(program, rows(clients._simulation))
@@ -305,7 +305,7 @@ def test_gradients_of_validation_data_and_losses_of_minibatches_are_refused(
     for ask, what in (
         (lambda asked, x: asked.validation().grad(x), "gradients of validation data"),
         (lambda asked, x: asked.losses(x), "losses of a minibatch"),
-        (lambda asked, x: asked.held().loss(x), "losses of a minibatch"),
+        (lambda asked, x: asked.same_batch().loss(x), "losses of a minibatch"),
     ):
         with pytest.raises(InputError, match=what):
             clients.at(1).each(ask, x)

@@ -15,8 +15,8 @@ from torch.testing import assert_close
 from coterie import Simulation
 from coterie.checks import InputError
 from coterie.collaboration.evidence import surely_above_zero
-from coterie.conformance.cases import Setting, followed, simulated, trajectory
-from coterie.conformance.divided import divided
+from coterie.conformance.cases import Setting, simulation_of, trace_rounds, trajectory
+from coterie.conformance.divided import run_divided
 from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
 from coterie.privacy import PrivateSimulation, sampled_epsilon, sampled_epsilons
@@ -218,11 +218,11 @@ def test_a_sample_is_held_out_or_not_and_pays_for_its_part_alone(classification)
 @pytest.mark.parametrize("name", CHOOSING)
 def test_without_noise_and_bound_methods_that_choose_are_what_they_are(name):
     federation = small()
-    plain = simulated(federation, Setting(batch_size=0))
+    plain = simulation_of(federation, Setting(batch_size=0))
     algorithm, x = method(name, federation), one_start()
     clients = PrivateSimulation(plain, clip=math.inf, noise=0.0)
-    found = followed(algorithm, clients, x, ROUNDS).personal
-    expected = followed(algorithm, plain, x, ROUNDS).personal
+    found = trace_rounds(algorithm, clients, x, ROUNDS).personal
+    expected = trace_rounds(algorithm, plain, x, ROUNDS).personal
     assert_close(found, expected, rtol=0, atol=1e-9)
 
 
@@ -237,7 +237,7 @@ def test_divided_runs_release_the_same_losses(classification, size):
     x = rows(simulate(classification))
     whole = private(classification)
     expected = torch.cat(asked(whole, x), 1)
-    parts = divided(work, size)
+    parts = run_divided(work, size)
     assert_close(torch.cat([found for found, _ in parts]), expected, **EXACT)
     steps = steps_of(whole.ledger)
     assert all(steps) and all(said == steps for _, said in parts)
@@ -261,7 +261,7 @@ class Steps(NamedTuple):
 
 @functools.cache
 def six_rounds(name: str) -> Steps:
-    plain = simulated(small(), Setting(batch_size=4))
+    plain = simulation_of(small(), Setting(batch_size=4))
     algorithm, tried = method(name), PrivateSimulation(plain, clip=CLIP, noise=1.0)
     planned = plan_steps(algorithm, tried, [EVERYBODY] * 6, seed=0)
     return Steps(plain, algorithm, planned.rounds)
@@ -276,7 +276,7 @@ def test_a_plan_for_an_epsilon_is_kept_by_methods_that_choose(name):
     )
     planned = StepPlan(with_noise(steps, noises), 1e-5)
     guarded = count_releases(algorithm, clients, planned)
-    state = followed(guarded, clients, one_start(), 6).states[-1]
+    state = trace_rounds(guarded, clients, one_start(), 6).states[-1]
     assert state.t == 6 and not state.stopped
     spent = [dict(((*s,), k) for *s, k in kinds) for kinds in state.releases]
     found = epsilons_of_steps(spent, delta=1e-5)
@@ -289,7 +289,7 @@ def test_training_ends_at_its_budget():
     rounds = with_noise(steps, Noises(NOISE, NOISE))
     planned = StepPlan(rounds, 1e-5, chooses=True)  # by losses that were told
     guarded = count_releases(algorithm, clients, planned)
-    states = followed(guarded, clients, one_start(), 5).states
+    states = trace_rounds(guarded, clients, one_start(), 5).states
     before = [as_steps(kinds) for kinds in states[1].releases]
     second = [a + b for a, b in zip(before, planned.rounds[2], strict=True)]
     budget = 0.999 * float(quick_epsilons(second, 1e-5).max())
@@ -297,7 +297,7 @@ def test_training_ends_at_its_budget():
     limited = count_releases(
         algorithm, clients, planned._replace(limits=Limits(budget))
     )
-    ended = followed(limited, clients, one_start(), 5).states
+    ended = trace_rounds(limited, clients, one_start(), 5).states
     assert ended[-1].stopped == 2
     assert_close(ended[-1].state.own, ended[ended[-1].stopped - 1].state.own)
     assert not states[-1].stopped
@@ -449,13 +449,13 @@ def test_divided_private_runs_are_the_same(name):
 
     def work(group):
         some, here = share_of(federation, group)
-        clients = simulated(some, Setting(), group)
+        clients = simulation_of(some, Setting(), group)
         made = make_private(algorithm, foreseen, TELLING, federation.clients)
-        found = followed(made, clients, x[here], 4)
+        found = trace_rounds(made, clients, x[here], 4)
         return found.personal, found.states[-1].spent
 
     whole, events = private_run(algorithm, TELLING, rounds=4, foreseen=foreseen)
-    parts = divided(work, 2)
+    parts = run_divided(work, 2)
     found = torch.cat([personal for personal, _ in parts])
     assert_close(found, whole.personal, rtol=0, atol=1e-9)
     for _, spent in parts:
@@ -479,10 +479,10 @@ def test_the_dearest_of_scenarios_is_planned_for_every_round():
 def test_whoever_takes_no_part_tells_no_losses():
     algorithm = method("ifca")
     away = torch.arange(CLIENTS) == 2
-    simulation = simulated(small(), Setting())
+    simulation = simulation_of(small(), Setting())
     foreseen = plan_calls(algorithm, [~away] * 3, seed=0, label="it")
     made = make_private(algorithm, foreseen, TELLING, simulation.names)
-    state = followed(made, simulation, one_start(), 3, active=~away).states[-1]
+    state = trace_rounds(made, simulation, one_start(), 3, active=~away).states[-1]
     told = [e for e in events_of(state.ledger) if e.verb == LOSSES]
     assert told and all(2 not in event.links[:, 0] for event in told)
     planned = costs_of(algorithm, foreseen, [~away] * 3, seed=0)

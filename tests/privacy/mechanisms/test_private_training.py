@@ -15,8 +15,8 @@ from coterie import seeds
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.decentralised_sgd import decentralised_sgd
 from coterie.checks import InputError
-from coterie.conformance.cases import Setting, followed, simulated, trajectory
-from coterie.conformance.divided import divided
+from coterie.conformance.cases import Setting, simulation_of, trace_rounds, trajectory
+from coterie.conformance.divided import run_divided
 from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
 from coterie.privacy import Exchange, Input, Release
@@ -146,7 +146,7 @@ def test_no_verb_between_clients_is_passed_on_as_it_is(oracle):
 
 def run_watched(algorithm, mechanism, federation, sent) -> None:
     """Runs one round; `sent` gets the released rows of client 1."""
-    simulation = simulated(federation, Setting(batch_size=0))
+    simulation = simulation_of(federation, Setting(batch_size=0))
     original = Mechanism.release
 
     def release(self, x, ref, stream, clients, share=1.0, **options):
@@ -158,7 +158,7 @@ def run_watched(algorithm, mechanism, federation, sent) -> None:
     try:
         foreseen = seen(algorithm, rounds=1)
         made = make_private(algorithm, foreseen, mechanism, simulation.names)
-        followed(made, simulation, one_start(), 1)
+        trace_rounds(made, simulation, one_start(), 1)
     finally:
         Mechanism.release = original
 
@@ -298,11 +298,11 @@ def test_divided_runs_draw_the_same_noise(name):
 
     def run(group):
         own, mine = share_of(federation, group)
-        simulation = simulated(own, Setting(), group)
+        simulation = simulation_of(own, Setting(), group)
         made = make_private(algorithm, foreseen, NOISY, federation.clients)
-        return followed(made, simulation, one_start()[mine])
+        return trace_rounds(made, simulation, one_start()[mine])
 
-    parts = divided(run, 2)
+    parts = run_divided(run, 2)
     models = torch.cat([part.personal for part in parts])
     assert_close(models, whole.personal, rtol=1e-9, atol=1e-9)
     for part in parts:
@@ -311,12 +311,12 @@ def test_divided_runs_draw_the_same_noise(name):
 
 def test_a_run_that_is_saved_and_loaded_goes_on_with_its_ledger():
     algorithm = method("gradient_tracking")
-    simulation = simulated(small(), Setting())
+    simulation = simulation_of(small(), Setting())
     made = make_private(algorithm, seen(algorithm), NOISY, simulation.names)
-    whole = followed(made, simulation, one_start())
-    half = followed(made, simulation, one_start(), 2).states[-1]
+    whole = trace_rounds(made, simulation, one_start())
+    half = trace_rounds(made, simulation, one_start(), 2).states[-1]
     kept = unpack(pack(half), half)
-    rest = followed(made, simulation, one_start(), 4, (2, kept))
+    rest = trace_rounds(made, simulation, one_start(), 4, (2, kept))
     assert torch.equal(rest.personal, whole.personal)
     assert torch.equal(rest.states[-1].spent, whole.states[-1].spent)
     assert len(rest.states[-1].ledger) == len(whole.states[-1].ledger) == 8
@@ -332,7 +332,7 @@ def test_models_are_those_of_the_released_rows_and_differ_from_the_private_ones(
 def test_a_call_that_was_not_foreseen_is_refused():
     algorithm = method("fedavg")
     foreseen = seen(algorithm)
-    oracle = simulated(small(), Setting()).at(1)
+    oracle = simulation_of(small(), Setting()).at(1)
     private = private_oracle(oracle, NOISY, foreseen, one_start())
     with pytest.raises(InputError, match="`mix` in round 1 was not foreseen"):
         private.mix(torch.eye(CLIENTS), one_start())
@@ -400,7 +400,7 @@ def test_a_method_that_knows_its_columns_is_seen_with_as_many():
 def test_a_pair_that_was_not_foreseen_is_refused():
     half = torch.eye(CLIENTS) * 0.5 + torch.eye(CLIENTS).roll(1, 1) * 0.5
     foreseen = seen(all_for_one(half))
-    oracle = simulated(small(), Setting()).at(1)
+    oracle = simulation_of(small(), Setting()).at(1)
     private = private_oracle(oracle, NOISY, foreseen, one_start())
     with pytest.raises(InputError, match="a pair in `blended` of round 1"):
         private.blended(one_start(), torch.full((CLIENTS, CLIENTS), 1 / 6).double())
@@ -412,7 +412,7 @@ def test_a_pair_that_was_not_foreseen_is_refused():
 def test_products_of_released_halves_are_unbiased_and_norms_lose_their_noise():
     algorithm = method("adaptive_all_for_one")
     foreseen = seen(algorithm, rounds=1)
-    simulation, x = simulated(small(), Setting()), one_start()
+    simulation, x = simulation_of(small(), Setting()), one_start()
     exact = simulation.at(1).compare(x)
     found = []
     for seed in range(100):
@@ -459,7 +459,7 @@ def test_a_round_in_which_all_who_take_part_refuse_is_left_out_and_others_go_on(
     rounds = [some, some, ~some]
     foreseen = plan_calls(algorithm, rounds, seed=0, label="it")
     costs = costs_of(algorithm, foreseen, rounds, seed=0)
-    simulation, x = simulated(small(), Setting()), one_start()
+    simulation, x = simulation_of(small(), Setting()), one_start()
     made = make_private(
         algorithm,
         foreseen,
@@ -500,7 +500,7 @@ def test_decentralised_sgd_is_muffliato_where_noise_is_drawn_once_in_a_round():
     w, gamma = events[1].weights.to_dense().double(), events[2].gamma
     assert events[1].gamma == 1.0 and gamma > 1
     theta = one_start()
-    simulation = simulated(small(), Setting())
+    simulation = simulation_of(small(), Setting())
     size = theta.shape[1]
     for t in range(1, 4):
         oracle = simulation.at(t)
@@ -530,11 +530,11 @@ def test_pairs_of_one_round_of_gossip_have_joint_losses_and_of_more_the_total():
     federation = small(3)
     algorithm = decentralised_sgd(mixing)
     everybody = torch.ones(3, dtype=torch.bool)
-    simulation = simulated(federation, Setting())
+    simulation = simulation_of(federation, Setting())
     for rounds, expected in ((1, (0.0, 25.0)), (2, (50.0, 50.0))):
         foreseen = plan_calls(algorithm, [everybody] * rounds, seed=0, label="it")
         made = make_private(algorithm, foreseen, NOISY, simulation.names)
-        run = followed(made, simulation, one_start()[:3], rounds)
+        run = trace_rounds(made, simulation, one_start()[:3], rounds)
         found = by_pairs(events_of(run.states[-1].ledger), 3)
         assert_close(found[0, [2, 1]], torch.tensor(expected).double())
 

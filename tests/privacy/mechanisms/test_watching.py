@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.checks import InputError
-from coterie.conformance.cases import Setting, simulated
+from coterie.conformance.cases import Setting, simulation_of
 from coterie.conformance.federations import CLIENTS, small_federation
 from coterie.privacy.mechanisms import Mechanism, events_of, make_private, plan_calls
 from coterie.privacy.mechanisms.dry_run.origins import (
@@ -281,7 +281,7 @@ def test_a_last_step_before_use_sends_nothing_of_data():
 def trained(algorithm: Algorithm, planned: Algorithm, rounds: int) -> Any:
     """The last state of a method that was foreseen as another."""
     foreseen = seen(planned, rounds=rounds)
-    simulation = simulated(small_federation(), Setting())
+    simulation = simulation_of(small_federation(), Setting())
     mechanism = Mechanism(0.5, 1.0)
     made = make_private(algorithm, foreseen, mechanism, simulation.names)
     state = made.init(one_start(), simulation.at(0, purpose="init"))

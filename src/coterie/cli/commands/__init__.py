@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ... import __version__
 from ...__main__ import COMMANDS, PURPOSE
-from ...checks import Disconnected, InputError, TrainingError, raised
+from ...checks import DisconnectedError, InputError, TrainingError, describe_error
 from ..terminal import SPEAKS, err, out, show_any_sign, stop_code
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ def main() -> None:
     show_any_sign()
     try:
         _asked_app()()
-    except (InputError, TrainingError, Disconnected) as error:
+    except (InputError, TrainingError, DisconnectedError) as error:
         _fail(str(error))
     except OSError as error:  # a full disk, a folder that went away
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror}.")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "memory" not in str(error):
             raise
-        _fail(f"there is not enough memory: {raised(error)}.")
+        _fail(f"there is not enough memory: {describe_error(error)}.")
     except KeyboardInterrupt as stopped:
         sys.exit(stop_code(stopped))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ...checks import InputError, brief, expanded, suggestion
+from ...checks import InputError, brief, expand_path, suggestion
 from ..reading import FRAMES, ending_of, read_frame
 from .formats import UNKNOWN_FORMAT, TextFormat
 from .spellings import plain_form
@@ -166,7 +166,7 @@ def files_of(place: Place) -> tuple[Path, ...]:
             raise InputError(
                 f"`path` must be text or a list of texts, got {brief(one)}."
             )
-        path = expanded("path", one)
+        path = expand_path("path", one)
         found += _inside(path) if path.is_dir() else [_check_file(path)]
     return tuple(dict.fromkeys(found))
 

@@ -32,8 +32,8 @@ from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending, Wrap, Wrapping
 from ...types import (
     CentralProgram,
+    ClientsInRounds,
     Comparison,
-    Federated,
     Message,
     Option,
     Oracle,
@@ -259,19 +259,19 @@ class ListeningOracle(Wrapping[Sending]):
                 [tensor_of(row) for row in rows], self.active
             )
 
-    def wrapped(self, wrap: Wrap) -> Sending:
+    def wrap_with(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
         return wrap(self)
 
-    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+    def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
         """The same round, where these of all clients take no part."""
-        return ListeningOracle(self._oracle.without(absent), self._listener)
+        return ListeningOracle(self._oracle.without_clients(absent), self._listener)
 
 
 class OverheardClients:
-    """Clients with a listener in every round; see `types.Federated`."""
+    """Clients with a listener in every round; see `types.ClientsInRounds`."""
 
-    def __init__(self, clients: Federated, listener: Listener) -> None:
+    def __init__(self, clients: ClientsInRounds, listener: Listener) -> None:
         """Wraps clients in one process."""
         self._clients, self._listener = clients, listener
 
@@ -284,4 +284,4 @@ class OverheardClients:
         """The oracle of round t."""
         oracle = self._clients.at(t, active, purpose=purpose)
         assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
-        return oracle.wrapped(lambda inner: ListeningOracle(inner, self._listener))
+        return oracle.wrap_with(lambda inner: ListeningOracle(inner, self._listener))

@@ -96,9 +96,9 @@ class HeardClients:
         self._listener.loss(self.who, points, mean, held_out=self._held_out)
         return found
 
-    def held(self) -> HeardClients:
+    def same_batch(self) -> HeardClients:
         """The same clients with one minibatch for every question to come."""
-        return HeardClients(self._clients.held(), self._listener)
+        return HeardClients(self._clients.same_batch(), self._listener)
 
     def whole(self) -> HeardClients:
         """The same clients with all of their training data for every question."""

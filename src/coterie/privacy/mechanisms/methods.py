@@ -108,7 +108,7 @@ def make_private(
             return made[-1]
 
         assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
-        found = oracle.wrapped(wrap)
+        found = oracle.wrap_with(wrap)
         return WatchedOracle(found, watch) if watched else found, made[-1], watch
 
     def following(watch: Watch) -> AbstractContextManager[None]:

@@ -30,7 +30,7 @@ from torch import Tensor
 from ... import seeds
 from ...checks import InputError
 from ...clients.blends import Release as Leaves
-from ...clients.traffic import Sending, Wrap, Wrapping, between, upwards
+from ...clients.traffic import Sending, Wrap, Wrapping, peer_links, server_links
 from ...collaboration.beliefs import first_half
 from ...types import (
     CentralProgram,
@@ -77,7 +77,7 @@ class PrivateOracle(Wrapping[Sending]):
             at_home: whether losses stay with their clients in any case.
             refuses: which of all clients have nothing left to spend.
         """
-        super().__init__(oracle if refuses is None else oracle.without(refuses))
+        super().__init__(oracle if refuses is None else oracle.without_clients(refuses))
         self._planned = oracle.present
         self._mechanism, self._foreseen = mechanism, foreseen
         self._calls, self._names, self._t = calls, names, t
@@ -89,11 +89,11 @@ class PrivateOracle(Wrapping[Sending]):
         # Rows of this round, as they were and as they left.
         self._sent: list[tuple[Tensor, int, float, Tensor]] = []
 
-    def wrapped(self, wrap: Wrap) -> Sending:
+    def wrap_with(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
         return wrap(self)
 
-    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+    def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
         """Not needed: absent clients are left out before this oracle wraps others."""
         raise NotImplementedError
 
@@ -142,7 +142,7 @@ class PrivateOracle(Wrapping[Sending]):
         share = self._mechanism.noise_share(*who)
         z = self._release(call, 0, rows, share)
         if call.fresh[0]:
-            links = upwards(self.present)
+            links = server_links(self.present)
             counts = call.shares.double().cpu()[links[:, 0].cpu()] if secure else None
             self._write("average", links, share=share, counts=counts)
         found = self._oracle.average(shares, z, groups, count=count)
@@ -157,7 +157,7 @@ class PrivateOracle(Wrapping[Sending]):
         for j, row in enumerate(rows):
             given.append(self._release(call, j, row))
             if call.fresh[j]:
-                self._write("central", upwards(self.present))
+                self._write("central", server_links(self.present))
         server, *found = self._oracle.central(program, server, *given, **options)
         for j, z in enumerate(given):
             self._keep(call, j, z, found[j] if j < len(found) else tensor_of(z))
@@ -174,11 +174,13 @@ class PrivateOracle(Wrapping[Sending]):
         z = self._release(call, 0, rows)
         anew = len(self._sent) > before  # otherwise it has left before, and is free
         links = (
-            between(weights, self.present) if len(weights) == len(weights.T) else None
+            peer_links(weights, self.present)
+            if len(weights) == len(weights.T)
+            else None
         )
         if links is None or call.secret or self._tells:
             everybody = torch.ones(len(self.present), len(self.present))
-            links = between(everybody, self.present, readers=True)
+            links = peer_links(everybody, self.present, readers=True)
         if call.fresh[0] and len(links) and (anew or self._foreseen.gossip):
             self._write_mix(weights, links, exchanges, gamma)
         found = self._oracle.mix(weights, z, exchanges=exchanges, gamma=gamma)
@@ -196,12 +198,12 @@ class PrivateOracle(Wrapping[Sending]):
         """Blends of released gradients, at models that others may know."""
         shared = x if home is None else x[:, ~home]
         call = self._next("blended", (shared,), (weights,))
-        links = between(weights, self.present, readers=True)
+        links = peer_links(weights, self.present, readers=True)
         x = self._model(call, x, home, links.flip(1))
         readers = self._readers("blended", links)
         self._write("blended", links, apart=True)
         own = weights.diagonal() != 0
-        self._write("blended", between(readers.T * own, self.present))
+        self._write("blended", peer_links(readers.T * own, self.present))
         leaves = self._pairwise("blended", 0, readers.any(1))
         return self._oracle.blended(x, weights, home=home, release=leaves)
 
@@ -220,10 +222,10 @@ class PrivateOracle(Wrapping[Sending]):
         call = self._next("compare", (shared,), (asks,))
         asks = (asks.to(self.present.device) & self.present[:, None]) & self.present
         asks = asks & ~torch.eye(n, dtype=torch.bool, device=asks.device)
-        links = between(asks, self.present)
+        links = peer_links(asks, self.present)
         self._readers("compare", links)
         x = self._model(call, x, home, links.flip(1))
-        told = between(torch.ones_like(asks), self.present, readers=True)
+        told = peer_links(torch.ones_like(asks), self.present, readers=True)
         # Two halves at the own model, and two for each reader: everybody sees them.
         count = 2 * (asks.sum(0) + asks.any(1))
         for many in count[self.present].unique().tolist():
@@ -375,10 +377,10 @@ class PrivateOracle(Wrapping[Sending]):
 
     def _write_losses(self, asked: int) -> None:
         """Records released mean losses, which every present client may see."""
-        links, told = upwards(self.present), self._foreseen.by_key or {}
+        links, told = server_links(self.present), self._foreseen.by_key or {}
         if any(call.verb == "mix" for call in told.values()):
             everybody = torch.ones(len(self.present), len(self.present))
-            links = between(everybody, self.present, readers=True)
+            links = peer_links(everybody, self.present, readers=True)
         if asked and len(links):
             mechanism = self._mechanism.for_losses
             given = math.sqrt(asked) * mechanism.sensitivity, mechanism.noise

@@ -155,7 +155,7 @@ def _leave_out(oracle: Oracle, absent: Bool[Tensor, " n"]) -> Oracle:
     if not bool(absent.any()):
         return oracle
     assert isinstance(oracle, Sending | PersonalOracle)  # which may be wrapped
-    return oracle.wrapped(lambda inner: inner.without(absent))
+    return oracle.wrap_with(lambda inner: inner.without_clients(absent))
 
 
 class AskedSteps(NamedTuple):

@@ -99,9 +99,9 @@ class TellingClients:
         """Row j has numbers with client j's released mean loss at points[j]."""
         return self._questions.release(self._clients.losses(points), self.who)[1]
 
-    def held(self) -> TellingClients:
+    def same_batch(self) -> TellingClients:
         """The same clients with one minibatch for every question to come."""
-        return TellingClients(self._clients.held(), self._questions)
+        return TellingClients(self._clients.same_batch(), self._questions)
 
     def whole(self) -> TellingClients:
         """The same clients with all of their training data for every question."""

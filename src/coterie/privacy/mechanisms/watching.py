@@ -302,9 +302,9 @@ class MarkedClients:
         """Losses of samples, which are data, or numbers with a released mean."""
         return self._mark_losses(self._ask_unwatched(self._clients.losses, points))
 
-    def held(self) -> MarkedClients:
+    def same_batch(self) -> MarkedClients:
         """The same clients with one minibatch for every question to come."""
-        return self._with(self._clients.held)
+        return self._with(self._clients.same_batch)
 
     def whole(self) -> MarkedClients:
         """The same clients with all of their training data for every question."""

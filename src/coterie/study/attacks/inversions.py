@@ -31,7 +31,7 @@ from ...privacy.attacks import (
     inputs_of_layer,
     rebuilt,
 )
-from ...types import Federated
+from ...types import ClientsInRounds
 from ..config import Entry
 from ..private import guard_of
 from ..setup import Setup, simulation_of
@@ -134,7 +134,7 @@ def _active(setup: Setup) -> Bool[Tensor, " n"]:
 def _record_releases(setup: Setup, entry: Entry) -> FirstRows | None:
     """What clients release first, in the first round; None: nothing."""
     study, method = setup.study, setup.algorithm(entry)
-    asked: Federated = setup.simulation
+    asked: ClientsInRounds = setup.simulation
     if study.privacy is not None:
         guard = guard_of(setup, entry)
         method, asked = guard.method, guard.clients or asked

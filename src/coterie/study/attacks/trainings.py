@@ -34,7 +34,7 @@ from ...privacy.attacks import (
     probe_residuals,
     telling_losses_to,
 )
-from ...types import Federated
+from ...types import ClientsInRounds
 from ..config import Entry, Study
 from ..loops import training_of
 from ..private import guard_of, make_guard, refuse_made_from_data
@@ -214,7 +214,7 @@ def _listen_to_rounds(
         if clients is None:  # of single samples, see `residuals_of_samples`
             given_ = guard.mechanism.clip, guard.mechanism.noise
             residuals.expect(*given_, secure=secure)
-    asked: Federated = simulation if clients is None else clients
+    asked: ClientsInRounds = simulation if clients is None else clients
     state, sends = None, False
     for r in run_rounds(
         method,

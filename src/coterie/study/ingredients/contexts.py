@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ...checks import InputError, brief, expanded
+from ...checks import InputError, brief, expand_path
 from ...data.federation import Federation
 from ...models import Layout
 from ...privacy.mechanisms.partners import PartnerMechanism
@@ -51,7 +51,7 @@ def file_of(choice: str) -> Path | None:
     """The file that a choice names, if it names one."""
     choice = without_graph(choice)
     is_file = Path(choice).suffix in (".csv", ".npy")
-    return expanded("the file of an ingredient", choice) if is_file else None
+    return expand_path("the file of an ingredient", choice) if is_file else None
 
 
 def from_file(name: str, path: Path) -> Tensor:

@@ -49,7 +49,7 @@ def find_settings(setup: Setup) -> FoundSettings:
     """
     study, simulation, division = setup.study, setup.simulation, setup.division
     cost = simulation.measure(setup.x)
-    measured = simulation.samples.measured
+    measured = simulation.samples.measurements
     assert measured is not None  # by the line above
     curvature = division.join(measured.curvature)
     found = FoundSettings(
@@ -134,7 +134,9 @@ def _on(setup: Setup, federation: Federation) -> Simulation:
     group = setup.simulation.group
     made = simulation_of(setup.study, federation, setup.module, setup.seed, group)
     made.kernel = setup.simulation.kernel
-    made.samples = replace(made.samples, measured=setup.simulation.samples.measured)
+    made.samples = replace(
+        made.samples, measurements=setup.simulation.samples.measurements
+    )
     return made
 
 

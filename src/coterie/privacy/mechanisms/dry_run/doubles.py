@@ -27,8 +27,8 @@ from ....types import (
     Option,
     Oracle,
     Program,
-    Sent,
     State,
+    Transfer,
     like,
     tensor_of,
 )
@@ -104,11 +104,11 @@ class DoubleClients:
         found = torch.rand(*shape, generator=self._record_call, dtype=like.dtype)
         return of_data(found) if self._record_call is self._rng else found
 
-    def held(self) -> DoubleClients:
+    def same_batch(self) -> DoubleClients:
         """The same."""
         return self
 
-    whole = validation = held
+    whole = validation = same_batch
 
     def call(self, number: int) -> DoubleClients:
         """The same."""
@@ -139,18 +139,18 @@ class Double:
         self.home: Tensor | None = None
         self.mine = slice(0, len(present))
         self.gradients = torch.zeros(len(present), dtype=torch.float64)
-        self.sent: list[Sent] = []
+        self.sent: list[Transfer] = []
         self.seen: list[SeenCall] = []
         self._answers, self._names, self._told_names = answers, names, told
         self._following = following
         self._rng = seeds.generator(*names)
         self._losses = None if told is None else seeds.generator(*told)
 
-    def wrapped(self, wrap: Wrap) -> Sending:
+    def wrap_with(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
         return wrap(self)
 
-    def without(self, absent: Bool[Tensor, " n"]) -> Double:
+    def without_clients(self, absent: Bool[Tensor, " n"]) -> Double:
         """The same round without these clients."""
         present = self.present & ~absent
         given = self._names, self._answers, self._told_names, self._following

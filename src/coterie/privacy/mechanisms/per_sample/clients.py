@@ -20,7 +20,7 @@ class IndexedClients(Clients, Protocol):
 
     who: Int[Tensor, " n"]  # positions among the clients at hand
 
-    def held(self) -> IndexedClients:
+    def same_batch(self) -> IndexedClients:
         """The same clients with one minibatch for every question to come."""
 
     def whole(self) -> IndexedClients:
@@ -118,11 +118,11 @@ class PrivateClients:
         """Always refuses, because nothing bounds these products."""
         refuse(self._said, "Hessian-vector products")
 
-    def held(self) -> PrivateClients:
+    def same_batch(self) -> PrivateClients:
         """The same clients with one minibatch for every question to come."""
         if self._use is not None:
-            return self._with(self._clients.held(), self._use)
-        return self._with(self._clients.held(), self._note_use(Use(sampled=True)))
+            return self._with(self._clients.same_batch(), self._use)
+        return self._with(self._clients.same_batch(), self._note_use(Use(sampled=True)))
 
     def whole(self) -> PrivateClients:
         """The same clients with all of their training data for every question."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from .... import seeds
 from ....checks import InputError
 from ....clients.groups import blocks
-from ....clients.oracles import Held
+from ....clients.oracles import LocalClients
 from ....clients.simulation import Simulation
 from ....types import SERVER, Program
 from ...accounting.ledger import LOSSES, Ledger, Release
@@ -30,7 +30,7 @@ class SampleMechanism:
 
     clip: float
     noise: float
-    seed: int  # of this run alone, as `Held` has it
+    seed: int  # of this run alone, as `LocalClients` has it
     names: Int[Tensor, " m"]  # of all N clients
     rates: Float64[Tensor, " m"]
     expected: Float64[Tensor, " n"]  # samples in a minibatch of the clients at hand
@@ -113,7 +113,7 @@ class SampleMechanism:
 
 def mechanism_of(
     simulation: Simulation,
-    held: Held,
+    held: LocalClients,
     bounds: tuple[float, float],
     noises: tuple[float, float],
     source: NoiseSource,

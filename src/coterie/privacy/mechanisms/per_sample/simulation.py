@@ -42,11 +42,11 @@ from .... import seeds
 from ....checks import InputError
 from ....clients.blends import Release as Leaves
 from ....clients.blends import after
-from ....clients.oracles import Held, SimulatedOracle
+from ....clients.oracles import LocalClients, SimulatedOracle
 from ....clients.personal import PersonalOracle
-from ....clients.programs import staggered
+from ....clients.programs import task_clients
 from ....clients.simulation import Simulation
-from ....clients.traffic import Sending, Wrap, Wrapping, between, upwards
+from ....clients.traffic import Sending, Wrap, Wrapping, peer_links, server_links
 from ....collaboration.beliefs import first_half
 from ....types import Comparison, Option, Oracle, Program
 from ...accounting.gaussian import refuse_clip, refuse_noise
@@ -59,7 +59,7 @@ from .mechanisms import QuestionLog, mechanism_of, program_label, refuse
 
 
 class PrivateSimulation:
-    """Simulated clients that answer privately; see `coterie.types.Federated`."""
+    """Simulated clients that answer privately; see `coterie.types.ClientsInRounds`."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class PrivateSimulation:
         refuse_loss_clip("loss_clip", loss_clip, max(noise, held_out_noise))
         self._simulation = simulation
         source = source_of(noise_source)
-        self._held = Held(
+        self._held = LocalClients(
             replace(simulation.samples, poisson=True, coins=source.bits),
             ClippedKernel(simulation.kernel, clip, loss_clip),
             seeds.key(simulation.seed, "run", name) if name else simulation.seed,
@@ -135,14 +135,14 @@ class PrivateSimulation:
         private = PerSampleOracle(oracle, log)
         return private if home is None else PersonalOracle(private, home)
 
-    def staggered(
+    def task_clients(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
     ) -> PrivateClients:
         """The clients at these positions, each in its own round."""
         if verb not in ("grads", "each"):
             refuse("a method without waiting", f"`{verb}` in time")
         samples, kernel, seed, *_ = self._held
-        clients = staggered(samples, kernel, seed, who, rounds, verb)
+        clients = task_clients(samples, kernel, seed, who, rounds, verb)
         log = QuestionLog(self._mechanism, self.ledger, list(rounds), "step")
 
         def of_call(number: int) -> PrivateClients:
@@ -242,9 +242,11 @@ class PerSampleOracle(Wrapping[Sending]):
         if home is not None:
             refuse("the method", "gradients at others' models with columns at home")
         call = self._call("blended")
-        links = between(weights, self.present, readers=True)
+        links = peer_links(weights, self.present, readers=True)
         own = self.present & (weights.diagonal() != 0)
-        self._enter_pairs("blended", torch.cat([links, upwards(own)]), sampled=True)
+        self._enter_pairs(
+            "blended", torch.cat([links, server_links(own)]), sampled=True
+        )
         leaves = self._leaves(("blended", call, 0), self._log.mechanism.expected)
         if release is not None:  # from a listener outside, who sees what leaves
             leaves = after(leaves, release)
@@ -263,8 +265,8 @@ class PerSampleOracle(Wrapping[Sending]):
         call, n = self._call("compare"), len(self.present)
         asks = torch.ones(n, n, dtype=torch.bool) if pairs is None else pairs.cpu()
         asks = asks & ~torch.eye(n, dtype=torch.bool)
-        links = between(asks.to(x).to(x.device), self.present, readers=True)
-        everybody = torch.cat([links, upwards(self.present)])
+        links = peer_links(asks.to(x).to(x.device), self.present, readers=True)
+        everybody = torch.cat([links, server_links(self.present)])
         self._enter_pairs("compare", everybody, sampled=False)
         used = self._log.mechanism.sizes
         if samples is not None:
@@ -280,13 +282,13 @@ class PerSampleOracle(Wrapping[Sending]):
         )
         return found
 
-    def wrapped(self, wrap: Wrap) -> Sending:
+    def wrap_with(self, wrap: Wrap) -> Sending:
         """What the wrap makes of it."""
         return wrap(self)
 
-    def without(self, absent: Bool[Tensor, " n"]) -> Sending:
+    def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
         """The same round without these clients."""
-        return PerSampleOracle(self._oracle.without(absent), self._log)
+        return PerSampleOracle(self._oracle.without_clients(absent), self._log)
 
     def _leaves(self, question: tuple[str, int, int], samples: Tensor) -> Leaves:
         """A function that adds noise to gradients that leave for readers."""

@@ -17,22 +17,22 @@ from ....engine.periods import run_without_waiting
 from ....privacy.accounting.calibration import Limits
 from ....privacy.mechanisms import Mechanism, make_private_in_time
 from ....privacy.mechanisms.dry_run.doubles import DoubleClients, small_stage
-from ....types import Algorithm, Staggered
+from ....types import Algorithm, ClientsInTime
 from ...paces import pace_of
 from ...setup import Setup
 
 
 class _Doubles:
-    """Clients without data, who take as long as these; see `types.Staggered`."""
+    """Clients without data, who take as long as these; see `types.ClientsInTime`."""
 
-    def __init__(self, clients: Staggered) -> None:
+    def __init__(self, clients: ClientsInTime) -> None:
         self.names, self.sizes = clients.names, clients.sizes
         self.batch_counts, self._clients = clients.batch_counts, len(clients)
 
     def __len__(self) -> int:
         return self._clients
 
-    def staggered(
+    def task_clients(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
     ) -> DoubleClients:
         """These clients, with random answers."""

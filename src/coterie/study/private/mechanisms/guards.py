@@ -14,7 +14,7 @@ from torch import Tensor
 from .... import seeds
 from ....checks import InputError, integer
 from ....data.federation import places_of
-from ....engine.rounds import beginning, participants
+from ....engine.rounds import init_oracle, participants
 from ....privacy.accounting.accounts import totals
 from ....privacy.accounting.calibration import (
     Limits,
@@ -232,7 +232,7 @@ def _guard_samples(
     clip, loss_clip = privacy.clip, privacy.loss_clip
     blank = without_data(setup)
     tried = made(blank, clip=clip, loss_clip=loss_clip, noise=privacy.noise or 0.0)
-    begin, first = beginning(tried), tried.at(1)
+    begin, first = init_oracle(tried), tried.at(1)
     try:
         # A round of clients without data: what cannot be private is refused in it.
         state = method.init(setup.x.clone(), begin)
