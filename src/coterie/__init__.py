@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 
 def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """What `__getattr__` of a package can be, to import names when they are used first.
+    """A `__getattr__` for a package that imports names when they are first used.
 
-    Torch and pandas take seconds, in which a command could not be stopped, and an
-    algorithm or a site does not need pandas.
+    Importing torch and pandas takes seconds, in which a command could not be stopped.
+    An algorithm or a site does not need pandas.
 
     Args:
         package: its name.
-        names: by module, separated by spaces.
+        names: by module, the names to import from it, separated by spaces.
     """
     module_of = {name: module for module in names for name in names[module].split()}
 
-    def found(name: str) -> Any:
+    def import_name(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}.")
         return getattr(import_module(f".{module_of[name]}", package), name)
 
-    return found
+    return import_name
 
 
 _late = late_names(
@@ -62,14 +62,14 @@ _late = late_names(
 
 
 def __getattr__(name: str) -> Any:
-    """The version, which is looked up, and public names when they are used first."""
+    """The version, or a public name, which is imported when it is first used."""
     if name in ("data", "methods"):
         return import_module(f".{name}", __name__)
     return _own_version() if name == "__version__" else _late(name)
 
 
 def _own_version() -> str:
-    """The version of this package, as it was installed."""
+    """The installed version of this package."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -79,7 +79,7 @@ def _own_version() -> str:
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet."""
+    """All public names, imported or not."""
     return sorted(__all__)
 
 

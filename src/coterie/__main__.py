@@ -23,20 +23,20 @@ COMMANDS = {
     "check": "Run the conformance suite on an algorithm.",
     "reproduce": "Run a published experiment, ours next to theirs.",
 }
-"""What each command is for. It stands here so that help need not wait for torch."""
+"""What each command is for, here so that help does not wait for torch."""
 
 _COMPLETE = "_COTERIE_COMPLETE"
-"""The variable by which a shell asks for completions."""
+"""The variable with which a shell asks for completions."""
 
 _COMPLETION = (["--install-completion"], ["--show-completion"])
 
 
 def main() -> None:
-    """The command `coterie`, which can also be stopped before it has begun."""
+    """Runs the command `coterie`, which can be stopped while it still imports."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)
     if sys.argv[1:] == ["--version"]:
-        from . import __version__  # which is looked up
+        from . import __version__
 
         return print(f"coterie {__version__}")
     _leave_out_this_folder()
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _is_light(words: list[str]) -> bool:
-    """Whether help or completion is asked for, which need no torch."""
+    """Whether the user asks for help or completion, which need no torch."""
     if _COMPLETE in os.environ or words in ([], ["--help"]):
         return True
     if words[:1] in _COMPLETION:
@@ -57,7 +57,7 @@ def _is_light(words: list[str]) -> bool:
 
 
 def _show_light() -> None:
-    """Answers as `coterie.cli` would, without importing what commands do."""
+    """Answers as `coterie.cli` would, without importing the commands."""
     from .cli.completion import light_app
 
     completes = _COMPLETE in os.environ or sys.argv[1:2] in _COMPLETION
@@ -65,9 +65,9 @@ def _show_light() -> None:
 
 
 def _leave_out_this_folder() -> None:
-    """Takes the current folder off Python's path, where `python -m` puts it.
+    """Takes the current folder, which `python -m` adds, off Python's path.
 
-    A file of it that is called `torch.py` would run in place of torch.
+    A file `torch.py` in it would run in place of torch.
     """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:
@@ -80,7 +80,7 @@ def _leave_out_this_folder() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Ends the process: what is half imported cannot be left in another way."""
+    """Ends the process at once, because imports cannot be stopped in another way."""
     os.write(2, b"Interrupted before anything was begun.\n")
     os._exit(128 + number)
 

@@ -1,4 +1,4 @@
-"""Checks of what a user may get wrong: each names the argument, the rule, the value."""
+"""Checks of user input: each error names the argument, the rule and the value."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # which takes seconds, and `coterie init` checks no tensor
+if TYPE_CHECKING:  # torch takes seconds to import, and `coterie init` needs none
     from torch import Tensor
 
 _MOST = 1_000
-"""Signs of a message: what is long in one is the text of a user, in its middle."""
+"""The most characters of a message. A longer one quotes the user in its middle."""
 
 
 class InputError(ValueError):
-    """Something a user gave cannot be used; the message is one clear sentence."""
+    """Input that cannot be used; the message is one clear sentence."""
 
     def __init__(self, message: str) -> None:
-        """Leaves out the middle of a message that is too long for a sentence."""
+        """Leaves out the middle of a message that is too long."""
         more = len(message) - _MOST
         if more > 0:
             head, tail = message[: _MOST // 2], message[-_MOST // 4 :]
@@ -37,27 +37,27 @@ class InputError(ValueError):
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message says which client, which round, what to do."""
+    """Training cannot go on; the message says where, and what to do."""
 
 
 class DisconnectedError(RuntimeError):
-    """Another process of a run ended, or cannot be reached."""
+    """Another process of a run has ended, or cannot be reached."""
 
 
 _LARGEST = sys.float_info.max
-"""Whole numbers of Python may be larger, and are then no numbers for a tensor."""
+"""Python's whole numbers may be larger, but then a tensor cannot hold them."""
 
 _SHOWN = 60
-"""Signs of a value that a message shows."""
+"""The most characters of a value that a message shows."""
 
 
 def brief(value: object) -> str:
-    """A value as messages show it, text in quotes, and of what is long the beginning.
+    """A value as messages show it: text in quotes, and long values shortened.
 
     >>> brief([1, 2]), len(brief(10**80)), brief("a" * 100)[-20:]
     ('[1, 2]', 60, "aa'... (100 letters)")
     """
-    if isinstance(value, str):  # also of NumPy, whose own repr says so
+    if isinstance(value, str):  # without the class name that NumPy's text shows
         text, more = str(value), len(value) > _SHOWN
         return repr(text[:_SHOWN]) + f"... ({len(text):,} letters)" * more
     large = isinstance(value, int) and value.bit_length() > 4000
@@ -66,7 +66,7 @@ def brief(value: object) -> str:
 
 
 def several(count: int, noun: str) -> str:
-    """A number of things, one or more.
+    """A number with its noun in the singular or plural.
 
     >>> several(1, "client"), several(1200, "row"), several(2, "category")
     ('1 client', '1,200 rows', '2 categories')
@@ -75,7 +75,7 @@ def several(count: int, noun: str) -> str:
 
 
 def plural(word: str) -> str:
-    """An English noun for several.
+    """The plural of an English noun.
 
     >>> plural("hospital"), plural("factory"), plural("branch")
     ('hospitals', 'factories', 'branches')
@@ -126,7 +126,7 @@ def integer(name: str, value: int, *, at_least: int, at_most: float = math.inf) 
 
 
 def within_64_bits(name: str, value: object) -> None:
-    """Refuses whole numbers that do not fit, also in nested tables and lists."""
+    """Refuses whole numbers of more than 64 bits, also in nested tables and lists."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             within_64_bits(f"{name}.{key}" if name else str(key), inner)
@@ -140,7 +140,7 @@ def within_64_bits(name: str, value: object) -> None:
 
 
 def one_of(name: str, value: str, choices: Collection[str]) -> str:
-    """Returns `value` if it is one of `choices`, else suggests the nearest."""
+    """Returns `value` if it is one of `choices`, and otherwise suggests the nearest."""
     if value not in choices:
         raise InputError(
             f"`{name}` must be one of {', '.join(sorted(choices))}, "
@@ -162,11 +162,11 @@ _ELSEWHERE = {
     "perfedavg": ("per_fedavg", ""),
     "mu": ("lam", ""),
 }
-"""What words of other tools are called here, and what to know about it."""
+"""Our names for words of other tools, with a note."""
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:
-    """A sentence that names the choice nearest to a misspelt word, or nothing.
+    """A sentence that names the choice nearest to a misspelt word, or "".
 
     >>> suggestion("lamda", ["lr", "lam"]), suggestion("learning_rate", ["lr", "lam"])
     (" Did you mean 'lam'?", " Here it is called 'lr'.")
@@ -188,11 +188,11 @@ _TABLES = {
     **dict.fromkeys(("target", "client", "path"), "data"),
     **dict.fromkeys(("validation", "test", "max_samples"), "split"),
 }
-"""In which table of a study an option stands that people look for elsewhere."""
+"""The tables of a study for options that people look for in other tables."""
 
 
 def option_hint(section: str, word: str, choices: Iterable[str]) -> str:
-    """A sentence about an option that a table does not have, or nothing.
+    """A sentence about an option that a table does not have, or "".
 
     >>> option_hint("run", "score", ["rounds"])
     ' It belongs to [model].'
@@ -209,7 +209,7 @@ def option_hint(section: str, word: str, choices: Iterable[str]) -> str:
 
 
 def finite(name: str, tensor: Tensor) -> Tensor:
-    """Returns `tensor` if all its entries are finite, else names the first bad row."""
+    """Returns `tensor` if all its entries are finite; the error names a bad row."""
     import torch
 
     bad = ~torch.isfinite(tensor)
@@ -228,7 +228,7 @@ def _refuse_shape(name: str, tensor: Tensor, shape: tuple[int, ...], of: str) ->
 
 
 def dense(name: str, matrix: Tensor, clients: int) -> Tensor:
-    """Returns `matrix` if it is no sparse one."""
+    """Returns `matrix` if it is dense."""
     import torch
 
     if matrix.layout != torch.strided:
@@ -270,21 +270,21 @@ def positive(name: str, vector: Tensor, clients: int) -> Tensor:
 
 
 def mask(name: str, vector: Tensor, columns: int) -> Tensor:
-    """Returns `vector` if it says true or false of each of so many columns."""
+    """Returns `vector` if it has true or false for each column."""
     import torch
 
     if vector.dtype != torch.bool or vector.shape != (columns,):
         raise InputError(
-            f"`{name}` must say true or false of the {columns} columns of a model, "
+            f"`{name}` must have true or false for the {columns} columns of a model, "
             f"got {vector.dtype} of shape {tuple(vector.shape)}."
         )
     return vector
 
 
 def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
-    """Returns `matrix` if it is (clients, clients), symmetric, >= 0 and 0 to oneself.
+    """Returns `matrix` if it is (clients, clients), symmetric, >= 0, diagonal 0.
 
-    Entries may be infinite, and symmetric but for rounding.
+    Entries may be infinite. Rounding may break the symmetry.
 
     Raises:
         InputError: names the first pair that breaks a rule.
@@ -295,7 +295,7 @@ def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
     rules = {
         "not be NaN": matrix.isnan(),
         "be non-negative": matrix < 0,
-        # But for rounding in single precision: a product may add in either order.
+        # Up to rounding in single precision: a product may add in either order.
         "be symmetric": ~matrix.isclose(matrix.T, rtol=1e-5, atol=0.0),
         "be 0 between a client and itself": torch.diag(matrix.diagonal() != 0),
     }
@@ -334,7 +334,7 @@ def _summing_to_1(what: str, name: str, matrix: Tensor) -> Tensor:
 
 
 def call(name: str, text: str) -> tuple[str, tuple[float, ...]]:
-    """Reads a setting written as a word with numbers.
+    """The word and the numbers of a setting such as `step(80, 0.1)`.
 
     >>> call("schedule", "step(80, 0.1)")
     ('step', (80.0, 0.1))
@@ -354,12 +354,12 @@ def call(name: str, text: str) -> tuple[str, tuple[float, ...]]:
 def parameters_of(
     function: Callable[..., Any], *, ingredients: int | None = None
 ) -> dict[str, inspect.Parameter]:
-    """The parameters that a user may set by name; those of a method with their rules.
+    """The parameters that a user may set by name, with rules if it makes a method.
 
     Args:
         function: a factory, loader or split.
-        ingredients: how many leading parameters are none of the user's; None takes the
-            keyword-only ones.
+        ingredients: the number of leading parameters that users cannot set. None: users
+            can set only those that are keyword-only.
     """
     signature = getattr(function, "declared", None) or inspect.signature(function)
     parameters = signature.parameters
@@ -377,10 +377,10 @@ def options(
     """Refuses options that are unknown, missing, or of another type than the default.
 
     Args:
-        section: where the user wrote them, such as "data".
+        section: the table with the options, such as "data".
         name: what they belong to.
         known: from `parameters_of`.
-        given: what the user wrote.
+        given: the user's options.
     """
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):
         return
@@ -410,7 +410,7 @@ def takes_text(parameter: inspect.Parameter) -> bool:
 
 
 def _same_type(name: str, default: object, value: object) -> None:
-    """Refuses text for a number and the like; a whole number may stand for a real."""
+    """Refuses text for a number and the like; a whole number is also a real one."""
     kinds: dict[type, tuple[type, ...]] = {
         bool: (bool,),
         int: (int,),
@@ -430,7 +430,9 @@ def _same_type(name: str, default: object, value: object) -> None:
 
 
 def import_object(name: str, value: str) -> Any:
-    """The object that "module:attribute" names; notes what its import `__brought__` in.
+    """The object that "module:attribute" names.
+
+    The module's `__brought__` lists the modules that its import brought in.
 
     >>> import_object("criterion", "math:sqrt")(4.0)
     2.0
@@ -449,7 +451,7 @@ def import_object(name: str, value: str) -> Any:
         return getattr(found, attribute)
     except InputError:
         raise
-    except (Exception, SystemExit) as error:  # whatever its author made it raise
+    except (Exception, SystemExit) as error:  # user code may raise anything
         plain = isinstance(error, ImportError | AttributeError) and str(error)
         raise InputError(
             f"`{name}` {brief(value)} cannot be imported: "
@@ -458,7 +460,7 @@ def import_object(name: str, value: str) -> Any:
 
 
 def readable(name: str, value: str, found: Any) -> Callable[..., Any]:
-    """Returns what was found if it is a function whose parameters can be read."""
+    """Returns `found` if it is a function whose parameters can be read."""
     try:
         inspect.signature(found)
     except (TypeError, ValueError):
@@ -471,11 +473,11 @@ def readable(name: str, value: str, found: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def own_code(name: str, value: str) -> Iterator[None]:
-    """Gives one sentence where code of one's own raises meanwhile, with its place.
+    """Turns errors of user code in the block into an InputError with their place.
 
     Args:
         name: of the setting.
-        value: "module:attribute"; what has no colon is ours, and raises as it does.
+        value: "module:attribute". Errors of our own code, without a colon, stay.
     """
     try:
         yield
@@ -490,7 +492,7 @@ def own_code(name: str, value: str) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """An error as part of a sentence, with the place in files of one's own."""
+    """An error as part of a sentence, with its place in the user's files."""
     text = (str(error).splitlines() or [""])[0].rstrip(".")
     said = type(error).__name__ + (f": {text}" if text else "")
     installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<")
@@ -503,7 +505,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def expand_path(name: str, path: str | Path) -> Path:
-    """The path, with the home folder in place of a ~ at its beginning."""
+    """The path, with the home folder in place of a leading ~."""
     try:
         return Path(path).expanduser()
     except RuntimeError:  # no such user, or a user without a home
@@ -514,15 +516,15 @@ def expand_path(name: str, path: str | Path) -> Path:
 
 
 def value_of(text: str) -> Any:
-    """What stands behind `name=` on a command line: as in TOML, or the text itself.
+    """The value after `name=` on a command line: as in TOML, or the text itself.
 
     Raises:
-        InputError: for more than one line, of which TOML would drop the rest.
+        InputError: for more than one line, because TOML would drop the rest.
     """
     if len(text.splitlines()) > 1:
         raise InputError(f"a value of `--set` must be on one line, got {brief(text)}.")
     try:
-        # Behind a comment anything may stand, which would be dropped, too.
+        # This parses only if the text has a comment, which TOML would drop.
         tomllib.loads(f"value = {text} =")
         return text.strip()
     except (ValueError, RecursionError):

@@ -1,12 +1,13 @@
-"""What a method takes: each parameter says in its annotation what it may be.
+"""Options of methods: the annotation of a parameter says which values it may have.
 
     @method(in_rounds=("momentum", "schedule"), in_time=("late",))
     def ditto(sizes: Sizes, *, lr: LocalLr = 0.1, lam: NotNegative = 1.0, ...)
 
-Positional parameters are ingredients, the others are options. An annotation holds the
-type and the rules of a value. A rule is a function that raises. It takes the name and
-the value, and for an ingredient also the number of clients. A `Literal` is a rule of
-its own. `help`, editors and type checkers see the types without the rules.
+Positional parameters are ingredients, and the others are options. An annotation holds
+the type and the rules of a value. A rule is a function of the name and the value, and
+for an ingredient also of the number of clients. It raises if the value breaks the rule.
+A `Literal` is a rule too. `help`, editors and type checkers see the types without the
+rules.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .types import Algorithm, Oracle, State
 
 
 class OfModels(NamedTuple):
-    """Marks the rule of an ingredient that has an entry for each column of a model."""
+    """The rule of an ingredient that has an entry for each column of a model."""
 
     rule: Callable[[str, Tensor, int], object]
 
@@ -39,11 +40,11 @@ GraphOrNone = Annotated[Tensor | None, checks.square]  # sparse or not
 Dissimilarities = Annotated[Tensor, checks.dissimilarity]
 Head = Annotated[Tensor, OfModels(checks.mask)]  # (D,) which columns stay at home
 
-# A thousand million steps of one client take hours; more are a slip of the pen.
+# A thousand million steps of one client take hours; more must be a mistake.
 Count = Annotated[int, functools.partial(integer, at_least=1, at_most=1e9)]
 Whole = Annotated[int, functools.partial(integer, at_least=0, at_most=1e9)]
 Positive = Annotated[float, functools.partial(number, above=0)]
-# One whose square is a number in single precision.
+# A number whose square fits into single precision.
 Scale = Annotated[float, functools.partial(number, at_least=1e-9, at_most=1e9)]
 NotNegative = Annotated[float, functools.partial(number, at_least=0)]
 Share = Annotated[float, functools.partial(number, at_least=0, at_most=1)]
@@ -51,10 +52,10 @@ Accuracy = Annotated[float, functools.partial(number, at_least=1e-15, at_most=0.
 BelowOne = Annotated[float, functools.partial(number, at_least=0, below=1)]
 
 Formula = NewType("Formula", str)
-"""Text in place of a number, such as `Formula("adam(0.005)")`; it is plain text."""
+"""Plain text in place of a number, such as `Formula("adam(0.005)")`."""
 
 Given = ParamSpec("Given")
-"""What a factory takes, as type checkers read it from its signature."""
+"""The parameters of a factory, for type checkers."""
 
 
 def method(
@@ -63,17 +64,17 @@ def method(
     in_time: Collection[str] = (),
     known_optimum: Mapping[str, object] | None = None,
 ) -> Callable[[Callable[Given, Algorithm]], Callable[Given, Algorithm]]:
-    """Makes a factory check what it is given. Its signature stays as it is written.
+    """A decorator that makes a factory check its arguments, and keeps its signature.
 
     Ingredients are checked again when training begins, against the number of clients.
 
     Args:
-        in_rounds: options that only the rounds of a method with both faces use, whose
-            flow refuses to begin where they are not as by default.
+        in_rounds: options that only the rounds of a method with both faces use. Its
+            flow refuses to begin unless they have their defaults.
         in_time: options that only its flow uses.
-        known_optimum: options with which the check of that name runs the method: losses
-            have curvatures from 2 to 3, and 240 rounds must leave less than a
-            thousandth of the way. None: the defaults.
+        known_optimum: options with which the check of that name runs the method (None:
+            the defaults). Its losses have curvatures from 2 to 3, and after 240 rounds
+            less than a thousandth of the way must be left.
     """
 
     def decorate(factory: Callable[Given, Algorithm]) -> Callable[Given, Algorithm]:
@@ -81,7 +82,9 @@ def method(
         defaults = {p.name: p.default for p in declared.parameters.values()}
 
         @functools.wraps(factory)
-        def made(*ingredients: Given.args, **given: Given.kwargs) -> Algorithm:
+        def check_and_make(
+            *ingredients: Given.args, **given: Given.kwargs
+        ) -> Algorithm:
             bound = declared.bind(*ingredients, **given)
             bound.apply_defaults()
             options = bound.kwargs
@@ -95,28 +98,28 @@ def method(
             fits = functools.partial(_check, declared, beside)
             return _with_checks(algorithm, fits, changed, defaults)
 
-        made.__signature__ = _signature(factory, rules=False)  # type: ignore[attr-defined]
-        made.declared = declared  # type: ignore[attr-defined]
-        made.in_rounds = frozenset(in_rounds)  # type: ignore[attr-defined]
-        made.in_time = frozenset(in_time)  # type: ignore[attr-defined]
-        made.known_optimum = known_optimum or {}  # type: ignore[attr-defined]
-        return made
+        check_and_make.__signature__ = _signature(factory, rules=False)  # type: ignore[attr-defined]
+        check_and_make.declared = declared  # type: ignore[attr-defined]
+        check_and_make.in_rounds = frozenset(in_rounds)  # type: ignore[attr-defined]
+        check_and_make.in_time = frozenset(in_time)  # type: ignore[attr-defined]
+        check_and_make.known_optimum = known_optimum or {}  # type: ignore[attr-defined]
+        return check_and_make
 
     return decorate
 
 
 def unused_options(factory: Callable[..., Any], *, waits: bool) -> set[str]:
-    """The options of a factory that one of its faces does not use.
+    """The options that one face of a method does not use.
 
     Args:
-        factory: of a method.
-        waits: whether it is the face in which clients wait, that of rounds.
+        factory: makes the method.
+        waits: whether the face is rounds, in which clients wait.
     """
     return set(getattr(factory, "in_time" if waits else "in_rounds", ()))
 
 
 def _signature(factory: Callable[..., Any], *, rules: bool) -> Signature:
-    """The signature of a factory with types in place of names, and with their rules."""
+    """The signature of a factory with evaluated types, with or without rules."""
     written = inspect.signature(factory)
     hints = typing.get_type_hints(factory, include_extras=rules)
     return written.replace(
@@ -129,9 +132,9 @@ def _signature(factory: Callable[..., Any], *, rules: bool) -> Signature:
 
 
 def _check(signature: Signature, given: Mapping[str, Any], *shape: int) -> None:
-    """Asks the rules of all that is given.
+    """Applies the rules to all arguments given.
 
-    Those of ingredients are told the number of clients, or of columns of a model.
+    Rules of ingredients get the number of clients, or of columns of a model.
     """
     for name, value in given.items():
         for rule in _rules(signature.parameters[name].annotation):
@@ -159,13 +162,14 @@ def _with_checks(
     changed: Mapping[str, object],
     defaults: Mapping[str, object],
 ) -> Algorithm:
-    """The algorithm, which begins only with ingredients for its rows and columns.
+    """The algorithm, which checks its ingredients against the models before it begins.
 
     Args:
         algorithm: with its faces.
-        fits: raises where an ingredient is not for so many clients and columns.
-        changed: options of rounds, with which a flow does not begin.
-        defaults: what they should be then.
+        fits: raises if an ingredient is for other numbers of clients or columns.
+        changed: options for rounds that do not have their defaults: a flow refuses
+            them.
+        defaults: of all options.
     """
     init, flow = algorithm.init, algorithm.flow
 

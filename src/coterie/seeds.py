@@ -1,8 +1,8 @@
-"""Named random streams: every draw is a pure function of the names it is asked under.
+"""Named random streams: every draw is a pure function of the names of its stream.
 
-A stream is named by what it is for, such as (seed, "step", round, "grads", count), and
-within it each client has its own sequence, so that a site alone draws exactly its own
-row of what a simulation draws for all clients in one call. Nothing keeps a state.
+The names say what a stream is for, such as (seed, "step", round, "grads", count). In a
+stream, each client has its own sequence. So a site draws exactly its own row of what a
+simulation draws for all clients in one call. Nothing keeps a state.
 
 The numbers are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014) written on integer tensors, where products wrap modulo 2^64.
@@ -47,25 +47,25 @@ def generator(*names: int | str) -> torch.Generator:
 
 
 def _right(z: Any, shift: int) -> Any:
-    """Logical shift to the right; that of signed numbers copies the sign bit."""
+    """`z`, shifted to the right by the logical shift, which copies no sign bit."""
     z = z >> shift
     z &= (1 << (64 - shift)) - 1
     return z
 
 
 def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """SplitMix64's output function on 64-bit patterns."""
+    """The output function of SplitMix64 at these 64-bit patterns."""
     return torch.as_tensor(_mix_in_place(_working(z.clone())))
 
 
 def _working(values: Any) -> Any:
-    """The same as an array, which is faster than a tensor but has one thread alone."""
+    """The values as an array where that is faster: on the CPU with one thread."""
     is_tensor = isinstance(values, Tensor) and values.device.type == "cpu"
     return values.numpy() if is_tensor and torch.get_num_threads() == 1 else values
 
 
 def _mix_in_place(z: Any) -> Any:
-    """The same in place."""
+    """`mix(z)`, written into `z`, an array or a tensor."""
     if isinstance(z, np.ndarray):
         _mix_unsigned(z.view(np.uint64))
         return z
@@ -75,7 +75,7 @@ def _mix_in_place(z: Any) -> Any:
 
 
 def _mix_unsigned(z: Any) -> None:
-    """The same by numpy, which knows unsigned numbers."""
+    """Writes `mix(z)` into an array of unsigned numbers."""
     spare = z >> _SHIFTS[0]
     np.bitwise_xor(z, spare, out=z)
     for factor, shift in zip(_FACTORS, _SHIFTS[1:], strict=True):
@@ -90,16 +90,16 @@ def bits(
     """Row j holds `size` random 64-bit patterns of client clients[j] in the stream.
 
     Args:
-        stream: a key, or several keys, whose draws then lie one behind the other; a row
-            of keys has one for each client.
+        stream: a key, or a column of keys, which adds a leading dimension. A row of
+            several keys has one for each client.
         clients: identities of the clients, not positions.
-        size: how many to draw for each.
+        size: the number of draws for each.
     """
     return torch.as_tensor(_bits(_working(stream), _working(clients), size))
 
 
 def _bits(stream: Any, clients: Any, size: int) -> Any:
-    """The same of arrays or of tensors."""
+    """The result of `bits`, from arrays or from tensors."""
     count: Any
     if isinstance(clients, np.ndarray):
         count = np.arange(1, size + 1, dtype=np.int64)
@@ -113,19 +113,19 @@ def _starts(stream: Any, clients: Any) -> Any:
 
 
 def starts(stream: Int[Tensor, " n"], clients: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Where the sequences of these clients begin, each in a stream of its own."""
+    """Where the sequence of each client begins, in its own stream."""
     return torch.as_tensor(_starts(_working(stream), _working(clients)))
 
 
 def steps(size: int, first: int, device: torch.device) -> Int[Tensor, " {size}"]:
-    """From there to each of the `size` patterns behind the `first` ones."""
+    """Steps from the start of a sequence to patterns first .. first + size - 1."""
     return torch.arange(first + 1, first + size + 1, device=device) * _GOLDEN
 
 
 def bits_into(
     drawn: Int[Tensor, "n m"], begin: Int[Tensor, " n"], to: Int[Tensor, " m"]
 ) -> None:
-    """Writes the patterns that are so many steps behind the starts."""
+    """Writes the patterns at these steps from the starts into `drawn`."""
     _mix_in_place(_working(torch.add(begin[:, None], to, out=drawn)))
 
 

@@ -1,4 +1,4 @@
-"""Who answers: kernels, minibatches, simulated clients, oracles that wrap oracles."""
+"""Simulated clients: kernels, minibatches, and oracles that wrap oracles."""
 
 from .groups import Group, SingleProcess, block, blocks
 from .kernels import Kernel

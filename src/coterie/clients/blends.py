@@ -1,4 +1,4 @@
-"""Blends of gradients: which readers ask which contributors, and how at once.
+"""Blends of gradients: which readers ask which contributors, in how many passes.
 
 Row i of a blend is sum_k weights[i, k] g_k(x_i), the gradient of one loss over the
 samples of all contributors of reader i.
@@ -16,12 +16,12 @@ from .samples import Batch
 
 
 class BlendPlan:
-    """Which readers ask whom: groups of rows that need about as many contributors.
+    """Groups of readers that need about the same number of contributors.
 
-    A column of weight zero costs nothing, except that rows of a group are filled up to
-    its largest number of contributors, which is less than twice the smallest. A
-    compiled kernel is made anew for every shape, so there it is one group of all
-    readers with a quarter, a half or all of the columns.
+    Rows of a group are filled up to its largest number of contributors, which is less
+    than twice the smallest. Other columns of weight zero cost nothing. A compiled
+    kernel is made anew for every shape. For it there is one group of all readers, with
+    a quarter, a half or all of the columns.
     """
 
     def __init__(
@@ -35,15 +35,17 @@ class BlendPlan:
         """Groups the readers.
 
         Args:
-            weights: how readers weigh contributors.
+            weights: of contributors, a row for each reader.
             reading: which readers take part.
             active: which contributors take part.
-            steady: whether shapes should change rarely.
+            steady: keeps to few shapes, for a compiled kernel.
         """
         self.weights = weights
         self.used = weights * reading[:, None] * active
         present = self.used != 0
-        self.readers = present.sum(0).cpu().double()  # how many ask client k
+        self.readers = (
+            present.sum(0).cpu().double()
+        )  # (n,) the number of readers of client k
         # Readers (r,), contributors (r, c) or, the same for all readers, (c,), and the
         # readers' weights of these contributors (r, c).
         self.groups: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -63,8 +65,8 @@ class BlendPlan:
             else:
                 columns = order[readers, :most]
                 share = self.used[readers[:, None], columns]
-                # Rows are filled up with a contributor of theirs, at weight zero, so
-                # that nobody is asked who has no part in the answer.
+                # Fill rows up with one of their own contributors, at weight zero, so
+                # that nobody else is asked.
                 columns = torch.where(share != 0, columns, columns[:, :1])
             self.groups.append((readers, columns, share))
 
@@ -83,23 +85,23 @@ class BlendPlan:
 
 
 def blend(batch: Batch, columns: Tensor, share: Float[Tensor, "r c"]) -> Batch:
-    """The samples of these contributors with the shares of each of r readers."""
+    """The samples of these contributors, weighted by the shares of each reader."""
     index = batch.index[columns].flatten(-2)
     weight = (share[:, :, None] * batch.weight[columns]).flatten(1)
     return Batch(index, weight)
 
 
 Release = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""What becomes of gradients (p, D) that contributors (p,) send to readers (p,)."""
+"""Maps gradients (p, D), readers (p,) and contributors (p,) to what leaves, (p, D)."""
 
 
 def as_it_is(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
-    """The gradients."""
+    """The gradients, unchanged."""
     return g
 
 
 def after(first: Release, then: Release) -> Release:
-    """One release of what the other has made."""
+    """The release that applies `first` and then `then`."""
 
     def both(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
         return then(first(g, readers, contributors), readers, contributors)
@@ -110,7 +112,7 @@ def after(first: Release, then: Release) -> Release:
 def with_own(
     points: Float[Tensor, "p s"], own: Float[Tensor, "p d"], home: Bool[Tensor, " d"]
 ) -> Float[Tensor, "p d"]:
-    """Models of the shared columns `points` with the personal columns of `own`."""
+    """Models with the shared columns of `points` and the personal columns of `own`."""
     whole = own.clone()
     whole[:, ~home] = points
     return whole
@@ -126,17 +128,17 @@ def blended_by_pairs(
     chunk: int,
     release: Release,
 ) -> Float[Tensor, "m s"]:
-    """Blends where every pair takes a gradient of its own.
+    """Blends for which every pair takes its own gradient.
 
     Args:
         grad: gradients of the clients' losses.
         points: the shared columns of the readers.
-        used: how they weigh the contributors.
+        used: the weights of the contributors, a row for each reader.
         batch: samples of the contributors.
         own: models of the contributors.
-        home: which columns are personal, which contributors have of their own.
-        chunk: pairs at once.
-        release: what becomes of a gradient that leaves.
+        home: the personal columns, taken from the contributors' models (None: none).
+        chunk: the number of pairs to compute at once.
+        release: maps gradients to what leaves.
     """
     blends = torch.zeros_like(points)
     for some in used.nonzero().split(chunk):
@@ -150,5 +152,5 @@ def blended_by_pairs(
 
 
 def steady_widths(n: int) -> list[int]:
-    """How many columns a compiled blend may have: a quarter, a half, or all."""
+    """The numbers of columns of compiled blends: a quarter, a half, or all."""
     return [-(-n // 4), -(-n // 2), n]

@@ -1,4 +1,4 @@
-"""Gradients of pairs of clients, compared without a tensor of all pairs' gradients."""
+"""Comparisons of gradients of pairs of clients, without holding all of them at once."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from .groups import Group, fetch_rows
 from .samples import Batch
 
 HalfGrads = Callable[[Tensor, tuple[Batch, Batch], Tensor], tuple[Tensor, Tensor]]
-"""Gradients at points of both halves of the data of clients at places k."""
+"""Maps points, halves and clients k to the gradients of both halves at the points."""
 
 
 def of_shared_columns(
     half_grads: HalfGrads, own: Float[Tensor, "a d"], home: Bool[Tensor, " d"]
 ) -> HalfGrads:
-    """The same for shared columns, with personal ones of the clients at places k."""
+    """The gradients in shared columns, at the personal columns of clients k."""
 
-    def shared(
+    def half_grads_shared(
         points: Tensor, halves: tuple[Batch, Batch], k: Tensor
     ) -> tuple[Tensor, Tensor]:
         a, b = half_grads(with_own(points, own[k], home), halves, k)
         return a[:, ~home], b[:, ~home]
 
-    return shared
+    return half_grads_shared
 
 
 class ComparisonPlan(NamedTuple):
-    """Who is compared, and how: the a active clients at hand of m active ones."""
+    """How to compare the a active clients at hand with all m active clients."""
 
     half_grads: HalfGrads
     halves: tuple[Batch, Batch, Tensor]  # of the clients at hand, and their sizes
     group: Group
     counts: Sequence[int]  # active clients of each process
-    chunk: int  # pairs at once
+    chunk: int  # pairs to compute at once
     release: tuple[Release, Release]  # of each half, as it leaves
 
 
@@ -53,10 +53,10 @@ def compare_pairs(
     """The comparison of these pairs of active clients.
 
     Args:
-        asked: who is compared.
+        asked: how to compare them.
         x: models of the active clients at hand.
-        present: who of all clients is active.
-        pairs: which of the active are compared, everybody with itself among them.
+        present: which clients are active.
+        pairs: which pairs of active clients to compare, all (i, i) included.
     """
     first, second, used = asked.halves
     group, counts = asked.group, asked.counts
@@ -68,7 +68,7 @@ def compare_pairs(
     a_i, b_i = asked.half_grads(x, (first, second), everybody)
     release_a, release_b = asked.release
     own = release_a(a_i, mine, mine), release_b(b_i, mine, mine), used
-    # Of the m active clients; nobody is compared with oneself.
+    # Among the m active clients; a client's own gradients are at hand.
     wanted = pairs[present][:, present].fill_diagonal_(False)
     asks = wanted[:, here]  # (m, a)
     readers, place = (x, *own), everybody
@@ -105,7 +105,7 @@ def _fetched_readers(
     wanted: Tensor,
     counts: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Models, both gradients and sizes of all who ask, in one message."""
+    """Models, both gradients and sizes of all readers who ask, sent as one message."""
     x, a, b, used = own
     columns = torch.cat([x, a, b, used[:, None].to(x)], 1)
     d = x.shape[1]

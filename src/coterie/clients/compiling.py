@@ -1,4 +1,4 @@
-"""Programs of tensors made faster, and made to repeat."""
+"""Compiled tensor programs, and settings that make kernels repeatable."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 
 def repeatable() -> contextlib.AbstractContextManager[None]:
-    """Settings of torch for a kernel: convolutions that repeat bit by bit.
+    """Settings of torch with which convolutions repeat bit by bit.
 
-    Whether they may use TensorFloat32 stays as the user has set it; torch's default is
-    that they may.
+    The user's setting for TensorFloat32 stays; torch allows it by default.
     """
     return torch.backends.cudnn.flags(
         enabled=True,
@@ -31,15 +30,15 @@ def compile_for(
 ) -> Callable[..., Tensor]:
     """The program compiled for inputs of exactly these shapes.
 
-    It is first traced to plain tensor operations. On CUDA it is captured as a graph and
-    a call checks the shapes of its inputs and nothing else; on the CPU, where a step of
-    a small model takes as long as such checks, not even that.
+    It is first traced to plain tensor operations. On CUDA it is captured as a graph,
+    and a call only checks the shapes of its inputs. On the CPU, a call checks nothing,
+    because for a small model checks would take as long as a step.
     """
     traced = make_fx(program)(*inputs)
     if not inputs[0].is_cuda:
         return torch._inductor.compile(traced, list(inputs))
     with warnings.catch_warnings():
-        # Lower precision would be faster, and not what was asked for.
+        # It suggests a lower precision, which would be faster but was not asked for.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
         compiled = torch.compile(traced, dynamic=False, mode="reduce-overhead")
         compiled(*inputs)

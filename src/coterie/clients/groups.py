@@ -1,8 +1,8 @@
 """How processes that divide a federation reach each other's rows.
 
-Process r of R holds a block of neighbouring clients. The verbs of an oracle need a
-few collectives, all of which every process calls in the same order. A process that
-holds all clients is alone, and they do nothing.
+Process r of R holds a block of consecutive clients. The verbs of an oracle need a few
+collectives, which all processes call in the same order. A single process holds all
+clients, and its collectives do nothing.
 """
 
 from __future__ import annotations
@@ -26,32 +26,35 @@ class Group(Protocol):
     size: int
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, the same bits in each."""
+        """The sum over all processes, with the same bits in each."""
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all processes, one below the other; process r has counts[r]."""
+        """The rows of all processes in their order, counts[r] from process r."""
 
     def exchange(
         self, parts: Sequence[Tensor], counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """Part j goes to process j; from it come counts[j] rows."""
+        """The parts that the others send here: counts[j] rows from process j.
+
+        Part j goes to process j.
+        """
 
     def collect(
         self, rows: Sequence[Tensor], counts: Sequence[int]
     ) -> Sequence[Tensor] | None:
-        """The rows of all processes in process 0, None elsewhere: one message each."""
+        """In process 0, the rows of all processes, one message each; None elsewhere."""
 
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """Process r gets its counts[r] rows of each tensor that process 0 has.
+        """In process r, its counts[r] rows of each tensor that process 0 has.
 
         Raises:
-            InputError: in every process, where process 0 has a text, why it refuses.
+            InputError: in every process, if process 0 gives a text: the message.
         """
 
     def gather(self, value: Found) -> list[Found]:
-        """What every process says, in each of them: values of a few known types."""
+        """In every process, the values of all; only a few types can travel."""
 
 
 class SingleProcess:
@@ -60,7 +63,7 @@ class SingleProcess:
     rank, size = 0, 1
 
     def sum(self, values: Tensor) -> Tensor:
-        """The values."""
+        """The values, unchanged."""
         return values
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
@@ -70,7 +73,7 @@ class SingleProcess:
     def exchange(
         self, parts: Sequence[Tensor], counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """The parts."""
+        """The parts, unchanged."""
         return parts
 
     def collect(
@@ -82,17 +85,17 @@ class SingleProcess:
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """The rows."""
+        """The rows, unchanged."""
         assert rows is not None
         return refuse_text(rows)
 
     def gather(self, value: Found) -> list[Found]:
-        """What this process says."""
+        """The value of this process, as a list."""
         return [value]
 
 
 def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
-    """The rows, where process 0 has some, and not a reason to refuse."""
+    """The rows that process 0 hands out, unless it gives an error message."""
     if isinstance(rows, str):
         raise InputError(rows)
     return rows
@@ -101,7 +104,7 @@ def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
 def average_rows(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Means (.., D) of the rows of all processes, and the sums (.., 1) of shares.
 
-    The sum of shares travels with the rows, as one more column.
+    The sum of shares travels with the rows as one more column.
 
     Args:
         group: the processes.
@@ -117,13 +120,13 @@ def average_rows(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Te
 
 
 def blocks(clients: int, processes: int) -> list[int]:
-    """How many of the clients each process holds, as equal as can be.
+    """The number of clients of each process, as equal as possible.
 
     >>> blocks(7, 3)
     [3, 2, 2]
 
     Raises:
-        InputError: where there are more processes than clients.
+        InputError: if there are more processes than clients.
     """
     if processes > clients:
         raise InputError(
@@ -137,13 +140,13 @@ def blocks(clients: int, processes: int) -> list[int]:
 def fetch_rows(
     group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
 ) -> Tensor:
-    """The rows of those of all clients that any of the clients at hand wants.
+    """The rows of all clients whose row any client at hand wants.
 
     Args:
         group: the processes.
         rows: of the clients at hand.
         wanted: (N, N) whether client i wants the row of client k.
-        counts: how many clients each process holds.
+        counts: the number of clients of each process.
     """
     by_process = torch.stack([some.any(0) for some in wanted.split(list(counts))])
     return _exchange_rows(group, rows, by_process, counts)
@@ -152,7 +155,7 @@ def fetch_rows(
 def _exchange_rows(
     group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
 ) -> Tensor:
-    """The same, where wanted (R, N) says which rows each process wants."""
+    """The rows that this process wants; `wanted` is (R, N), a row for each process."""
     first = sum(counts[: group.rank])
     mine = slice(first, first + counts[group.rank])
     parts = [rows[some[mine]] for some in wanted]
@@ -161,9 +164,9 @@ def _exchange_rows(
 
 
 def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
-    """The product `weights @ rows`, where a weight of zero means "not used".
+    """The product `weights @ rows`, where rows of weight zero are not used.
 
-    A row that is not finite makes NaN of the sums that use it, and of no others.
+    A row that is not finite turns the sums that use it into NaN, and no others.
 
     >>> rows = torch.tensor([[1.0], [torch.inf]])
     >>> weighted_sums(torch.eye(2), rows)[0]
@@ -173,9 +176,9 @@ def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
         weights: (m,) or (.., m), dense.
         rows: (m, D).
     """
-    if not rows.is_cuda:  # where asking would wait
+    if not rows.is_cuda:  # a look at values would wait for the device there
         found = weights @ rows
-        # Zero times infinite is no number; where all are used, one sum shows it.
+        # Zero times infinity is NaN; if every row is used, one sum shows it.
         alike = found.dim() > 1 and len(found) and bool((weights != 0).all())
         if bool((found[0] if alike else found).sum().isfinite()):
             return found
@@ -186,14 +189,14 @@ def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
-    """The weights without those that others have for rows of absent clients.
+    """The weights, without those for rows of absent clients.
 
-    Everybody keeps the weight of its own row, which it need not be sent.
+    A client keeps the weight of its own row, since that is not sent.
 
     Args:
         weights: (N, N), or (n, N) of the clients at hand; sparse or not.
-        present: (N,) who takes part.
-        start: where the clients at hand begin among all, if the weights are theirs.
+        present: (N,) which clients take part.
+        start: the position of the first client at hand, if the weights are (n, N).
     """
     first = start if len(weights) < len(present) else 0
     if weights.layout == torch.strided:
@@ -207,7 +210,7 @@ def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
 
 
 def _without_zeros(weights: Tensor) -> Tensor:
-    """Sparse weights that hold no zeros, which would count as used."""
+    """Sparse weights without stored zeros, which would count as used."""
     values = weights.values() if weights.layout == torch.sparse_csr else None
     if values is not None and bool((values != 0).all()):
         return weights
@@ -217,13 +220,13 @@ def _without_zeros(weights: Tensor) -> Tensor:
 
 
 def _entries(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Where (2, e) sparse weights are, in order, and what they are (e,)."""
+    """Places (2, e) of sparse weights in order, and their values (e,)."""
     sparse = weights.to_sparse_coo().coalesce()
     return sparse.indices(), sparse.values()
 
 
 def _sparse(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
-    """The opposite: places are in order, and none stands twice."""
+    """A sparse tensor of these values at places that are in order and distinct."""
     return torch.sparse_coo_tensor(
         places, values, tuple(shape), check_invariants=False, is_coalesced=True
     )
@@ -232,8 +235,7 @@ def _sparse(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
 def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     """Row i is sum_k weights[i, k] rows[k] over all clients, for i at hand.
 
-    A weight of zero means "not used". Sparse weights stay so: of N x N numbers only
-    those that are there are looked at.
+    Rows of weight zero are not used. Sparse weights are never made dense.
 
     Args:
         group: the processes.
@@ -264,19 +266,19 @@ def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
 def mix_rows_at_hand(
     group: Group, weights: Tensor, rows: Tensor, present: Tensor
 ) -> Tensor:
-    """The same, where each process knows the weights of its own clients alone.
+    """Like `mix_rows`, where a process knows only the weights of its own clients.
 
-    They are mutual, so that a client sends its row to those for whom it has a weight.
-    Each row travels with the position of its client.
+    Weights are mutual: a client sends its row to those for whom it has a weight. Each
+    row travels with the position of its client.
 
     Args:
         group: the processes.
         weights: (n, N) of the clients at hand, sparse or not.
         rows: of the clients at hand.
-        present: (N,) who takes part: nobody else sends.
+        present: (N,) which clients take part; the others send nothing.
 
     Raises:
-        InputError: where weights turn out not to be mutual.
+        InputError: if weights are not mutual.
     """
     asks, mine = weights.to_dense() != 0, block(len(present), group)
     counts, present = blocks(len(present), group.size), present.to(asks.device)
@@ -290,8 +292,8 @@ def mix_rows_at_hand(
     there = torch.cat(list(group.exchange([flat[some] for some in gives], from_each)))
     if not torch.equal(there[:, -1], places[needs]):
         raise InputError(
-            "weights of the clients at hand must be mutual: who has a weight for "
-            "another client sends its row to it, and needs that client's."
+            "weights of the clients at hand must be mutual: if client i has a weight "
+            "for client k, k must have one for i."
         )
     return weighted_sums(used[:, needs], there[:, :-1]).view(rows.shape)
 
@@ -299,12 +301,12 @@ def mix_rows_at_hand(
 def return_answers(
     group: Group, answers: Tensor, wanted: Tensor, rows: Tensor
 ) -> Tensor:
-    """The sum of what all processes answer to each of the clients at hand.
+    """For each client at hand, the sum of the answers of all processes.
 
     Args:
         group: the processes.
-        answers: to those whose rows were fetched.
-        wanted: as they were fetched.
+        answers: to the clients whose rows were fetched.
+        wanted: as given to `fetch_rows`.
         rows: of the clients at hand.
     """
     counts, mine = blocks(len(wanted), group.size), block(len(wanted), group)
@@ -320,7 +322,7 @@ def return_answers(
 
 
 def block(clients: int, group: Group) -> slice:
-    """Where the clients of this process stand among all.
+    """The positions of the clients of this process among all.
 
     >>> block(7, SingleProcess())
     slice(0, 7, None)

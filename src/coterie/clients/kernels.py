@@ -1,24 +1,23 @@
 """Losses, gradients and measures of many models at once.
 
-Every question to the clients comes down to one shape: row j of `points` (n, D) is a
-model, and its samples are weighted, so that the loss of row j is
+All questions to clients have one form. Row j of `points` (n, D) is a model, and its
+samples are weighted, so that the loss of row j is
 
     sum_b weight[j, b] loss(model(points[j], features[index[j, b]]), targets[...]).
 
-A minibatch has weights 1/B, a whole part weights 1/size with zeros where it is padded,
-and a blend of many clients' minibatches the products with the collaboration weights, so
-that sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one backward pass.
+A minibatch has weights 1/B. A whole part has weights 1/size, with zeros where it is
+padded. A blend of many clients' minibatches has these times the collaboration weights.
+So sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one backward pass.
 
-How rows are run depends on the device and the model, by rule and not by timing, because
+The device and the model decide how rows are run. The rule does not use timing, because
 results must not depend on how busy a machine is (`benchmarks/` has the measurements):
 
-- one vectorised pass over all rows (`torch.func.vmap`), compiled on CUDA;
-- on the CPU, plain chains of layers: one pass of products, without vectorising;
-- on the CPU, models with convolutions and more than 64 samples a row: row after row,
-  one thread for each core, since the grouped convolutions that vectorising makes are
-  slow there.
+In general, all rows run in one vectorised pass (`torch.func.vmap`), compiled on CUDA.
+On the CPU, plain chains of layers run as one pass of products, without vectorising. On
+the CPU, models with convolutions and more than 64 samples a row run row after row, with
+one thread for each core: vectorising would make grouped convolutions, which are slow.
 
-Some layers are exchanged for such as compute the same for many models, see `layers`.
+Some layers are replaced by equal ones that can handle many models, see `layers`.
 """
 
 from __future__ import annotations
@@ -51,20 +50,20 @@ from .layers import (
 from .samples import Batch
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
-"""Values that the intermediate results of one chunk of rows may take up."""
+"""The most values that intermediate results of one chunk of rows may hold."""
 
 _EVALUATED_AT_ONCE = 512
-"""Samples of a row whose measures are taken in one pass."""
+"""The most samples of a row that are measured in one pass."""
 
 _LONG_ROW = 64
-"""Samples a row beyond which CPU convolutions run row after row."""
+"""The number of samples per row beyond which CPU convolutions run row after row."""
 
 _FORWARD = threading.Lock()
-"""Torch counts levels of forward derivatives for all threads of a process."""
+"""Held for forward derivatives, whose levels torch counts for the whole process."""
 
 
 class Kernel:
-    """Evaluates a module with n different parameter rows on samples of one table."""
+    """Evaluates a module with n rows of parameters on samples of one table."""
 
     def __init__(
         self,
@@ -84,9 +83,9 @@ class Kernel:
             objective: loss and measures.
             features: (M, ...) on the device where the work is done.
             targets: (M, ...) on the same device.
-            dtype: of the models; None takes that of real features, or the module's own.
-            by_row: run rows one after the other; None decides by the rule above.
-            compiled: compile gradients (seconds at first, faster after).
+            dtype: of the models (None: that of real features, or the module's own).
+            by_row: whether to run rows one after the other (None: the rule above).
+            compiled: whether to compile gradients: seconds at first, faster after.
         """
         self.layout = layout(module)
         if dtype is None and features.is_floating_point():
@@ -94,7 +93,7 @@ class Kernel:
         own = copy.deepcopy(module).to(features.device, dtype)
         self.module = for_many_models(own, on_cpu=features.device.type == "cpu")
         self.objective, self._features, self._targets = objective, features, targets
-        # Unrolled steps would take longer to compile than most studies to run.
+        # Compiling unrolled steps would take longer than running most studies.
         recurrent = any(isinstance(m, Recurrent) for m in self.module.modules())
         self._by_row, self.compiled = by_row, compiled and not recurrent
         self._convolves = any(
@@ -112,12 +111,12 @@ class Kernel:
 
     @property
     def samples(self) -> int:
-        """How many samples the table has."""
+        """The number of samples in the table."""
         return len(self._targets)
 
     def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
         """Row j is the gradient of row j's weighted loss."""
-        if not len(points):  # of a process none of whose clients take part
+        if not len(points):  # in a process none of whose clients take part
             return torch.empty_like(points)
         alone = self.rows_alone(batch)
         if not alone and self.chunk(batch.width) >= len(points):
@@ -144,16 +143,16 @@ class Kernel:
         return (self._by_sample(points, batch) * batch.weight).sum(1)
 
     def losses(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
-        """Row j has the losses of its samples, NaN at those without a weight.
+        """Row j has the losses of its samples, and NaN for samples without a weight.
 
-        That of a model which is not finite is infinite.
+        The loss of a model that is not finite is infinite.
         """
         found = self._by_sample(points, batch).nan_to_num(torch.inf, posinf=torch.inf)
         return torch.where(batch.weight > 0, found, torch.nan)
 
     @torch.no_grad()
     def _by_sample(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
-        if not batch.width:  # where nobody has such samples
+        if not batch.width:  # nobody has such samples
             return points.new_empty(len(points), 0)
         pieces = [self._run("losses", piece, points) for piece in self._chunks(batch)]
         return torch.cat([points.new_empty(0, batch.width), *pieces])
@@ -164,7 +163,7 @@ class Kernel:
     ) -> dict[str, Float[Tensor, " n"]]:
         """The weighted loss and every measure of the objective, for each row.
 
-        Those of a client as a whole see the samples of a row that have a weight.
+        Measures of a client as a whole get the samples of a row that have a weight.
         """
         size = self.evaluated_at_once(batch.width)
         found = [
@@ -181,13 +180,13 @@ class Kernel:
         Args:
             points: one model for each row.
             batch: their samples.
-            samples: how many there are, also of clients elsewhere.
+            samples: their number, including those of clients elsewhere.
         """
         found = outcomes(self.objective, self.outputs(points, batch), samples)
         return {name: values.to(points.device) for name, values in found.items()}
 
     def evaluated_at_once(self, samples: int) -> int:
-        """How many rows of that many samples are measured in one chunk."""
+        """The number of rows with that many samples to measure in one chunk."""
         return self.chunk(min(_EVALUATED_AT_ONCE, samples))
 
     def _measure_chunk(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -215,7 +214,7 @@ class Kernel:
     def _in_pieces(
         self, points: Tensor, batch: Batch
     ) -> list[tuple[dict[str, Tensor], Tensor]]:
-        """Sums of measures, and outputs, of so many samples of a row at once."""
+        """Sums of measures, and outputs, for each piece of the rows."""
         pieces = batch.pieces(_EVALUATED_AT_ONCE)
         return [self._run("measure", (slice(None), each), points) for each in pieces]
 
@@ -228,18 +227,18 @@ class Kernel:
         return list(zip(*split, strict=True))
 
     def chunk(self, samples: int, extra: int = 0) -> int:
-        """How many rows of that many samples fit into one chunk.
+        """The number of rows with that many samples that fit into one chunk.
 
         Args:
-            samples: samples a row.
-            extra: further rows of D values that the caller keeps for each row.
+            samples: per row.
+            extra: rows of D values that the caller keeps for each row in addition.
         """
         row = samples * self._values_per_sample + (3 + extra) * self.parameters
         return max(1, _BUDGET[self._features.device.type] // row)
 
     @cached_property
     def _values_per_sample(self) -> int:
-        """Values that one sample's features, activations and their gradients hold."""
+        """The number of values in a sample's features, activations and gradients."""
         return 2 * values_in_pass(self.module, self._features[:1])
 
     def _chunks(
@@ -258,10 +257,10 @@ class Kernel:
         return on_cpu and self._convolves and batch.width > _LONG_ROW
 
     def _grads_of_rows(self, points: Tensor, batch: Batch, out: Tensor) -> None:
-        """Writes gradients row after row: in debug mode here, else in threads.
+        """Writes gradients row after row, in threads unless in debug mode.
 
-        Each thread has one core and a copy of the module, whose parameters are swapped
-        in a call: that is faster than all cores at one small convolution.
+        Each thread has one core and a copy of the module, in which calls swap the
+        parameters. That is faster than small convolutions on all cores.
         """
         workers = 1 if self._by_row else torch.get_num_threads()
 
@@ -305,7 +304,7 @@ class Kernel:
         features, targets = self.data(batch.index)
         inputs = (*(row[chosen] for row in rows), features, targets, batch.weight)
         compiled = self.compiled and name == "grad"
-        if compiled:  # for this layout: one model for all is a row without stride
+        if compiled:  # as compiled; rows of one shared model have no stride
             inputs = tuple(part.contiguous() for part in inputs)
         shared = batch.index.dim() == 1
         key = (name, shared, batch.weight.shape if compiled else None)
@@ -316,7 +315,7 @@ class Kernel:
                     compile_for(program, inputs) if compiled else program
                 )
             result = self._programs[key](*inputs)
-        # A captured graph writes every answer into the same memory.
+        # A captured graph writes all results into the same memory.
         return result.clone() if compiled and features.is_cuda else result
 
     def _program(self, name: str, shared: bool) -> Callable[..., Any]:
@@ -328,8 +327,8 @@ class Kernel:
         }
         return makers[name](None if shared else 0)
 
-    # In each of these `data` is the dimension along which rows have their own samples,
-    # or None when all rows share them.
+    # In all of these, `data` is the dimension along which rows have their own samples,
+    # or None if all rows share their samples.
 
     def _grads(self, data: int | None) -> Callable[..., Tensor]:
         slopes, losses = vmap(grad(self._loss), (0, data, data, 0)), self._losses(data)
@@ -340,8 +339,8 @@ class Kernel:
         def at_once(points: Tensor, *batch: Tensor) -> Tensor:
             return slopes_of(points.detach(), losses, *batch)
 
-        # One pass back for all rows takes half of the time for small models, and does
-        # not import torch's compiler; but it does not know which index is padding.
+        # For small models, one backward pass for all rows takes half the time, and does
+        # not import torch's compiler. But it does not know which index is padding.
         return by_row if looks_up(self.module, self._features[:1]) else at_once
 
     def _hvps(self, data: int | None) -> Callable[..., Tensor]:
@@ -360,12 +359,12 @@ class Kernel:
         def at_once(points: Tensor, vectors: Tensor, *batch: Tensor) -> Tensor:
             point = points.detach()
             slope = slopes_of(point, losses, *batch, again=True)
-            if not slope.requires_grad:  # where no loss is curved
+            if not slope.requires_grad:  # no loss is curved
                 return torch.zeros_like(points)
             twice = torch.autograd.grad(slope, point, vectors, materialize_grads=True)
             return twice[0]
 
-        # Vectorised, torch differentiates lookups twice in one direction only.
+        # For lookups, torch has second derivatives in one direction only, vectorised.
         return by_row if looks_up(self.module, self._features[:1]) else at_once
 
     def _losses(self, data: int | None) -> Callable[..., Tensor]:

@@ -1,15 +1,14 @@
-"""Layers as kernels compute them: the same functions, for many models at once.
+"""Layers for kernels, which compute the same functions for many models at once.
 
-Some layers of torch are slow, or cannot be computed at all, where every client has its
-own weights. They are exchanged by rule, in a kernel's own copy of a module; names and
-order of parameters stay.
+Some layers of torch are slow, or do not work, if every client has its own weights. A
+kernel replaces them in its own copy of a module. Names and order of parameters stay.
 
-- Recurrent layers go step by step in plain tensor operations. The fused ones of torch
-  and cuDNN do not know many models at once, nor second derivatives.
+- Recurrent layers go step by step in plain tensor operations. The fused layers of torch
+  and cuDNN support neither many models at once nor second derivatives.
 - On the CPU, linear layers compute W h' and not h W'.
 
-There, what has only linear layers and functions of single entries is computed without
-vectorising: for small models that takes longer than the products themselves.
+On the CPU, a module with only linear layers and entrywise functions is not vectorised:
+for small models, vectorising takes longer than the products.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from torch.utils._pytree import tree_leaves
 from ..checks import InputError
 
 _VALUES_PER_STEP = 20
-"""Intermediate results of a recurrent layer for each of its outputs, at most."""
+"""The most intermediate results of a recurrent layer for each of its outputs."""
 
 
 class WeightsFirst(nn.Module):
     """A linear layer that computes W h' and not h W'.
 
-    With one W for each client, the CPU's batched product of a thin h is twice as fast
-    this way round, and where all clients share the samples h it is a single product.
+    With one W for each client and a thin h, this batched product is twice as fast on
+    the CPU. If all clients share the samples h, it is a single product.
     """
 
     weight: Tensor
@@ -51,14 +50,14 @@ class WeightsFirst(nn.Module):
 
 
 def weights_first(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The outputs of a linear layer, or with (n, ...) weights of many."""
+    """The outputs of a linear layer, or of n layers with weights (n, ...)."""
     out = weight @ h.mT
-    # Added before turning back, so that memory is walked in one order.
+    # The bias is added before the transposition, in the order of memory.
     return (out if bias is None else out + bias[..., None]).mT
 
 
 class Recurrent(nn.Module):
-    """A layer nn.GRU, nn.LSTM or nn.RNN, step by step."""
+    """The layer nn.GRU, nn.LSTM or nn.RNN, computed step by step."""
 
     mode: str
     num_layers: int
@@ -74,7 +73,7 @@ class Recurrent(nn.Module):
     def forward(
         self, input: Tensor | PackedSequence, hx: Any = None
     ) -> tuple[Tensor, Any]:
-        """What the layer gives, outputs and the last state of every layer."""
+        """The outputs, and the last state of every layer."""
         if isinstance(input, PackedSequence):
             raise InputError("recurrent layers need padded sequences, not packed ones.")
         alone = input.dim() == 2  # one sequence, without a batch
@@ -123,7 +122,7 @@ class Recurrent(nn.Module):
 
 
 class _Cell(nn.Module):
-    """A layer nn.GRUCell, nn.LSTMCell or nn.RNNCell in plain operations."""
+    """The layer nn.GRUCell, nn.LSTMCell or nn.RNNCell in plain operations."""
 
     mode: str
     hidden_size: int
@@ -150,8 +149,8 @@ class _Cell(nn.Module):
         return after if self.mode == "LSTM" else after[0]
 
 
-# Each makes the next state of what comes from the input, W x + b, what comes from the
-# last output, V h + c, and the last state.
+# The next state, from the input's part W x + b, the last output's part V h + c, and the
+# last state.
 
 
 def _gru(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -176,7 +175,7 @@ _STEPS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
 
 
 def for_many_models(module: nn.Module, *, on_cpu: bool) -> nn.Module:
-    """The module with its layers exchanged by the rules above."""
+    """The module, with layers replaced by the rules above."""
     exchanged: dict[type, Callable[[Any], nn.Module]] = {
         **dict.fromkeys((nn.GRU, nn.LSTM, nn.RNN), Recurrent),
         **dict.fromkeys((nn.GRUCell, nn.LSTMCell, nn.RNNCell), _Cell),
@@ -197,14 +196,14 @@ Pass = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 def chain(module: nn.Module, name: str = "") -> Pass | None:
-    """One pass of many models through plain layers, one behind the other.
+    """One pass of many models through a chain of plain layers; None if it is not one.
 
-    It maps parameters (n, ...) and features (n, B, ...), or (1, B, ...) which all
-    share, to outputs (n, B, ...). None: the module is no such chain.
+    It maps parameters (n, ...) and features (n, B, ...), or shared features (1, B,
+    ...), to outputs (n, B, ...).
 
     Args:
-        module: whose layers `for_many_models` has exchanged.
-        name: where it is in the whole model; ends in a point.
+        module: as `for_many_models` returns it.
+        name: its path in the whole model, with a dot at its end.
     """
     if module._forward_hooks or module._forward_pre_hooks:
         return None
@@ -226,9 +225,9 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
 
 
 def _through_linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Outputs (n, B, ..., o) of a linear layer, applied at every place of a sample."""
+    """Outputs (n, B, ..., o) of a linear layer at every place of a sample."""
     flat = h.flatten(1, -2)
-    # What all share makes a single product.
+    # Shared features make it a single product.
     once = len(h) == 1 and weight.dim() == 3
     out = weights_first(flat[0] if once else flat, weight, bias)
     return out.unflatten(1, h.shape[1:-1])
@@ -249,15 +248,15 @@ def of_rows(
     targets: Tensor,
     data: int | None,
 ) -> Tensor:
-    """A loss or a measure of samples, of many models: (n, B) numbers.
+    """(n, B) values of a loss or a measure for samples of many models.
 
     Args:
-        of: gives a number for each sample.
+        of: maps outputs and targets to a number for each sample.
         outputs: (n, B, ...) of the models.
-        targets: (n, B, ...) of their samples, or (B, ...) of those that they share.
+        targets: (n, B, ...) of their samples, or (B, ...) of shared samples.
         data: the dimension along which models have their own samples, or None.
     """
-    if not of.__module__.startswith("coterie."):  # one's own may know one model alone
+    if not of.__module__.startswith("coterie."):  # a user's may only know one model
         return vmap(of, in_dims=(0, data))(outputs, targets)
     theirs = targets.expand(len(outputs), *targets.shape) if data is None else targets
     found = of(outputs.flatten(0, 1), theirs.flatten(0, 1))
@@ -267,29 +266,29 @@ def of_rows(
 def slopes_of(
     point: Tensor, losses: Callable[..., Tensor], *batch: Tensor, again: bool = False
 ) -> Tensor:
-    """Gradients of the rows of `point` in one pass back, to be differentiated `again`.
+    """Gradients of the losses in the rows of `point`, in one backward pass.
 
     Args:
-        point: rows of parameters, which this makes a leaf.
+        point: rows of parameters; becomes a leaf.
         losses: maps them and a batch to losses (n, B).
         batch: features, targets and weights (n, B).
-        again: whether the gradients are differentiated too.
+        again: whether the gradients can be differentiated again.
     """
     with torch.enable_grad():
         found = losses(point.requires_grad_(), *batch)
-        if not found.requires_grad:  # where none depends on a model
+        if not found.requires_grad:  # no loss depends on a model
             return torch.zeros_like(point)
         total = (found * batch[-1]).sum()
         return torch.autograd.grad(total, point, create_graph=again)[0]
 
 
 def _take_over(layer: nn.Module, old: nn.Module) -> None:
-    """Gives a layer the parameters and attributes of an old one, which models read."""
+    """Gives `layer` the parameters and attributes of `old`, which models may read."""
     layer.__dict__.update(old.__dict__)
 
 
 def values_in_pass(module: nn.Module, sample: Tensor) -> int:
-    """How many values a sample and what all layers make of it have, about."""
+    """About how many values a sample and the outputs of all layers for it have."""
     total = [sample.numel()]
 
     def count(layer: nn.Module, _: Any, out: Any) -> None:

@@ -1,8 +1,8 @@
 """One round's questions to the clients of this process, and what they send to others.
 
-Inside a client, all n clients at hand answer in one vectorised pass. Between clients,
-the rows of others are reached through a group of processes (`coterie.clients.groups`),
-which is trivial where all N clients are here; then a verb is a product of matrices.
+All n clients at hand compute in one vectorised pass. A verb reaches the rows of other
+clients through a group of processes (`coterie.clients.groups`). If all N clients are in
+this process, a verb is a product of matrices.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Answer = TypeVar("Answer")
 
 
 class LocalClients(NamedTuple):
-    """The clients that a process holds, and how it reaches the others."""
+    """The clients of this process, and the group that reaches the others."""
 
     samples: ClientSamples
     kernel: Evaluator
@@ -62,7 +62,7 @@ class SimulatedOracle:
     def __init__(
         self, held: LocalClients, t: int, present: Bool[Tensor, " m"], purpose: str
     ) -> None:
-        """Prepares the questions of round t to those who are present."""
+        """Prepares the questions of round t to the clients that are present."""
         self._held = held
         self._samples, self._kernel, self._seed, self._loop, self._group = held
         self._t, self._purpose = t, purpose
@@ -82,11 +82,11 @@ class SimulatedOracle:
         self._meter = Meter(present, [])
 
     def wrap_with(self, wrap: Wrap) -> Sending:
-        """What the wrap makes of it."""
+        """The oracle that the wrap makes of this one."""
         return wrap(self)
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> SimulatedOracle:
-        """The same round, counted with it, where these of all take no part."""
+        """The same round and counts, where these of all clients take no part."""
         present = self.present & ~absent.to(self.present.device)
         found = SimulatedOracle(self._held, self._t, present, self._purpose)
         found.gradients, found._meter = self.gradients, Meter(present, self.sent)
@@ -94,7 +94,7 @@ class SimulatedOracle:
 
     @property
     def sent(self) -> list[Transfer]:
-        """What the verbs between clients have sent."""
+        """What the verbs have sent between clients."""
         return self._meter.sent
 
     # Inside a client.
@@ -117,7 +117,7 @@ class SimulatedOracle:
         at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program, once with the rows of all who are active and asked."""
+        """Runs a client program once, on the rows of all asked and active clients."""
         call = self._stream("each")
         asked = self._who if who is None else (self.active & who).nonzero()[:, 0]
         whole = len(asked) == len(self.active)
@@ -157,7 +157,7 @@ class SimulatedOracle:
         *,
         count: int | None = None,
     ) -> Tensor:
-        """Weighted means over active clients, the same for everybody or a group."""
+        """Weighted means over active clients, of all or of each client's group."""
         rows = tensor_of(rows)
         shares = shares.to(rows) * self.active
         if groups is not None:
@@ -178,11 +178,11 @@ class SimulatedOracle:
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of the rows of those who take part."""
+        """What a coordinator makes of the rows of clients that take part."""
         given = [tensor_of(row)[self._who] for row in rows]
         counts = [int(part.sum()) for part in self._blocks(self.present)]
         collected = self._group.collect(given, counts)
-        memory: Any = None  # which the coordinator alone has
+        memory: Any = None  # only the coordinator has it
         answers: list[Tensor] | str | None = None
         if collected is not None:
             who = self.present.nonzero()[:, 0]
@@ -203,7 +203,7 @@ class SimulatedOracle:
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Row i is sum_k weights[i, k] rows[k], so many times; see `types.Oracle`."""
+        """Row i is sum_k weights[i, k] rows[k], repeated; see `types.Oracle`."""
         rows = tensor_of(rows)
         weights = weights.to(rows)
         if not self._everybody and len(weights) == len(self.present):
@@ -224,8 +224,8 @@ class SimulatedOracle:
     ) -> Float[Tensor, "n d"]:
         """Row i is sum_k weights[i, k] g_k(x_i) over active k, for active i.
 
-        Columns at `home` do not leave their clients (None: all do); `release` says what
-        becomes of a pair's gradient (None: it stays as it is).
+        Columns at `home` do not leave their clients (None: all do). `release` maps a
+        pair's gradient to what leaves (None: the gradient).
         """
         if self._plan is None or self._plan.weights is not weights:
             self._plan = self._plan_blend(weights)
@@ -239,11 +239,9 @@ class SimulatedOracle:
         if home is None and release is None:
             found = self._blend(points, self._plan, batch)
         else:
-            readers = (
-                asks.T[:, self.mine].any(1).nonzero()[:, 0]
-            )  # whose points these are
-            if self._group.size == 1:
-                readers = everyone
+            readers = everyone  # whose points these are
+            if self._group.size > 1:
+                readers = asks.T[:, self.mine].any(1).nonzero()[:, 0]
             found = self._blend_by_pairs(
                 points, batch, (x, home), readers, release or as_it_is
             )
@@ -251,7 +249,7 @@ class SimulatedOracle:
             found = return_answers(self._group, found, asks, shared)
         if home is None:
             return found
-        # Of personal columns, everybody's own gradient.
+        # In personal columns, each client's own gradient.
         self._count(self._who, 1)
         g = torch.zeros_like(x)
         g[self._who] = self._kernel.grad(x[self._who], batch[self._who])
@@ -266,10 +264,10 @@ class SimulatedOracle:
         home: Bool[Tensor, " d"] | None = None,
         release: tuple[Release, Release] = (as_it_is, as_it_is),
     ) -> Comparison:
-        """Distances of pairs of active clients; never more than a chunk of them.
+        """Distances of pairs of active clients, computed chunk by chunk.
 
-        Columns at `home` do not leave their clients (None: all do); `release` says what
-        becomes of the gradients of each half.
+        Columns at `home` do not leave their clients (None: all do). `release` maps the
+        gradients of each half to what leaves.
         """
         if samples is not None:
             integer("samples", samples, at_least=2)
@@ -280,11 +278,11 @@ class SimulatedOracle:
         asks = asks.to(self.present.device) & self.present[:, None] & self.present
         # The reader's model with its two gradients goes out; a few numbers come back.
         self._meter.count_peers("compare", asks.T, 3 * shared.shape[1], readers=True)
-        asks = asks | torch.diag(self.present)  # everybody's own gradients
+        asks = asks | torch.diag(self.present)  # each client's own gradients
         halves = self._samples.halves(self._who, self._stream("compare"), samples)
         counts = [int(part.sum()) for part in self._blocks(self.present)]
         chunk = self._kernel.chunk(halves[0].index.shape[1], extra=6)
-        # A client is asked for both halves at the model of everybody who asks it.
+        # A client computes both halves at the model of every reader that asks it.
         readers = asks.sum(0)[self.mine][self._who].cpu()
         self.gradients[self._who.cpu()] += halves[2].cpu().double() * readers
         half_grads: HalfGrads = self._half_grads
@@ -293,18 +291,18 @@ class SimulatedOracle:
         asked = ComparisonPlan(half_grads, halves, self._group, counts, chunk, release)
         return compare_pairs(asked, shared, self.present, asks)
 
-    # What these are made of.
+    # Parts of the verbs.
 
     def _mix_once(self, weights: Tensor, rows: Tensor) -> Tensor:
         if len(weights) == len(self.present):
             self._meter.count_peers("mix", weights, rows[0].numel())
             return mix_rows(self._group, weights, rows)
-        # Rows at hand, which their clients alone know: they count what they send.
+        # Only the clients at hand know their rows, so they count what they send.
         self._meter.count_at_hand("mix", weights, rows[0].numel(), self.mine.start)
         return mix_rows_at_hand(self._group, weights, rows, self.present)
 
     def _names_of(self, groups: Tensor, count: int | None) -> Tensor:
-        """The groups whose sums travel: those at hand where all clients are, or all."""
+        """The groups whose sums travel: those that occur here, or all if divided."""
         most = len(self.present) if count is None else count
         found = groups.unique()
         if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < most:
@@ -315,17 +313,17 @@ class SimulatedOracle:
         return found if self._group.size == 1 else torch.arange(most).to(found)
 
     def _stream(self, verb: str) -> int:
-        """The key of a question; those of a verb are numbered as they are asked."""
+        """The key of the next question of a verb."""
         number = self._asked[verb]
         self._asked[verb] += 1
         return self.key(verb, number)
 
     def key(self, verb: str, number: int) -> int:
-        """Names the draws of this round's question of a verb, counted from 0."""
+        """The key of this round's question of a verb, numbered from 0."""
         return seeds.key(self._seed, self._purpose, self._t, verb, number)
 
     def _count(self, who: Tensor, times: int) -> None:
-        """Counts `times` gradients of each sample in these clients' minibatches."""
+        """Counts `times` gradients of a minibatch of each of these clients."""
         counts = self._samples.counts
         if len(who) == len(counts):
             self.gradients += times * counts
@@ -333,7 +331,7 @@ class SimulatedOracle:
             self.gradients[who.cpu()] += times * counts[who.cpu()]
 
     def _by_client(self, ask: Callable[[slice], Tensor]) -> Tensor:
-        """All rows at once, or in debug mode one after the other with names."""
+        """The answers for all rows at once, or one by one in debug mode."""
         if not self._loop or not len(self._who):
             return ask(slice(None))
         return torch.cat([self._ask_client(j, ask) for j in range(len(self._who))])
@@ -341,7 +339,7 @@ class SimulatedOracle:
     def _ask_client(
         self, j: int, ask: Callable[[slice], Answer], asked: Tensor | None = None
     ) -> Answer:
-        """The answer of the j-th active client; in debug mode errors name it."""
+        """The answer of the j-th active client, which errors name in debug mode."""
         try:
             return ask(slice(j, j + 1))
         except Exception as error:
@@ -352,7 +350,7 @@ class SimulatedOracle:
             raise RuntimeError(f"{client}, round {self._t}: {error}") from error
 
     def _plan_blend(self, weights: Tensor) -> BlendPlan:
-        """Who asks the clients at hand: everybody, or who has a weight for them."""
+        """The plan for all readers that have a weight for a client at hand."""
         reading, rows = self.present, weights
         if self._group.size > 1:
             asks = weights[:, self.mine] * self.present[:, None] * self.active
@@ -363,7 +361,7 @@ class SimulatedOracle:
         return plan
 
     def _blend(self, x: Tensor, plan: BlendPlan, batch: Batch) -> Tensor:
-        """Row i is the part of reader i's blend that clients at hand contribute."""
+        """Row i is what clients at hand contribute to the blend of reader i."""
         self.gradients += plan.readers * self._samples.counts
         if self._loop:
             return self._blended_pair_by_pair(x, plan.used, batch)
@@ -384,16 +382,16 @@ class SimulatedOracle:
         readers: Tensor,
         release: Release,
     ) -> Tensor:
-        """The same, of shared columns, where every pair's gradient leaves by itself."""
+        """The same in shared columns, where the gradient of each pair leaves alone."""
         assert self._plan is not None  # made before
         self.gradients += self._plan.readers * self._samples.counts
         chunk = self._kernel.chunk(batch.width, extra=3)
 
-        def sent(g: Tensor, i: Tensor, k: Tensor) -> Tensor:
+        def release_pair(g: Tensor, i: Tensor, k: Tensor) -> Tensor:
             return release(g, readers[i], k + self.mine.start)
 
         return blended_by_pairs(
-            self._kernel.grad, points, self._plan.used, batch, *own, chunk, sent
+            self._kernel.grad, points, self._plan.used, batch, *own, chunk, release_pair
         )
 
     def _blended_pair_by_pair(self, x: Tensor, used: Tensor, batch: Batch) -> Tensor:
@@ -411,7 +409,7 @@ class SimulatedOracle:
     def _half_grads(
         self, points: Tensor, halves: tuple[Batch, Batch], k: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Gradients at each point of both halves of the active clients at places k."""
+        """Gradients of both halves of the data of active clients k, at each point."""
         first, second = halves
         grad = self._kernel.grad
         if not self._loop or not len(k):
@@ -429,11 +427,11 @@ class SimulatedOracle:
     # Rows of other processes.
 
     def _blocks(self, mask: Tensor) -> Sequence[Tensor]:
-        """A mask over all clients, divided by process."""
+        """A mask over all clients, split by process."""
         return mask.split(blocks(len(self.present), self._group.size))
 
     def _fetch(self, rows: Tensor, wanted: Tensor) -> Tensor:
-        """The rows of those of all clients that any of the clients at hand wants."""
+        """The rows of all clients whose row any client at hand wants."""
         return fetch_rows(
             self._group, rows, wanted, blocks(len(wanted), self._group.size)
         )

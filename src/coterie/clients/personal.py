@@ -1,9 +1,9 @@
 """Personal parameters: columns of a row that never leave their client.
 
-An oracle that wraps an oracle. `average`, `mix` and `central` see the other columns
-alone, and return personal ones as they were; partners evaluate a reader's shared
-columns together with personal ones of their own. So any method keeps a head, or
-normalisation layers, at home: with FedAvg that is FedPer, FedBN, or LG-FedAvg.
+`PersonalOracle` wraps an oracle. Its `average`, `mix` and `central` see only the shared
+columns, and return personal columns unchanged. A partner evaluates a reader's shared
+columns with its own personal ones. So any method can keep a head, or normalisation
+layers, at home. With FedAvg that gives FedPer, FedBN, or LG-FedAvg.
 
 References:
     Arivazhagan, Aggarwal, Singh, Choudhary, "Federated learning with personalization
@@ -47,7 +47,7 @@ class PersonalOracle(Wrapping[Sending]):
         *,
         count: int | None = None,
     ) -> Tensor:
-        """Weighted means of the shared columns, and everybody's own personal ones."""
+        """Weighted means in the shared columns, with each client's personal columns."""
         mean = self._oracle.average(
             shares, self.shared_columns(rows), groups, count=count
         )
@@ -56,7 +56,7 @@ class PersonalOracle(Wrapping[Sending]):
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Mixtures of the shared columns, and everybody's own personal ones."""
+        """Mixtures in the shared columns, with each client's personal columns."""
         shared = self.shared_columns(rows)
         found = self._oracle.mix(weights, shared, exchanges=exchanges, gamma=gamma)
         return self._add_personal(found, rows)
@@ -64,23 +64,26 @@ class PersonalOracle(Wrapping[Sending]):
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of shared columns; answer j goes with rows[j]."""
+        """What a coordinator makes of the shared columns.
+
+        Answer j gets the personal columns of rows[j].
+        """
         shared = [self.shared_columns(row) for row in rows]
         server, *found = self._oracle.central(program, server, *shared, **options)
         own = [self._add_personal(*pair) for pair in zip(found, rows, strict=False)]
         return server, *own, *found[len(own) :]
 
     def wrap_with(self, wrap: Wrap) -> PersonalOracle:
-        """The same, where what leaves is also wrapped: the shared columns."""
+        """The same oracle, whose shared columns leave through the wrap."""
         return PersonalOracle(wrap(self._oracle), self._home)
 
     def blended(
         self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
     ) -> Float[Tensor, "n d"]:
-        """Blends of the shared columns, and of personal ones everybody's own gradient.
+        """Blends in the shared columns, and each client's own gradient in the others.
 
         Contributor k evaluates the shared columns of reader i with its own personal
-        ones, so that every pair takes a gradient of its own.
+        columns, so every pair takes its own gradient.
         """
         return self._oracle.blended(x, weights, home=self._home)
 
@@ -95,7 +98,7 @@ class PersonalOracle(Wrapping[Sending]):
         return self._oracle.compare(x, samples=samples, pairs=pairs, home=self._home)
 
     def shared_columns(self, rows: Message) -> Message:
-        """The columns that may leave; numbers leave as they are."""
+        """The columns that may leave; `Numbers` are unchanged."""
         if isinstance(rows, Numbers):
             return rows
         if rows.shape[-1] != len(self._home):
@@ -106,7 +109,7 @@ class PersonalOracle(Wrapping[Sending]):
         return rows[..., ~self._home]
 
     def _add_personal(self, found: Tensor, rows: Message) -> Tensor:
-        """The shared columns with the personal ones of each client's row."""
+        """The shared columns of `found` with the personal columns of `rows`."""
         if isinstance(rows, Numbers):
             return found
         own = rows if found.dim() == rows.dim() else rows[:, None]

@@ -1,4 +1,4 @@
-"""What a client program sees of the clients that run it."""
+"""The clients as a client program sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .samples import Batch, ClientSamples, FreshMinibatches, Measurements
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """What answers questions about models: a kernel, or one that clips gradients."""
+    """Answers questions about models, such as a kernel, or one that clips gradients."""
 
     compiled: bool
 
@@ -33,7 +33,7 @@ class Evaluator(Protocol):
         """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
 
     def chunk(self, samples: int, extra: int = 0) -> int:
-        """How many rows of that many samples fit into one chunk."""
+        """The number of rows with that many samples that fit into one chunk."""
 
 
 def only(who: Tensor, values: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def only(who: Tensor, values: Tensor) -> Tensor:
 
 
 class SimulatedClients:
-    """What a client program sees of n clients; see `coterie.types.Clients`."""
+    """n clients, as a client program sees them; see `coterie.types.Clients`."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class SimulatedClients:
         Args:
             samples: the data of all clients of this process.
             kernel: evaluates models on them.
-            gradients: counts what is asked, in place.
+            gradients: counts evaluated gradients of each client, in place.
             who: positions of the clients.
             draw: gives the samples of the next question.
-            cost: what a gradient of each sample adds to the count of every client; on
-                the CPU, so that questions need not wait for the device.
+            cost: what one gradient of a minibatch adds to the count of every client, on
+                the CPU, so that questions do not wait for the device.
             streams: names the random orders of a comparison, one for each client.
             calls: gives the same clients with the samples of another call.
         """
@@ -96,7 +96,7 @@ class SimulatedClients:
     def half_grads(
         self, points: Float[Tensor, "n d"], samples: int | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of both halves of the data that a comparison uses, and its size."""
+        """Gradients of both halves of the data of a comparison, and its sizes."""
         assert self._streams is not None  # asked of task clients only
         first, second, used = self._samples.halves(self.who, self._streams(0), samples)
         self._gradients[self.who.cpu()] += used.cpu().double()
@@ -110,12 +110,12 @@ class SimulatedClients:
 
     @property
     def curvature(self) -> Float[Tensor, " n"]:
-        """The curvature of each client's training loss at the start."""
+        """(n,) the curvature of each client's training loss at the start."""
         return self._measurements.curvature[self.who]
 
     @property
     def sizes(self) -> Float[Tensor, " n"]:
-        """Training samples of each client."""
+        """(n,) the number of training samples of each client."""
         return self._samples.federation.train.size[self.who].to(self._samples.dtype)
 
     @property
@@ -133,18 +133,18 @@ class SimulatedClients:
         return self._samples.measurements
 
     def same_batch(self) -> SimulatedClients:
-        """The same clients with one minibatch for every question to come."""
+        """The same clients, who answer all questions on one minibatch drawn now."""
         batch = self._draw()
         return self._with(lambda: batch, self._cost)
 
     def whole(self) -> SimulatedClients:
-        """The same clients with all of their training data for every question."""
+        """The same clients, who answer on all of their training data."""
         batch = self._samples.whole(self.who)
         sizes = self._samples.federation.train.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self.who, sizes))
 
     def validation(self) -> SimulatedClients:
-        """The same clients with all of their validation data, for choosing."""
+        """The same clients, who answer on all of their validation data."""
         batch = self._samples.whole(self.who, "validation")
         sizes = self._samples.federation.validation.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self.who, sizes))
@@ -163,7 +163,7 @@ def task_clients(
     rounds: Sequence[int],
     verb: str,
 ) -> SimulatedClients:
-    """The clients at these positions, as this verb first asks each in its round."""
+    """These clients, each with the samples that the verb first uses in its round."""
     cost, counted = only(who, samples.counts), torch.zeros_like(samples.counts)
 
     def of_call(call: int) -> SimulatedClients:

@@ -1,8 +1,7 @@
 """Which samples clients use: minibatches, all data, or two random halves of them.
 
-Draws are named by stream and client (`coterie.seeds`), so that they do not depend on
-what else was drawn, and a client that is alone in a process draws what it would draw
-among others.
+Draws are named by stream and client (`coterie.seeds`), so they do not depend on other
+draws. A client draws the same samples alone in a process as among others.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from ..collaboration.beliefs import first_half
 from ..data.federation import Federation, PartName
 
 _DRAWN_AHEAD = 16
-"""Minibatches of a client program that are drawn in one pass, at most."""
+"""The most minibatches of a client program that are drawn in one pass."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of each row, or the same ones for all rows, and their weights."""
+    """Samples of each row, or shared by all rows, and their weights."""
 
     index: Int[Tensor, "n b"] | Int[Tensor, " b"]
     weight: Float[Tensor, "n b"]
 
     @property
     def width(self) -> int:
-        """Samples a row, b."""
+        """b, the number of samples per row."""
         return self.index.shape[-1]
 
     def __getitem__(self, rows: Any) -> Batch:
@@ -42,7 +41,7 @@ class Batch:
         return Batch(index, self.weight[rows])
 
     def pieces(self, samples: int) -> Iterator[Batch]:
-        """The same rows with so many samples each, at most, one piece after another."""
+        """Pieces of the batch, one after another, with at most `samples` per row."""
         for first in range(0, self.width, samples):
             some = slice(first, first + samples)
             yield Batch(self.index[..., some], self.weight[:, some])
@@ -57,20 +56,20 @@ class Measurements(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientSamples:
-    """The training data of a federation, as questions to clients use them."""
+    """Minibatches and halves of the training data of a federation."""
 
     federation: Federation
     batch_size: int  # 0 takes the whole training part
     dtype: torch.dtype  # of the weights of samples
     poisson: bool = False
-    """Every sample takes part on its own, with chance batch_size / size at most 1.
+    """Whether each sample takes part independently, as accountants of privacy assume.
 
-    Minibatches then have that many samples in expectation, and weights as if they had
-    exactly so many: what accountants of private runs assume.
+    Its chance is batch_size / size, at most 1. A minibatch has batch_size samples in
+    expectation, and weights as if it had exactly that number.
     """
     coins: Callable[[Tensor, Tensor, int], Tensor] = seeds.bits
-    """Random words by which Poisson minibatches are drawn, of streams and clients."""
-    measurements: Measurements | None = None  # where step sizes depend on it
+    """Draws the random words for Poisson minibatches, from streams and clients."""
+    measurements: Measurements | None = None  # None until clients measure them
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -101,10 +100,10 @@ class ClientSamples:
         return [Batch(some, weight) for some in index]
 
     def _poisson_minibatch(self, who: Tensor, stream: int | Sequence[int]) -> Batch:
-        """A Poisson minibatch; rows are filled up with samples of weight zero."""
+        """A Poisson minibatch, with rows filled up by samples of weight zero."""
         train, names = self.federation.train, self.federation.clients[who]
         size, expected = train.size[who], self.expected[who]
-        # Of clients who are divided among processes, nobody here may take part.
+        # In a process of several, it may be that no client takes part.
         longest = int(size.max()) if len(who) else 0
         keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
         draws = (self.coins(keys, names, longest)[0] >> 11) + 2**52
@@ -122,7 +121,7 @@ class ClientSamples:
 
     @cached_property
     def expected(self) -> Float[Tensor, " n"]:
-        """(N,) samples of each client in a Poisson minibatch, in expectation."""
+        """(N,) expected number of samples in a Poisson minibatch of each client."""
         sizes = self.federation.train.size.double()
         return sizes.clamp(max=self.batch_size) if self.batch_size else sizes
 
@@ -141,8 +140,8 @@ class ClientSamples:
 
         Args:
             who: positions of the clients.
-            stream: names the random order, of all or of each.
-            samples: how many samples the two halves have together; None takes all.
+            stream: names the random orders: one key, or one for each client.
+            samples: the number of samples of both halves together (None: all).
         """
         names = self.federation.clients[who]
         few = (self.federation.train.size[who] < 2).nonzero()[:, 0]
@@ -174,7 +173,7 @@ class ClientSamples:
 
     @cached_property
     def counts(self) -> Float[Tensor, " n"]:
-        """(N,) samples of each client's minibatch, for counting, on the CPU."""
+        """(N,) number of samples in each client's minibatch, on the CPU, to count."""
         if self.batch_size == 0 or self.poisson:
             return self.expected.cpu()
         n = len(self.federation)
@@ -182,7 +181,7 @@ class ClientSamples:
 
 
 class FreshMinibatches:
-    """Minibatches one after the other, for questions that are likely to go on."""
+    """A source of minibatches that draws several ahead if many are asked for."""
 
     def __init__(
         self,
@@ -192,14 +191,14 @@ class FreshMinibatches:
     ) -> None:
         self._samples = samples
         self._who = who
-        self._stream = stream  # of minibatch number 0, 1, ..., or one of each client
+        self._stream = stream  # key of minibatch 0, 1, ..., or a key for each client
         self._drawn = 0
         self._ready: list[Batch] = []  # drawn and not used yet, the next one last
 
     def __call__(self) -> Batch:
         """The next minibatch of each client."""
         if not self._ready:
-            # As many as were asked for so far, so that who asks often draws rarely.
+            # As many as were asked for so far: frequent askers draw rarely.
             ahead = max(1, min(self._drawn, _DRAWN_AHEAD))
             numbers = range(self._drawn, self._drawn + ahead)
             streams = [self._stream(number) for number in numbers]

@@ -1,10 +1,10 @@
-"""Simulated clients: all that a process holds answer in one vectorised pass.
+"""Simulated clients, which answer in one vectorised pass for all in a process.
 
-`Simulation` holds data, model and seed; `Simulation.at(t)` is the oracle of round t.
-Each question draws fresh minibatches, with replacement, from a stream named by
-(seed, purpose, round, question), in which every client has its own sequence. So answers
-do not depend on what else was asked, resuming is exact, and a client that is asked
-alone at its site gives the same answer.
+`Simulation` holds data, model and seed, and `Simulation.at(t)` is the oracle of round
+t. Each question draws fresh minibatches, with replacement, from a stream named by
+(seed, purpose, round, question). Every client has its own sequence in a stream. So
+answers do not depend on other questions, resuming is exact, and a client alone at its
+site gives the same answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .samples import Batch, ClientSamples, Measurements
 
 
 class Simulation:
-    """A federation whose clients live in this process, or some of them."""
+    """A federation, all or some of whose clients are simulated in this process."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class Simulation:
         Args:
             federation: data of the clients of this process.
             module: architecture of every client's model.
-            objective: what is minimised and measured; None takes that of the task.
-            batch_size: samples of a minibatch; 0 takes the whole training part.
+            objective: what is minimised and measured (None: that of the task).
+            batch_size: samples of a minibatch (0: the whole training part).
             seed: names the random streams of minibatches.
             device: where the work is done.
             dtype: of data and models.
-            loop: debug mode; runs client after client, pair after pair, and names the
-                client in errors.
-            compiled: compile the gradients, which pays for long runs.
-            group: the processes that hold the other clients; None: all are here.
-            home: columns of a row that never leave their client; None: all may.
+            loop: debug mode, which runs client after client and pair after pair, and
+                names the client in errors.
+            compiled: whether to compile gradients, which pays for long runs.
+            group: the processes that hold the other clients (None: all are here).
+            home: columns of a row that never leave their client (None: all may).
         """
         device = torch.device(device)
         if device.type == "cuda" and not torch.cuda.is_available():
@@ -94,20 +94,21 @@ class Simulation:
         return self._clients
 
     def measure(self, x: Float[Tensor, "n d"], *, products: int = 8) -> Tensor:
-        """Lets clients measure their losses at x; what that costs comes back, (n,).
+        """(n,) the gradients that it takes clients to measure their losses at x.
 
-        Step sizes such as `curvature(1)` need it. Nothing leaves a client.
+        Step sizes such as `curvature(1)` need the measurements. They never leave a
+        client.
 
         Args:
             x: the models at the start.
-            products: with the Hessian, each of which costs two gradients of all data.
+            products: with the Hessian; each costs two gradients of all data.
         """
         oracle = self.at(0, purpose="measure")
         (found,) = oracle.each(sharpness, x[:, :1], x, iterations=products)
         shapes, sizes = self.kernel.layout.shapes, self.kernel.layout.sizes
         are = torch.tensor([len(shape) > 1 for shape in shapes], device=x.device)
         weights = are.repeat_interleave(torch.tensor(sizes, device=x.device))
-        # A loss without curvature has any step size.
+        # A loss without curvature allows any step size.
         curvature = torch.where(found[:, 0] > 0, found[:, 0], 1.0)
         self.samples = replace(
             self.samples, measurements=Measurements(curvature, weights)
@@ -134,7 +135,7 @@ class Simulation:
         return oracle if self.home is None else PersonalOracle(oracle, self.home)
 
     def present(self, active: Bool[Tensor, " n"] | None) -> Bool[Tensor, " n"]:
-        """Who takes part (None: all), on the device; nobody is refused."""
+        """(N,) which clients take part (None: all), on the device; at least one."""
         if active is None:
             device = self.federation.clients.device
             return torch.ones(len(self), dtype=torch.bool, device=device)
@@ -147,45 +148,45 @@ class Simulation:
     def task_clients(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
     ) -> SimulatedClients:
-        """The clients at these positions, each in a round of its own.
+        """The clients at these positions, each with the samples of its own round.
 
-        Their samples are those that this verb would use in these rounds when it is
-        asked first: a client that is alone in being early or late is told the same.
+        These are the samples that the verb uses when it is first asked in that round.
+        So a client that is early or late gives the same answer.
 
         Args:
             who: positions of the clients.
-            rounds: of each of them.
+            rounds: the round of each.
             verb: `grads`, `each`, `blended` or `compare`.
         """
         return task_clients(self.samples, self.kernel, self.seed, who, rounds, verb)
 
     @property
     def batch_counts(self) -> Float[Tensor, " n"]:
-        """Samples of each client's minibatch, for counting."""
+        """(N,) number of samples in each client's minibatch, to count."""
         return self.samples.counts
 
     def width(self, clients: int) -> int:
-        """How many clients to ask at once where so many are to be asked, or more."""
+        """The number of clients to ask at once, at least `clients`."""
         if not self.kernel.compiled:
             return clients
-        on_gpu = self.federation.features.is_cuda  # where all cost as much as few
+        on_gpu = self.federation.features.is_cuda  # all clients cost no more than few
         widths = [len(self)] if on_gpu else steady_widths(len(self))
         return next(width for width in widths if width >= clients)
 
     @property
     def names(self) -> Int[Tensor, " n"]:
-        """The identities of the clients, on the CPU."""
+        """(N,) the identities of the clients, on the CPU."""
         return self.federation.clients.cpu()
 
     @property
     def sizes(self) -> Float64[Tensor, " n"]:
-        """Training samples of each client, on the CPU."""
+        """(N,) the number of training samples of each client, on the CPU."""
         return self.federation.train.size.to("cpu", torch.float64)
 
     def evaluate(
         self, x: Float[Tensor, "n d"], name: PartName
     ) -> dict[str, Float[Tensor, " n"]]:
-        """Loss and measures of each client's own model on that client's own part."""
+        """Loss and measures of each client's model on that client's own part."""
         part = self.federation.part(name)
         who = torch.arange(len(x), device=x.device)
         found = []
@@ -198,12 +199,12 @@ class Simulation:
     def outcomes(
         self, x: Float[Tensor, "n d"], name: PartName, samples: int
     ) -> dict[str, Float[Tensor, " m"]]:
-        """The same for every single sample of the part, client after client.
+        """Loss and measures of every single sample of the part, client after client.
 
         Args:
             x: a model for each client.
             name: of the part.
-            samples: how many there are, also of clients elsewhere.
+            samples: their number, including those of clients elsewhere.
         """
         part = self.federation.part(name)
         index, mask = part.rows(torch.arange(len(x), device=x.device))

@@ -1,7 +1,7 @@
-"""What verbs send: over which links, how many values, with a server or between peers.
+"""What verbs send: the links and the number of values, by a server or between peers.
 
-What `average` and `central` send goes through a server: up from every client that takes
-part, and down to it. What `mix`, `blended` and `compare` send goes from peer to peer.
+`average` and `central` send through a server: up from every client that takes part, and
+down to it. `mix`, `blended` and `compare` send from peer to peer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .blends import Release, as_it_is
 
 @runtime_checkable
 class Sending(Oracle, Protocol):
-    """An oracle that others may wrap, to change what leaves a client."""
+    """An oracle that others may wrap to change what leaves a client."""
 
     def wrap_with(self, wrap: Wrap) -> Oracle:
-        """The same oracle, where what leaves a client goes through another."""
+        """The same oracle, where what leaves a client goes through the wrap."""
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
-        """The same round, counted with it, where these of all clients take no part."""
+        """The same round and counts, where these of all clients take no part."""
 
     def blended(
         self,
@@ -45,9 +45,9 @@ class Sending(Oracle, Protocol):
         home: Tensor | None = None,
         release: Release | None = None,
     ) -> Tensor:
-        """As of an oracle; `home` columns stay, and every pair's gradient is released.
+        """As of an oracle, but `home` columns stay, and pairs' gradients are released.
 
-        None: blends are of gradients as they are.
+        Without `release`, gradients are blended as they are.
         """
 
     def compare(
@@ -59,7 +59,7 @@ class Sending(Oracle, Protocol):
         home: Tensor | None = None,
         release: tuple[Release, Release] = (as_it_is, as_it_is),
     ) -> Comparison:
-        """As of an oracle; the gradients of either half are released."""
+        """As of an oracle, but the gradients of both halves are released."""
 
 
 Wrap = Callable[[Sending], Sending]
@@ -68,7 +68,7 @@ Inner = TypeVar("Inner", bound=Oracle)
 
 
 class Wrapping(Generic[Inner]):
-    """What an oracle that wraps an oracle passes on, where it changes nothing."""
+    """The parts of an oracle that a wrapping oracle passes on unchanged."""
 
     def __init__(self, oracle: Inner) -> None:
         """Wraps an oracle."""
@@ -76,17 +76,17 @@ class Wrapping(Generic[Inner]):
 
     @property
     def active(self) -> Bool[Tensor, " n"]:
-        """Who of the clients at hand takes part in this round."""
+        """(n,) which clients at hand take part in this round."""
         return self._oracle.active
 
     @property
     def present(self) -> Bool[Tensor, " m"]:
-        """Who of all N clients takes part in this round."""
+        """(N,) which clients take part in this round."""
         return self._oracle.present
 
     @property
     def mine(self) -> slice:
-        """Where the clients at hand stand among all N."""
+        """The positions of the clients at hand among all N."""
         return self._oracle.mine
 
     @property
@@ -96,7 +96,7 @@ class Wrapping(Generic[Inner]):
 
     @property
     def gradients(self) -> Float[Tensor, " n"]:
-        """Gradients of single samples that each client has evaluated."""
+        """(n,) gradients of single samples that each client has evaluated."""
         return self._oracle.gradients
 
     @property
@@ -144,7 +144,7 @@ class Wrapping(Generic[Inner]):
 
 
 def server_links(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:
-    """From every client that takes part to the server."""
+    """The links from every client that takes part to the server."""
     who = present.nonzero()
     return torch.cat([who, torch.full_like(who, SERVER)], 1)
 
@@ -152,14 +152,14 @@ def server_links(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:
 def peer_links(
     weights: Tensor, present: Bool[Tensor, " n"], *, readers: bool = False
 ) -> Int[Tensor, "l 2"]:
-    """From contributor k to reader i for every weight [i, k], of those who take part.
+    """The links from contributor k to reader i, one for every weight [i, k] but [i, i].
 
-    A client needs no link to itself. Contributors who take no part send nothing.
+    Contributors that take no part send nothing.
 
     Args:
         weights: (N, N), sparse or not.
-        present: who takes part.
-        readers: whether readers who take no part are left out, too.
+        present: which clients take part.
+        readers: whether to leave out readers that take no part, too.
     """
     if weights.layout == torch.strided:
         i, k = weights.nonzero().unbind(1)
@@ -174,12 +174,13 @@ def peer_links(
 
 
 class Meter:
-    """Counts what the verbs of a round send."""
+    """Counts what the verbs of a round send, in `sent`."""
 
     def __init__(self, present: Bool[Tensor, " n"], sent: list[Transfer]) -> None:
-        """Of those who are present; what is counted is added to `sent`."""
+        """Adds what the clients that are present send to `sent`."""
         self.sent, self._present = sent, present
-        # Verb, weights and links; weights are kept so that no others get their id.
+        # Verb, id of weights, weights and links. The weights are kept so that no other
+        # tensor gets their id.
         self._links: tuple[str, int, Tensor, Tensor] | None = None
 
     @cached_property
@@ -200,7 +201,7 @@ class Meter:
         readers: bool = False,
         back: int = 0,
     ) -> None:
-        """Counts values over every link, and `back` the other way."""
+        """Counts `values` over every link, and `back` in the other direction."""
         if self._links is None or self._links[:2] != (verb, id(weights)):
             links = peer_links(weights, self._present, readers=readers)
             self._links = verb, id(weights), weights, links
@@ -212,13 +213,13 @@ class Meter:
     def count_at_hand(
         self, verb: str, weights: Tensor, values: int, start: int
     ) -> None:
-        """Counts values from clients at hand to all for whom they have a weight.
+        """Counts values from clients at hand to everybody they have a weight for.
 
         Args:
-            verb: that sends them.
+            verb: sends them.
             weights: (n, N) of the clients at hand, mutual.
             values: over every link.
-            start: where the clients at hand begin among all.
+            start: the position of the first client at hand.
         """
         i, k = weights.to_dense().nonzero().unbind(1)
         i = i + start

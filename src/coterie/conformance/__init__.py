@@ -1,4 +1,4 @@
-"""The suite that every method must pass, in rounds and in time, also yours."""
+"""The suite that every method must pass, in rounds and in time, including yours."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def check_no_global_randomness(case: Case) -> None:
 
 
 def check_shapes_and_dtype(case: Case) -> None:
-    """Models keep shape (N, D) and precision, and so does all of the state."""
+    """Models keep shape (N, D) and precision, and the state keeps its precision."""
     for dtype in (torch.float32, torch.float64):
         run = case.single if dtype == torch.float32 else case.usual
         x = starting_rows(small_federation(), Setting(dtype=dtype))
@@ -116,7 +116,7 @@ def check_shapes_and_dtype(case: Case) -> None:
 
 
 def check_info(case: Case) -> None:
-    """What it tells about itself is finite."""
+    """The info of rounds is finite and has the right shapes."""
     for info in case.usual.infos:
         for name, value in info.items():
             finite = bool(torch.as_tensor(value).to_dense().isfinite().all())
@@ -134,7 +134,7 @@ def check_info(case: Case) -> None:
 
 
 def check_one_client(case: Case) -> None:
-    """One client alone is a federation too."""
+    """A federation of one client works."""
     if "mixing" in case.ingredients:
         raise NotApplicable("a graph has two nodes at least.")
     alone = small_federation().only(1)
@@ -151,7 +151,7 @@ def check_relabelling(case: Case) -> None:
         raise NotApplicable("it begins with a client by its place, and so walks on.")
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     other = federation.select(order)
-    # Graphs follow positions, so that they are relabelled and not made anew.
+    # Graphs follow positions, so they are relabelled and not made again.
     moved = {
         name: matrix.index_select(0, order).index_select(1, order)
         for name, matrix in case.make_ingredients(federation).items()
@@ -171,12 +171,12 @@ def check_client_by_client(case: Case) -> None:
     run = event_loop(case.build(federation), federation, in_turn, grouped=False)
     for event in case.usual.events:
         same_event = run.step()[:4] == event
-        assert same_event, "together and one by one, others answer."
+        assert same_event, "computed together or one by one, other clients answer."
     close(run.personal(), case.usual.personal, "together and one by one")
 
 
 def check_resuming(case: Case) -> None:
-    """A run survives save and load, in mid-flight; resuming equals not stopping."""
+    """A run can be saved and resumed at any point, with the same result."""
     if case.face == "time":
         return _resumes_in_time(case)
     federation, setting, whole = small_federation(), Setting(), case.usual
@@ -207,7 +207,7 @@ def _resumes_in_time(case: Case) -> None:
         )
         rest = event_loop(fresh, federation, start=_from_file(stopped.moment(), like))
         for event in whole.events[events:]:
-            assert rest.step()[:4] == event, "after resuming, others answer."
+            assert rest.step()[:4] == event, "after resuming, other clients answer."
         agree(rest.state, whole.states[-1], "resuming differs from not stopping")
         assert [*rest.sent] == whole.sent, "resuming counts other messages."
         assert same(rest.personal(), whole.personal), (
@@ -223,7 +223,7 @@ def _from_file(state: State, like: State) -> State:
 
 
 def _bad_values(name: str, default: object) -> list[Any]:
-    """Values that an option with this name and default cannot mean."""
+    """Values that an option with this name and default must refuse."""
     if isinstance(default, bool):
         return []
     if isinstance(default, float):
@@ -235,7 +235,7 @@ def _bad_values(name: str, default: object) -> list[Any]:
 
 
 def check_bad_options(case: Case) -> None:
-    """What an option cannot mean is refused with its name and value."""
+    """Bad values of options are refused, and the error names option and value."""
     federation = small_federation()
     for name, default in case.defaults.items():
         for value in _bad_values(name, default):
@@ -252,7 +252,7 @@ def check_bad_options(case: Case) -> None:
 
 
 def check_bad_ingredients(case: Case) -> None:
-    """Ingredients for other clients or models, or with NaN, are refused by name."""
+    """Wrong ingredients and ones with NaN are refused, and the error names them."""
     federation, setting = small_federation(), Setting()
     other = case.make_ingredients(small_federation(CLIENTS + 1), _wider)
     x = starting_rows(federation, setting)
@@ -279,12 +279,12 @@ def check_bad_ingredients(case: Case) -> None:
 
 
 def _wider() -> nn.Module:
-    """A model of more columns than the usual one."""
+    """A model with more columns than the usual one."""
     return models.mlp((4,), 3, hidden=(5,), activation="tanh")
 
 
 def check_known_optimum(case: Case) -> None:
-    """Where all clients have the same best model, the method arrives there."""
+    """If all clients have the same best model, the method finds it."""
     federation = common_optimum()
     setting = Setting(batch_size=0, module=lambda: models.linear((5,), 1, bias=False))
     try:
@@ -299,7 +299,7 @@ def check_known_optimum(case: Case) -> None:
     x = starting_rows(federation, setting)
     start = (x - optima).norm()
 
-    def left(personal: Tensor) -> float:
+    def distance_left(personal: Tensor) -> float:
         return float((personal - optima).norm() / start)
 
     # With a curvature of 2 and a step size of 0.05, 70 steps leave 6e-4. A momentum of
@@ -311,20 +311,20 @@ def check_known_optimum(case: Case) -> None:
         while t < last:
             begin, t = None if state is None else (t, state), t + 5
             some = trace_rounds(algorithm, simulation, x, t, begin)
-            state, before, rest = some.states[-1], rest, left(some.personal)
-            if before >= 1e-3 > rest:  # who arrives early is there to stay
+            state, before, rest = some.states[-1], rest, distance_left(some.personal)
+            if before >= 1e-3 > rest:  # one that arrives early must stay there
                 last = min(last, 2 * t)
         assert rest < 1e-3, f"after {t} rounds {rest:.2g} of the way is left."
         return
     run = event_loop(algorithm, federation, setting, paces=clock("lognormal(1, 0.5)"))
     rest = 1.0
     while rest >= 1e-3 and run.updates < 75 * CLIENTS**2:
-        rest = left(advance(run, CLIENTS).personal())
+        rest = distance_left(advance(run, CLIENTS).personal())
     assert rest < 1e-3, f"after {run.updates} answers {rest:.2g} of the way is left."
 
 
 def check_newcomers(case: Case) -> None:
-    """Newcomers get finite models, each by its own data alone; nothing is modified."""
+    """Newcomers get finite models from their own data, and nothing is modified."""
     everybody = small_federation(CLIENTS + 2)
     places = torch.arange(CLIENTS + 2)
     for dtype in (torch.float32, torch.float64):

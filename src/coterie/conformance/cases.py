@@ -1,4 +1,4 @@
-"""Cases of the checks of algorithms, and runs that keep all.
+"""Cases for the checks of algorithms, and runs that keep every state.
 
 Models have 19 parameters at most, so that all checks take seconds.
 """
@@ -34,21 +34,21 @@ Face = Literal["rounds", "time"]
 
 ROUNDS = 4
 EVENTS = 18
-"""Arrivals in a run in time: the slow client has answered too."""
+"""The number of arrivals in a run in time, with answers of the slow client too."""
 
 PACES = clock("lognormal(1, 0.5)", "stragglers(1, 2.5)")
-"""Nobody ends at the same time as others, and client 0 is slow."""
+"""A clock by which no two tasks end at the same time, and client 0 is slow."""
 
 ACTIVE = torch.tensor([False, False, True, True, False, True])
-"""Who takes part where not all do; of three processes, the first has nobody."""
+"""Clients that take part if not all do: none in the first of three processes."""
 
 _CLOSE = 1e-9
-"""Sums of a few hundred products in another order, in double precision, and what a few
-steps make of the difference."""
+"""Relative rounding, in double precision, of sums of a few hundred products in another
+order, after a few steps."""
 
 
 class NotApplicable(Exception):
-    """The check asks for something that this kind of method does not promise."""
+    """The check is about something that this kind of method does not promise."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Case:
     face: Face = "rounds"
 
     def __post_init__(self) -> None:
-        ingredients_of(self.factory)  # refuses what has no recipe
+        ingredients_of(self.factory)  # refuses ingredients without a recipe
         for name in self.options:
             if name not in self.defaults:
                 raise InputError(
@@ -81,7 +81,7 @@ class Case:
 
     @property
     def known_optimum(self) -> dict[str, object]:
-        """The options for the check of that name: declared ones, then those given."""
+        """The options for the check of that name: declared ones and those given."""
         declared = getattr(self.factory, "known_optimum", {})
         for name in declared:
             if name not in self.defaults:
@@ -98,7 +98,7 @@ class Case:
 
         Args:
             federation: of the clients.
-            module: the model; None: that of a usual setting.
+            module: the model (None: that of a usual setting).
         """
         made = {}
         layout = models.layout(_start_model(module or Setting().module, torch.float64))
@@ -122,15 +122,15 @@ class Case:
 
         Args:
             federation: gives the ingredients.
-            instead: ingredients to use in place of those.
-            options: options beyond those of the case.
+            instead: ingredients that replace these.
+            options: options in addition to those of the case.
             module: the model, where it is not the usual one.
         """
         given = {**self.make_ingredients(federation, module), **(instead or {})}
         positional = [given.get(name) for name in self.ingredients]
         return self.factory(*positional, **{**self.options, **(options or {})})
 
-    # Runs that several checks only read.
+    # Runs that several checks read and do not change.
 
     @functools.cached_property
     def usual(self) -> Trace:
@@ -139,20 +139,20 @@ class Case:
 
     @functools.cached_property
     def single(self) -> Trace:
-        """The same in single precision."""
+        """The usual run in single precision."""
         return trace_case(self, small_federation(), Setting(dtype=torch.float32))
 
     @functools.cached_property
     def partial(self) -> Trace:
-        """The same in rounds, where only some take part."""
+        """The usual run in rounds, in which only some clients take part."""
         federation = small_federation()
         return trajectory(self.build(federation), federation, Setting(), active=ACTIVE)
 
 
 class Trace(NamedTuple):
-    """A run: the state before the first round and after each, and what came out.
+    """A run: the states before the first round and after each, and its results.
 
-    Of a run in time there is the last state alone, and what happened.
+    A run in time has only its last state, and its events.
     """
 
     states: list[State]
@@ -163,7 +163,7 @@ class Trace(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """How the clients of a run answer."""
+    """The model and the minibatches of a run."""
 
     dtype: torch.dtype = torch.float64
     batch_size: int = 4
@@ -175,12 +175,12 @@ class Setting(NamedTuple):
 
 @functools.lru_cache(maxsize=8)
 def _start_model(module: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
-    """The model at its start, of which simulations take copies."""
+    """The model at its start; simulations copy it."""
     return models.build(module, 0, dtype)
 
 
 def starting_rows(federation: Federation, setting: Setting) -> Tensor:
-    """Different starting models (N, D), named by the identities of the clients."""
+    """(N, D) different starting models, by the identities of the clients."""
     size = sum(models.layout(_start_model(setting.module, torch.float64)).sizes)
     rows = []
     for identity in federation.clients.tolist():
@@ -192,7 +192,7 @@ def starting_rows(federation: Federation, setting: Setting) -> Tensor:
 def simulation_of(
     federation: Federation, setting: Setting, group: Group | None = None
 ) -> Simulation:
-    """The clients of a federation that are here."""
+    """A simulation of the clients of a federation that are in this process."""
     return Simulation(
         federation,
         _start_model(setting.module, setting.dtype),
@@ -213,7 +213,7 @@ def trajectory(
     start: tuple[int, State] | None = None,
     active: Bool[Tensor, " n"] | None = None,
 ) -> Trace:
-    """Runs an algorithm and keeps every state."""
+    """A run of an algorithm on a federation, with every state."""
     simulation = simulation_of(federation, setting)
     x = starting_rows(federation, setting) if x is None else x
     return trace_rounds(algorithm, simulation, x, rounds, start, active)
@@ -227,7 +227,7 @@ def trace_rounds(
     start: tuple[int, State] | None = None,
     active: Bool[Tensor, " n"] | None = None,
 ) -> Trace:
-    """Runs an algorithm on the rows at hand and keeps every state."""
+    """A run of an algorithm on the rows at hand, with every state."""
     begin = simulation.at(0, purpose="init")
     done, state = start if start is not None else (0, algorithm.init(x, begin))
     states, infos, sent = [state], [], []
@@ -257,7 +257,7 @@ def event_loop(
     start: Moment | None = None,
     grouped: bool = True,
 ) -> EventLoop:
-    """A run in time; edges ring once a second, or in that of as many gradients."""
+    """A run in time; an edge rings about once in the time of a task."""
     setting, flow = setting or Setting(), flow_of(algorithm)
     clients, rings = simulation_of(federation, setting), None
     if flow.meet is not None or flow.couples:
@@ -271,7 +271,7 @@ def event_loop(
 
 
 def advance(run: EventLoop, events: int = EVENTS) -> EventLoop:
-    """The run after so many more events."""
+    """The run, after this number of further events."""
     for _ in range(events):
         run.step()
     return run
@@ -308,11 +308,11 @@ def newcomer_models(
 
     Args:
         case: the algorithm.
-        state: of those who trained.
-        federation: everybody, the newcomers last.
-        trained: how many of them trained.
-        setting: how clients answer.
-        instead: ingredients for everybody, in place of those of the recipes.
+        state: of the clients that trained.
+        federation: all clients, the newcomers last.
+        trained: the number of clients that trained.
+        setting: of the run.
+        instead: ingredients for all clients that replace those of the recipes.
     """
     later = federation.select(torch.arange(trained, len(federation)))
     oracle = simulation_of(later, setting).at(ROUNDS, purpose="welcome")
@@ -324,7 +324,7 @@ def newcomer_models(
 
 
 def leaves(state: State) -> dict[str, object]:
-    """The tensors and numbers of a state, each under the path to it."""
+    """The tensors and numbers of a state, by their paths."""
     packed = pack(state)
     if not isinstance(packed, dict):
         return {"": packed}
@@ -344,7 +344,7 @@ def same(first: object, second: object) -> bool:
 
 
 def agree(first: State, second: State, why: str) -> None:
-    """Raises AssertionError that names the first part in which two states differ."""
+    """Raises AssertionError that names the first difference of two states."""
     one, two = leaves(first), leaves(second)
     assert one.keys() == two.keys(), f"{why}: the states have different parts."
     for name, value in one.items():
@@ -352,13 +352,13 @@ def agree(first: State, second: State, why: str) -> None:
 
 
 def close(first: Tensor, second: Tensor, why: str) -> None:
-    """Raises AssertionError when models differ by more than rounding."""
+    """Raises AssertionError if models differ by more than rounding."""
     gap = float((first - second).abs().max() / second.abs().max().clamp(min=1))
     assert gap <= _CLOSE, f"{why}: models differ by {gap:.2g}."
 
 
 def equal_rows(rows: Float[Tensor, "n d"]) -> Bool[Tensor, "n n"]:
-    """Which rows are the same as which others but for rounding."""
+    """Which rows are equal to which others, up to rounding."""
     rows = rows.to(torch.float64)
     largest = rows.where(rows.isfinite(), 0.0).abs().max()
     gap = (rows[:, None] - rows).abs().amax(2)
@@ -367,5 +367,5 @@ def equal_rows(rows: Float[Tensor, "n d"]) -> Bool[Tensor, "n n"]:
 
 
 def has_equal_rows(rows: Float[Tensor, "n d"]) -> bool:
-    """Whether two of the rows are the same but for rounding."""
+    """Whether any two of the rows are equal, up to rounding."""
     return bool(equal_rows(rows).any())

@@ -1,7 +1,7 @@
 """A federation divided among threads, as processes would divide it.
 
-Every thread holds a block of the clients and runs the same algorithm on its own rows.
-What a method does with rows of others, other than by verbs, it does wrong here.
+Every thread holds a block of the clients and runs the same algorithm on its own rows. A
+method that uses rows of others without a verb gives wrong results here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Found = TypeVar("Found")
 
 
 class _Meeting:
-    """Where threads leave something for each other."""
+    """A place where threads leave values for each other."""
 
     def __init__(self, size: int) -> None:
         self.left: list[Any] = [None] * size
@@ -31,8 +31,8 @@ class _Meeting:
 class Threads:
     """One of several threads; see `coterie.clients.groups.Group`.
 
-    `values` counts the numbers that it gave to others and got from a server, `messages`
-    how often it spoke with others.
+    `values` counts the numbers that it gave to others and got from a server. `messages`
+    counts its exchanges with others.
     """
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:
@@ -41,17 +41,17 @@ class Threads:
         self.values = self.messages = 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all threads, in their order."""
+        """The sum over all threads, added in their order."""
         self.values += 2 * values.numel()
         return torch.stack(self._all(values)).sum(0)
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all threads, one below the other."""
+        """The rows of all threads, in their order."""
         self.values += (self.size - 1) * rows.numel()
         return torch.cat(self._all(rows))
 
     def exchange(self, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-        """Part j goes to thread j."""
+        """The parts for this thread; part j goes to thread j."""
         others = [part for j, part in enumerate(parts) if j != self.rank]
         self.values += sum(part.numel() for part in others)
         found = [given[self.rank] for given in self._all(list(parts))]
@@ -66,7 +66,7 @@ class Threads:
     def collect(
         self, rows: Sequence[Tensor], counts: Sequence[int]
     ) -> list[Tensor] | None:
-        """The rows of all threads in thread 0."""
+        """In thread 0, the rows of all threads; None elsewhere."""
         self.values += sum(row.numel() for row in rows)
         everything = self._all(rows)
         if self.rank:
@@ -76,18 +76,18 @@ class Threads:
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> list[Tensor]:
-        """Each thread gets its rows of what thread 0 has."""
+        """The rows of this thread of what thread 0 has."""
         given = refuse_text(self._all(rows)[0])
         own = [row.split(list(counts))[self.rank] for row in given]
         self.values += sum(row.numel() for row in own)
         return own
 
     def gather(self, value: Found) -> list[Found]:
-        """What every thread says."""
+        """The values of all threads."""
         return self._all(value)
 
     def _all(self, value: Any) -> list[Any]:
-        """What every thread leaves, in their order."""
+        """The values of all threads, in their order."""
         self.messages += 1
         self._meeting.left[self.rank] = value
         self._meeting.barrier.wait()
@@ -97,10 +97,10 @@ class Threads:
 
 
 def run_divided(work: Callable[[Threads], Found], size: int) -> list[Found]:
-    """What each of so many threads makes of the same work.
+    """The results of the same work in `size` threads.
 
     Raises:
-        Exception: the first that any of them raised; the others then stop.
+        Exception: the first error in any thread; the others then stop.
     """
     meeting = _Meeting(size)
 

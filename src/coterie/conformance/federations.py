@@ -1,4 +1,4 @@
-"""The tiny federations that the checks of algorithms run on."""
+"""Tiny federations for the checks of algorithms."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENTS = 6
 def small_federation(clients: int = CLIENTS) -> Federation:
     """Classification in two clusters that name the classes differently.
 
-    Clients have the same data however many there are.
+    The data of a client do not depend on the number of clients.
     """
     sizes = torch.tensor([7 + (3 * i) % 5 for i in range(clients)])
     role = torch.cat([torch.arange(int(size)).clamp(max=2) for size in sizes])
@@ -47,7 +47,7 @@ def common_optimum(clients: int = CLIENTS) -> Federation:
         q = torch.linalg.qr(torch.randn(samples, 5, generator=rng, dtype=real))[0]
         curvature = 2 + torch.rand(5, generator=rng, dtype=real)
         blocks.append(q * (samples * curvature / 2).sqrt())
-    # Validation and test data are the training data again; nobody looks at them.
+    # Validation and test data repeat the training data; nobody uses them.
     features = torch.cat([torch.cat(blocks)] * len(PARTS))
     owner = torch.arange(clients).repeat_interleave(samples).repeat(len(PARTS))
     role = torch.arange(len(PARTS)).repeat_interleave(clients * samples)

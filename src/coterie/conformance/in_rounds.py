@@ -85,7 +85,7 @@ def _all_and_then_some(
 
 
 def check_divided(case: Case) -> None:
-    """Clients divided among processes get the same models, and send by verbs alone."""
+    """Clients divided among processes get the same models, and send only by verbs."""
     federation, setting = small_federation(), Setting()
     x = starting_rows(federation, setting)
 
@@ -112,9 +112,9 @@ def check_divided(case: Case) -> None:
 def check_inactive_rows(case: Case) -> None:
     """The personal model of a client that takes no part does not change.
 
-    Methods whose clients share models are excepted: a new global model is new for
-    everybody. They are known by two clients having exactly the same one, be it where
-    these do not answer and so cannot tune it before use.
+    Methods whose clients share models are exempt, because a new global model is new for
+    everybody. They are those in which two clients have exactly the same model, perhaps
+    only where these do not answer and so cannot tune it before use.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
@@ -129,7 +129,7 @@ def check_inactive_rows(case: Case) -> None:
         for active in (None, ACTIVE)
     )
     for rows in (models_now, of_some, *leaves(state).values()):
-        # Also several models or directions of all clients, (n, C, D).
+        # This includes several models or directions of each client, (n, C, D).
         if isinstance(rows, Tensor) and rows.shape[-1:] == models_now.shape[1:]:
             if (
                 rows.dim() > 1
@@ -148,10 +148,10 @@ def check_inactive_rows(case: Case) -> None:
 
 
 def check_inactive_state(case: Case) -> None:
-    """Nothing that a state holds of a client that takes no part changes.
+    """The rows of a client that takes no part do not change in any state.
 
-    Every field of type `Rows` is examined. What a client shares with another one,
-    before and after, is the model of all or of a group, which may change.
+    The check looks at every field of type `Rows`. A row that a client shares with
+    another one, before and after, is the model of all or of a group and may change.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
@@ -178,19 +178,19 @@ def _changed_alone(i: int, old: Tensor, new: Tensor) -> bool:
     if not changed.any():
         return False
     both = equal_rows(old[:, changed])[i] & equal_rows(new[:, changed])[i]
-    # A single number, such as that of a group, may be another client's by chance.
+    # A single number, such as that of a group, may equal another client's by chance.
     return int(both.sum()) < (1 if int(changed.sum()) > 1 else CLIENTS - 1)
 
 
 def check_inactive_data(case: Case) -> None:
-    """Data of clients that take no part are not used: they may even be NaN."""
+    """Data of clients that take no part are not used, and may even be NaN."""
     federation, setting = small_federation(), Setting()
     features = federation.features.clone()
     for client in (~ACTIVE).nonzero()[:, 0].tolist():
         first, size = federation.train.start[client], federation.train.size[client]
         features[federation.train.index[first : first + size]] = math.nan
     without = replace(federation, features=features)
-    # Ingredients are made before training, when all are there.
+    # Ingredients are made before training, when all clients are there.
     found = trajectory(case.build(federation), without, setting, active=ACTIVE)
     assert found.personal.isfinite().all(), "data of inactive clients were used."
     close(found.personal, case.partial.personal, "data of inactive clients matter")

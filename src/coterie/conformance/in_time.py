@@ -1,4 +1,4 @@
-"""Checks of what methods promise where nobody need wait."""
+"""Checks of what methods promise in time, where nobody waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .federations import CLIENTS, small_federation
 
 _NO_TIME = clock("constant(0)")
 _ALMOST = 100
-"""Arrivals that a round may take at most."""
+"""The most arrivals that a round may take."""
 
 
 def check_runs_do_not_meet(case: Case) -> None:
@@ -66,7 +66,7 @@ def check_without_delays(case: Case) -> None:
 
 
 def _arrive_at(run: EventLoop, wanted: Tensor, t: int) -> None:
-    """Goes on until models are those; how many answers make a round is not said."""
+    """Goes on until the models are those of round t."""
     gap = math.inf
     for _ in range(_ALMOST):
         run.step()
@@ -75,13 +75,13 @@ def _arrive_at(run: EventLoop, wanted: Tensor, t: int) -> None:
         except AssertionError:
             gap = min(gap, float((run.personal() - wanted).abs().max()))
     raise AssertionError(
-        f"without delays, models are never those of round {t} : "
+        f"without delays, models are never those of round {t}: "
         f"they differ by {gap:.2g} at least."
     )
 
 
 def check_work(case: Case) -> None:
-    """What tasks are said to take is what clients compute."""
+    """Clients compute as much as the `work` of their tasks says."""
     federation = small_federation()
     algorithm = case.build(federation)
     flow = flow_of(algorithm)
@@ -90,7 +90,7 @@ def check_work(case: Case) -> None:
     def counting(kind: TaskKind) -> TaskKind:
         def program(clients: Any, *rows: Tensor) -> Any:
             answers = kind.program(clients, *rows)
-            taken.add_(clients._gradients)  # it asked this question alone
+            taken.add_(clients._gradients)  # of this question alone
             return answers
 
         return kind._replace(program=program)
@@ -140,7 +140,7 @@ def check_nobody_waits(case: Case) -> None:
     except TrainingError as error:
         raise AssertionError(f"one client that never returns: {error}") from error
     silent = set(range(CLIENTS)) - answered - {2}
-    # Who exchanges models with one that never returns cannot return either.
+    # A client that exchanges models with one that never returns cannot return either.
     assert len(silent) <= flow_of(algorithm).couples, (
         f"one client never returns, and so do clients {sorted(silent)}."
     )

@@ -1,14 +1,14 @@
-"""What every algorithm must do, as checks that anybody can run on theirs.
+"""Checks that every algorithm must pass, and that anybody can run on their own.
 
     for finding in check_algorithm(my_factory):
         print(*finding)
 
-The ingredients of a factory are its positional parameters and are made by their names
-(`study.ingredients`); its options keep their defaults unless given. A check is a
-function of a `Case` that raises AssertionError with a sentence when the algorithm fails
-it, and `NotApplicable` when it asks for something this kind of method does not promise.
-It is run for every face that a method has, in rounds and in time, where it applies to
-both. The federations they run on are in `conformance.federations`.
+The ingredients of a factory are its positional parameters, and are made by their names
+(`study.ingredients`). Its options keep their defaults unless given. A check is a
+function of a `Case`. It raises AssertionError with a sentence if the algorithm fails,
+and `NotApplicable` if this kind of method does not promise what it checks. A check for
+both faces runs in rounds and in time, if the method has both. The checks run on the
+federations of `conformance.federations`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,14 @@ from typing import Literal, NamedTuple, get_args
 
 from ..checks import InputError, suggestion
 from . import both_faces, in_rounds, in_time
-from .cases import (
-    Case,
-    Face,
-    Factory,
-    NotApplicable,
-)
+from .cases import Case, Face, Factory, NotApplicable
 from .federations import small_federation
 
 _FACES: tuple[Face, ...] = get_args(Face)
 
 
 class Finding(NamedTuple):
-    """What one check found."""
+    """The outcome of one check."""
 
     check: str
     outcome: Literal["passed", "failed", "skipped"]
@@ -88,7 +83,7 @@ def faces_of(
     case = Case(factory, options or {})
     try:
         faces = case.build(small_federation()).faces
-    except Exception:  # of any kind, which the checks will tell
+    except Exception:  # of any kind; the checks will report it
         return ("rounds",)
     return tuple(face for face in _FACES if face in faces)
 
@@ -106,7 +101,7 @@ def check_algorithm(
         factory: `factory(*ingredients, **options)` gives an Algorithm.
         options: options other than the defaults.
         skip: names of checks that the method does not promise to pass.
-        report: is told each finding as soon as it is known.
+        report: is called with each finding as soon as it is known.
 
     Raises:
         InputError: for an ingredient, option or check that does not exist.

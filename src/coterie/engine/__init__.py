@@ -1,4 +1,4 @@
-"""What happens when: rounds, events in virtual time, and the clocks behind them."""
+"""Rounds, events in virtual time, and the clocks behind them."""
 
 from __future__ import annotations
 

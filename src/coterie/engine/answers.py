@@ -1,4 +1,4 @@
-"""Answers of tasks under way, computed together when the first of them is needed."""
+"""Answers of tasks in progress, computed together when the first is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .checkpoints import Moment
 
 
 class Answers:
-    """What clients answer; a task's answer depends on nothing but its rows."""
+    """The answers of clients; an answer depends only on the rows of its task."""
 
     def __init__(self, flow: Flow, clients: ClientsInTime, *, grouped: bool) -> None:
         self._kinds, self._clients, self._grouped = flow.kinds, clients, grouped
@@ -18,7 +18,7 @@ class Answers:
     def arrivals(
         self, now: Moment, clients: list[int], delays: list[int], seed: int
     ) -> list[Arrivals]:
-        """What these clients answer now, kind by kind."""
+        """The answers of these clients now, by kind of task."""
         time, before = now.totals.time, (now.totals.updates, seed)
         if len(clients) == 1 or len(self._kinds) == 1:
             kind = now.clients[clients[0]].kind
@@ -33,7 +33,7 @@ class Answers:
         return found
 
     def of(self, now: Moment, clients: list[int], kind: int) -> tuple[Tensor, ...]:
-        """The answers of these clients, computed with all that are under way."""
+        """The answers of these clients, computed together with all in progress."""
         missing = [i for i in clients if not now.clients[i].computed]
         if missing:
             if self._grouped:
@@ -52,8 +52,8 @@ class Answers:
 
     def _compute(self, now: Moment, clients: list[int], kind: int) -> None:
         program, verb, reads, *_ = self._kinds[kind]
-        # A compiled kernel is made anew for every size, so there are few of them: some
-        # client is asked several times.
+        # A compiled kernel is made anew for every size, so only a few sizes are used: a
+        # client is asked several times to fill them up.
         spare = self._clients.width(len(clients)) - len(clients)
         places = torch.tensor(clients + clients[:1] * spare, device=now.rows[0].device)
         rounds = [now.clients[i].round for i in clients]

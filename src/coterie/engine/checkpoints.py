@@ -1,4 +1,4 @@
-"""Where a run in virtual time stands between two events."""
+"""The state of a run in virtual time between two events."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ..types import Flow, State, Task
 
 @dataclass
 class Client:
-    """A client: the task that it has, if it is busy, and what it has done so far."""
+    """A client: its task, if it is busy, and what it has done so far."""
 
     busy: bool = False
     kind: int = 0
-    round: int = 0  # whose samples the task uses
-    work: float = 0.0  # gradients of a minibatch that it takes
-    began: int = 0  # answers that had arrived when it began
-    peer: int = -1  # who sent it; -1: a server
-    computed: bool = False  # whether the answer is
-    tasks: int = 0  # that the client has begun
-    drawn: int = 0  # gradients whose times were drawn
-    begin: float = 0.0  # from when to when it computes, or has
-    end: float = 0.0
-    idle: float = 0.0  # how long before that it did not
+    round: int = 0  # the task uses the samples of this round
+    work: float = 0.0  # gradients of a minibatch that the task takes
+    began: int = 0  # the number of answers that had arrived when it began
+    peer: int = -1  # the client that sent the task; -1: a server
+    computed: bool = False  # whether its answer is computed
+    tasks: int = 0  # the number of tasks that the client has begun
+    drawn: int = 0  # the number of gradients whose times were drawn
+    begin: float = 0.0  # when the last computation begins, or began
+    end: float = 0.0  # when it ends, or ended
+    idle: float = 0.0  # seconds before `begin` in which the client did not compute
     gradients: float = 0.0  # of single samples, in answers that arrived
     waiting: list[Any] = field(default_factory=list)
-    """Tasks that it will do, each with its `began`, and when it comes."""
+    """Tasks that it will do next, each with its `began` and the time when it comes."""
 
 
 @dataclass
 class Edge:
-    """An edge: how often it has rung, and when it rings next."""
+    """An edge: the number of its rings so far, and the time of the next."""
 
     rung: int = 0
     ring: float = 0.0
@@ -47,31 +47,31 @@ class Totals:
 
     time: float = 0.0
     updates: int = 0  # answers that have arrived
-    order: int = 0  # events that were foreseen
-    lost: int = 0  # rings that found a busy end
+    order: int = 0  # events that were put into the queue
+    lost: int = 0  # rings of edges with a busy end
     server: float = 0.0  # values that went to a server, or came from it
     peers: float = 0.0  # values that clients sent to each other
 
 
 class Moment(NamedTuple):
-    """A run between two events: all that is needed to go on from there."""
+    """A run between two events: everything needed to go on from there."""
 
     totals: Totals
     state: State
-    rows: tuple[Tensor, ...]  # (N, ...) what clients compute on
-    answers: list[list[Tensor]]  # by kind, (N, ...) each, as far as they are computed
+    rows: tuple[Tensor, ...]  # (N, ...) inputs of the clients' tasks
+    answers: list[list[Tensor]]  # by kind, (N, ...) each, as far as computed
     clients: tuple[Client, ...]
     edges: tuple[Edge, ...]
     queue: list[tuple[float, int, int, int]]  # time, order, what happens, and to whom
-    queued: list[int]  # clients who would begin, were not so many others at work
-    begun: list[tuple[int, float, float]]  # spans that no event has told of yet
+    queued: list[int]  # clients that wait because `capacity` others are at work
+    begun: list[tuple[int, float, float]]  # spans that no event has reported yet
     letters: list[Any]
-    """What travels over edges: order, edge, when it was read, and what both sent."""
-    links: list[Any]  # both ends, and how many messages took the direct way
+    """Messages on edges: order, edge, when they were read, and what both ends sent."""
+    links: list[Any]  # both ends, and the number of messages sent directly
 
 
 def first_moment(flow: Flow, state: State, n: int, edges: int) -> Moment:
-    """Before anybody has a task."""
+    """The moment before anybody has a task."""
     first = (0,) if flow.starts is None else flow.starts
     rows = flow.task(copy.deepcopy(state), first[0], 0.0).rows if first else ()
     return Moment(
@@ -93,13 +93,13 @@ def first_moment(flow: Flow, state: State, n: int, edges: int) -> Moment:
 
 
 def copy_moment(moment: Moment) -> Moment:
-    """The same, of which nothing changes when the run goes on."""
+    """A copy that does not change when the run goes on."""
     return Moment(
         replace(moment.totals),
         copy.deepcopy(moment.state),
         tuple(row.clone() for row in moment.rows),
         [[answer.clone() for answer in kept] for kept in moment.answers],
-        # What waits is never changed itself.
+        # Waiting tasks never change.
         tuple(replace(c, waiting=[*c.waiting]) for c in moment.clients),
         tuple(replace(edge) for edge in moment.edges),
         [*moment.queue],
@@ -111,9 +111,9 @@ def copy_moment(moment: Moment) -> Moment:
 
 
 def restore_moment(moment: Moment) -> Moment:
-    """A copy, also of one that was in a file.
+    """A copy to go on from, also of a moment that was in a file.
 
-    There, lists lie on the CPU, and tuples in them have become lists.
+    In a file, tensors in lists are on the CPU, and tuples in lists have become lists.
     """
     moment = copy_moment(moment)
     times: tuple[list[Any], ...] = (moment.queue, moment.begun)
@@ -133,7 +133,7 @@ def restore_moment(moment: Moment) -> Moment:
 
 
 def _device(moment: Moment) -> torch.device:
-    """Where a run computes; a file says it of tuples and states only."""
+    """The device of a run; a file keeps it only for tuples and states."""
     parts = moment.rows or vars(moment.state).values()
     found = [part.device for part in parts if isinstance(part, Tensor)]
     return found[0] if found else torch.device("cpu")

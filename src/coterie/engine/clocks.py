@@ -1,8 +1,8 @@
 """How long things take in virtual time: computing, sending, waiting to meet.
 
-Every time is a pure function of names: that of client i's computation number c depends
-on (seed, i, c) alone, that of message number c between i and k on (seed, {i, k}, c). So
-both ends of an edge know the same times, a site draws exactly its own rows of what a
+Every time is a pure function of names. The time of client i's computation c depends
+only on (seed, i, c), and that of message c between i and k only on (seed, {i, k}, c).
+So both ends of an edge know the same times, a site draws exactly its own rows of what a
 simulation draws, and resuming is exact. The laws are those of `coterie.engine.laws`.
 """
 
@@ -40,7 +40,7 @@ from .laws import (
 _AVAILABILITIES: Rules = {"always": {}, "on_off": {"on": POSITIVE, "off": POSITIVE}}
 _COUNT = {"at_least": 0.0, "at_most": 1e6}
 _SPEEDS: Rules = {"stragglers": {"count": _COUNT, "factor": POSITIVE}}
-_CYCLES = 1e6  # periods on and off are summed up from time 0, so not for ever
+_CYCLES = 1e6  # the most on-off cycles, because they are summed up from time 0
 _BLOCK = 4096
 
 
@@ -73,9 +73,9 @@ def clock(
         speeds: factors of time, one per client (10 is ten times slower), or
             `stragglers(count, factor)`, where clients 0 .. count - 1 have the factor.
         availability: `always`, or `on_off(on, off)`: periods of exponential lengths
-            with these means alternate, and a client begins only while on; what has
-            begun goes on until done. It is on at time 0, as at any other, with
-            probability on / (on + off).
+            with these means alternate. A client begins only while on, and then
+            finishes. At time 0, as at any time, it is on with probability on / (on +
+            off).
         seed: names the streams.
     """
     integer("seed", seed, at_least=0)
@@ -88,8 +88,8 @@ def clock(
 @dataclass(frozen=True)
 class _LawClock:
     law: str
-    factors: Tensor  # of clients 0, 1, ..., the last one of all others
-    known: int | None  # how many clients there are, if that is known
+    factors: Tensor  # of clients 0, 1, ...; the last is for all others
+    known: int | None  # the number of clients, if known
     stream: int
     periods: _Periods | None
 
@@ -105,14 +105,14 @@ class _LawClock:
 
 
 class _Periods:
-    """When clients are on. What was summed up is kept: a memory, not a state."""
+    """The periods in which clients are on. It keeps sums, but only to save time."""
 
     def __init__(self, on: float, off: float, *, stream: int) -> None:
         self.on, self.off, self.stream = on, off, stream
         self._ends: dict[int, list[float]] = {}
 
     def ready(self, client: int, time: float) -> float:
-        """`time` while the client is on, else the end of the period that is off."""
+        """`time` if the client is on then, and otherwise the end of the off period."""
         integer("client", client, at_least=0)
         number("time", time, at_least=0, at_most=_CYCLES * (self.on + self.off))
         ends = self._ends.get(client, [0.0])
@@ -122,7 +122,7 @@ class _Periods:
         return ends[period] if period % 2 else time
 
     def _sums(self, client: int, cycles: int) -> list[float]:
-        """Ends of periods. Draw 0 says how the client begins, then one for each."""
+        """Ends of periods. Draw 0 says whether the client begins on."""
         name, first = torch.tensor([[client]]), torch.tensor([0])
         draws = uniforms(self.stream, name, first, 1 + 2 * cycles)[0]
         means = torch.tensor([self.on, self.off], dtype=torch.float64).repeat(cycles)
@@ -133,11 +133,11 @@ class _Periods:
 
 
 def trace(path: str | Path, *, clients: int | None = None) -> TraceClock:
-    """A clock that replays measured times; a client's list starts again at its end.
+    """A clock that replays measured times, and repeats each client's list.
 
     Args:
         path: a CSV file with the columns client, number and seconds.
-        clients: how many there must be; None takes as many as the file names.
+        clients: their number (None: as many as the file names).
     """
     found = _read_seconds(Path(path))
     total = max(found) + 1 if clients is None else clients
@@ -160,7 +160,7 @@ def trace(path: str | Path, *, clients: int | None = None) -> TraceClock:
 
 
 def _missing(numbered: Collection[int]) -> int:
-    """The first number from 0 on that is not there, of any that a file may name."""
+    """The smallest whole number that is missing."""
     return next(i for i in range(len(numbered) + 1) if i not in numbered)
 
 
@@ -196,7 +196,7 @@ def _read_seconds(path: Path) -> dict[int, dict[int, float]]:
 class TraceClock:
     """A clock of measured times."""
 
-    seconds: Tensor  # all clients' times, one list behind the other
+    seconds: Tensor  # the lists of times of all clients, joined
     starts: Tensor  # (N,) where the list of each begins
     lengths: Tensor  # (N,)
 
@@ -233,7 +233,7 @@ class LinkDelays(Protocol):
 
 @dataclass(frozen=True)
 class Delays:
-    """How long messages travel: the same law on every edge, equal in both directions.
+    """Message delays with the same law on every edge, equal in both directions.
 
     Attributes:
         law: of one message, in seconds; see the module.
@@ -263,12 +263,12 @@ class Delays:
 
 @dataclass(frozen=True)
 class Rings:
-    """When edges ring: on each a Poisson process that both its ends know.
+    """The rings of edges: a Poisson process on each, known to both ends.
 
     Ring number c is at the sum of gaps 0 .. c, exponential with mean 1 / rate.
 
     Attributes:
-        edges: identities of the two ends, in any order; no pair twice.
+        edges: identities of the two ends, in any order; pairs must differ.
         rates: rings per second, one for each edge.
         seed: names the streams.
     """
@@ -296,14 +296,14 @@ class Rings:
         count: int,
         since: Float64[Tensor, " m"] | None = None,
     ) -> Float64[Tensor, "m {count}"]:
-        """Row j holds when rings first[j] .. first[j] + count - 1 of which[j] happen.
+        """Row j holds times of rings first[j] .. first[j] + count - 1 of edge which[j].
 
         Args:
             which: positions in `edges`.
             first: numbers of rings, from 0.
-            count: how many for each.
-            since: when the rings before `first` happened, 0 if none did; None sums up
-                all gaps before, to exactly the same.
+            count: the number of rings of each edge.
+            since: the time of the ring before `first`, or 0 (None: computed, with
+                exactly the same result).
         """
         if since is None:
             since = self.rates.new_zeros(len(which))
@@ -317,9 +317,8 @@ class Rings:
         """All rings up to that time."""
         number("time", time, above=0)
         every = torch.arange(len(self.rates))
-        # An edge rings more often than that with a chance below e^-40: for a Poisson
-        # number of mean m, P(Z >= m + x) <= exp(-x^2 / (m + x)). More are drawn if it
-        # does.
+        # An edge rings more often with probability below e^-40: for a Poisson number of
+        # mean m, P(Z >= m + x) <= exp(-x^2 / (m + x)). Then more are drawn.
         count = int(2 * float(self.rates.max()) * time) + 40
         times = self.times(every, torch.zeros_like(every), count)
         while float(times[:, -1].min()) <= time:
@@ -337,14 +336,14 @@ class Rings:
 
 
 def _sums(since: Tensor, gaps: Tensor) -> Tensor:
-    """Running sums, one by one from the left, so that blocks of any size agree."""
+    """Running sums from the left, so that blocks of any size give the same bits."""
     return torch.cat([since[:, None], gaps], 1).cumsum(1)[:, 1:]
 
 
 def _factors(
     speeds: Sequence[float] | Tensor | str | None,
 ) -> tuple[Tensor, int | None]:
-    """Factors of the first clients and of all others; how many clients there are."""
+    """Factors of the first clients and of all others, and the number of clients."""
     listed, known = [], None
     if isinstance(speeds, str):
         _, (count, factor) = setting("speeds", speeds, _SPEEDS)

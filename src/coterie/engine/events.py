@@ -3,15 +3,15 @@
     for event in run_events(algorithm, simulation, x, clock=clock, updates=1000):
         print(event.time, event.clients, event.delays)
 
-A client that begins a task gets its rows, a snapshot, and its answer depends on nothing
-else; so all tasks of a kind that are under way are computed together, in one vectorised
-pass, when the first of their answers is needed. The draws of a client's task number c
-are those of round c + 1 in `coterie.engine.rounds`: without delays, events are rounds.
+A client that begins a task gets a snapshot of its rows, and its answer depends on
+nothing else. So all tasks of a kind in progress are computed together, in one
+vectorised pass, when the first answer is needed. Task c of a client uses the draws of
+round c + 1 in `coterie.engine.rounds`: without delays, events are rounds.
 
-Beside tasks, pairs of clients may meet, when an edge of a graph rings: each sends
-something, which is written when it has travelled; or, in a loss network, both compute
-and are busy until they have exchanged their models. Events are ordered by time and then
-by the order in which they were foreseen. Tasks that end at the very same time arrive
+In addition to tasks, pairs of clients may meet when an edge of a graph rings. Each end
+sends something, which is written when it arrives. In a loss network, both ends compute
+instead, and are busy until they have exchanged their models. Events are ordered by
+time, and then by when they entered the queue. Tasks that end at the same time arrive
 one after the other, or together if the method says so.
 """
 
@@ -40,13 +40,13 @@ from .times import Times, places, tempo, work_of
 _FOREVER = sys.float_info.max
 
 ROUNDING = 1e-9
-"""Relative: a sum of many equal times may exceed their product by so much."""
+"""The relative error by which a sum of many equal times may exceed their product."""
 
 _ANSWER, _RING, _LETTER = range(3)  # what happens
 
 
 class Event(NamedTuple):
-    """What just happened."""
+    """An arrival of answers, which has just happened."""
 
     time: float
     clients: list[int]
@@ -54,11 +54,11 @@ class Event(NamedTuple):
     updates: int  # answers that have arrived so far
     state: State
     spans: list[tuple[int, float, float]]
-    """Who has begun since the event before, and from when to when each computes."""
+    """Computations begun since the last event: position of the client, begin, end."""
 
 
 class EventLoop:
-    """Events one after the other; `moment` is a copy to resume from."""
+    """Events one after the other; `moment()` is a copy to resume from."""
 
     def __init__(
         self,
@@ -77,18 +77,18 @@ class EventLoop:
         """Prepares a run, and hands out the first tasks.
 
         Args:
-            algorithm: who reacts to what: its flow.
-            clients: who is asked.
+            algorithm: has the flow to run.
+            clients: are asked.
             x: starting models.
             clock: how long the gradient of a minibatch takes.
-            rings: when pairs of clients meet; None: never.
-            links: how long messages travel: to a client and back for every task, or
-                over the edge that rings; None: no time.
-            capacity: how many clients may be at work at once; the others wait for their
-                turn. None: all.
+            rings: when pairs of clients meet (None: never).
+            links: how long messages travel, to a client and back for every task, or
+                over the edge that rings (None: no time).
+            capacity: the number of clients that may be at work at once, while others
+                wait for their turn (None: all).
             seed: names what the method draws.
-            start: where another run stopped, to go on from there.
-            grouped: compute tasks that are under way together; False, one by one.
+            start: the moment at which another run stopped, to go on from there.
+            grouped: whether to compute tasks in progress together, not one by one.
         """
         if len(x) != len(clients):
             raise InputError(f"`x` must have {len(clients)} rows, got {len(x)}.")
@@ -127,7 +127,7 @@ class EventLoop:
         self._messages = Messages(self._flow, self._times, moment)
 
     def moment(self) -> Moment:
-        """A copy of where the run stands, to resume from."""
+        """A copy of the run's state, to resume from."""
         letters = list(self._letters.values())
         links = self._messages.links
         return copy_moment(self._now._replace(letters=letters, links=links))
@@ -139,17 +139,17 @@ class EventLoop:
 
     @property
     def updates(self) -> int:
-        """How many answers have arrived."""
+        """The number of answers that have arrived."""
         return self._totals.updates
 
     @property
     def lost_rings(self) -> int:
-        """How many rings found a busy end."""
+        """The number of rings of edges with a busy end."""
         return self._totals.lost
 
     @property
     def sent(self) -> Traffic:
-        """How many values were sent so far."""
+        """The numbers of values sent so far."""
         return Traffic(self._totals.server, self._totals.peers)
 
     @property
@@ -159,8 +159,8 @@ class EventLoop:
 
     @property
     def idle(self) -> list[float]:
-        """How long each client has been idle so far."""
-        # Until the last task began, if it has, and since it ended, if it has.
+        """The seconds that each client has been idle so far."""
+        # Idle time before the last task began, and since it ended.
         return [
             c.idle - max(0.0, c.begin - self.time) + max(0.0, self.time - c.end)
             for c in self._now.clients
@@ -168,21 +168,21 @@ class EventLoop:
 
     @property
     def tasks(self) -> list[int]:
-        """How many tasks each client has finished."""
+        """The number of tasks that each client has finished."""
         return [client.tasks - client.busy for client in self._now.clients]
 
     @property
     def gradients(self) -> Float64[Tensor, " n"]:
-        """Gradients of single samples in all answers of each client so far."""
+        """(N,) gradients of single samples in all answers of each client so far."""
         counts = [c.gradients for c in self._now.clients]
         return torch.tensor(counts, dtype=torch.float64)
 
     def personal(self) -> Float[Tensor, "n d"]:
-        """All models now."""
+        """The models of all clients now."""
         return self._flow.personal(self._now.state)
 
     def step(self) -> Event:
-        """Goes on to the next arrival; pairs that meet before it do so."""
+        """The next arrival, after all meetings before it."""
         event = self._next(_FOREVER)
         if event is not None:
             return event
@@ -195,7 +195,7 @@ class EventLoop:
         )
 
     def until(self, time: float) -> Iterator[Event]:
-        """Goes on until that time, arrival by arrival."""
+        """Yields the arrivals until that time."""
         number("time", time, at_least=0)
         while (event := self._next(time * (1 + ROUNDING))) is not None:
             yield event
@@ -215,7 +215,7 @@ class EventLoop:
         self._foresee(edge.ring, _RING, number)
 
     def _meet(self, until: float) -> None:
-        """Lets all that is no arrival happen before the next one."""
+        """Lets rings and letters happen until the next arrival."""
         queue = self._now.queue
         while queue and queue[0][2] != _ANSWER and queue[0][0] <= until:
             if until == _FOREVER and not self._returning and not self._can_couple():
@@ -228,12 +228,12 @@ class EventLoop:
             self._ring_again(edge)
 
     def _can_couple(self) -> bool:
-        """Whether there are two who may begin together, now or later."""
+        """Whether two clients are free to begin together, now or later."""
         free = [not client.busy for client in self._now.clients]
         return self._flow.couples and any(free[v] and free[w] for v, w in self._ends)
 
     def _exchange(self, edge: int) -> None:
-        """Two send each other what they have now, to be written when it has come."""
+        """Both ends of an edge send what they have now, written when it arrives."""
         assert self._flow.send is not None  # or else no edge rings
         state, time = self._now.state, self.time
         v, w = self._ends[edge]
@@ -252,7 +252,7 @@ class EventLoop:
         self._flow.meet(self._now.state, meeting)
 
     def _couple(self, edge: int) -> None:
-        """Two who are free begin tasks that end together; else the ring is lost."""
+        """Both ends begin tasks that end together, or the ring is lost: one is busy."""
         now, pair = self._now, self._ends[edge]
         if any(
             now.clients[client].busy
@@ -273,7 +273,7 @@ class EventLoop:
             self._foresee(max(ends) + travel, _ANSWER, client)
 
     def _next(self, until: float) -> Event | None:
-        """The next arrival, if it is not after that time."""
+        """The next arrival, or None if it is after that time."""
         now, totals = self._now, self._totals
         self._meet(until)
         # What is left may be rings alone, or tasks that never end.
@@ -312,7 +312,7 @@ class EventLoop:
         return Event(totals.time, clients, delays, totals.updates, now.state, spans)
 
     def _hand(self, place: int) -> None:
-        """Gives a client a task, or a place behind those who wait to be at work."""
+        """Gives a client a task, or a place in the queue if too many are at work."""
         now = self._now
         if not 0 <= place < len(now.clients):
             raise InputError(
@@ -326,7 +326,7 @@ class EventLoop:
             self._give(place)
 
     def _give(self, place: int) -> None:
-        """Gives a client a task, which it begins now or after those that it has."""
+        """Gives a client a task, which it begins now or after the tasks that it has."""
         client = self._now.clients[place]
         task = self._flow.task(self._now.state, place, self.time)
         self._messages.count_down(place, task)
@@ -339,7 +339,7 @@ class EventLoop:
             self._begin(place, task, self.updates, comes)
 
     def _record(self, place: int, task: Task, version: int) -> None:
-        """Notes with what a client begins."""
+        """Records the task that a client begins."""
         now, client = self._now, self._now.clients[place]
         rows, kind, draws, work, _, peer = task
         if len(rows) > len(now.rows) or not work >= 0:
@@ -358,21 +358,21 @@ class EventLoop:
         self._at_work += 1
 
     def _begin(self, place: int, task: Task, version: int, comes: float) -> None:
-        """Lets a client begin a task that comes to it at that time."""
+        """Lets a client begin a task that reaches it at time `comes`."""
         self._record(place, task, version)
         client = self._now.clients[place]
-        # One that came before the client was free begins when it was: while its answer
-        # travels, a client goes on. Answers arrive in the order of tasks.
+        # A task that came earlier begins when the client is free, which it is while its
+        # answer travels. Answers arrive in the order of tasks.
         end = self._compute_until(place, max(comes, client.end))
         back = self._messages.back(place, task, 2 * client.tasks - 1)
         self._foresee(max(self.time, end + back), _ANSWER, place)
 
     def _compute_until(self, place: int, time: float) -> float:
-        """When a client who may begin at that time will have computed its task."""
+        """When a client that may begin at that time has computed its task."""
         client = self._now.clients[place]
         start = self._times.begins(place, time)
         duration, left = 0.0, client.work
-        while left > 0:  # a draw for every gradient, the last may be a part of one
+        while left > 0:  # one draw per gradient; the last may be partial
             seconds = self._times.seconds(place, client.drawn)
             client.drawn += 1
             duration += min(1.0, left) * seconds
@@ -393,7 +393,10 @@ def run_events(
     seed: int = 0,
     **options: Any,
 ) -> Iterator[Event]:
-    """Yields events until so many answers have arrived; `EventLoop` has options."""
+    """Yields events until `updates` answers have arrived.
+
+    The options are those of `EventLoop`.
+    """
     integer("updates", updates, at_least=1)
     run = EventLoop(algorithm, clients, x, clock=clock, seed=seed, **options)
     while run.updates < updates:

@@ -1,4 +1,4 @@
-"""Which face of a method an entry of a study runs: rounds, or its flow in time."""
+"""The face of a method that an entry of a study runs: rounds, or its flow in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..types import Algorithm
 def refuse_unused(
     name: str, maker: Callable[..., Any], options: Iterable[str], *, waits: bool
 ) -> None:
-    """Refuses options that would change nothing."""
+    """Refuses options that the face does not use."""
     other = unused_options(maker, waits=waits)
     for option in options:
         if option in other:
@@ -26,17 +26,17 @@ def refuse_unused(
 def one_face(
     algorithm: Algorithm, name: str, label: str, *, timed: bool, waits: bool | None
 ) -> Algorithm:
-    """The algorithm with nothing but the face that an entry runs.
+    """The algorithm with only the face that an entry runs.
 
-    Clients wait unless the entry says otherwise, the method has no rounds, or nothing
-    is sent, so that nobody has a reason to.
+    Clients wait, unless the entry says otherwise, the method has no rounds, or nothing
+    is sent, which leaves no reason to wait.
 
     Args:
         algorithm: as its factory made it.
         name: of the method.
         label: of the entry.
         timed: whether the study has a clock.
-        waits: what the entry says; None: nothing.
+        waits: as the entry has it (None: not set).
     """
     rounds, flow = "rounds" in algorithm.faces, algorithm.flow
     if not timed and not rounds:

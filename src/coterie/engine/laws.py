@@ -1,4 +1,4 @@
-"""Random times: laws by name, drawn as pure functions of names.
+"""Random times by the name of their law; draws are pure functions of names.
 
 With u uniform on (0, 1) and z normal:
 
@@ -35,7 +35,7 @@ LAWS: Rules = {
 
 
 def setting(name: str, text: str, rules: Rules) -> tuple[str, tuple[float, ...]]:
-    """The word and the numbers of a setting, checked."""
+    """The word and the numbers of a setting that keeps the rules."""
     word, values = call(name, text)
     limits = rules[one_of(name, word, rules)]
     if len(values) != len(limits):
@@ -48,7 +48,7 @@ def setting(name: str, text: str, rules: Rules) -> tuple[str, tuple[float, ...]]
 
 
 def identities(name: str, names: Tensor, known: int | None = None) -> None:
-    """Refuses identities that are negative or beyond those that are known."""
+    """Refuses identities that are negative, or at least `known`."""
     wrong = names < 0 if known is None else (names < 0) | (names >= known)
     if wrong.any():
         rule = "at least 0" if known is None else f"between 0 and {known - 1}"
@@ -64,12 +64,12 @@ def numbers(first: Int[Tensor, " n"], count: int) -> Int[Tensor, "n {count}"]:
 def uniforms(
     stream: int, names: Int[Tensor, "n k"], first: Int[Tensor, " n"], count: int
 ) -> Float64[Tensor, "n {count}"]:
-    """Row j holds draws number first[j] .. of its k names, inside (0, 1)."""
+    """Row j holds draws first[j] .. first[j] + count - 1 of its names, in (0, 1)."""
     state = torch.tensor(stream)
     for name in names.long().unbind(1):
         state = mix(state + mix(name))
     z = mix(state[:, None] + mix(numbers(first.long(), count)))
-    # 52 bits and a half fit into a double; one more bit, and some would round to 1.
+    # 52 bits and a half fit into a double; with one more bit some would round to 1.
     return (((z >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52
 
 
@@ -80,7 +80,7 @@ def draw(
     first: Int[Tensor, " n"],
     count: int,
 ) -> Float64[Tensor, "n {count}"]:
-    """Row j holds times number first[j] .. of its k names."""
+    """Row j holds times first[j] .. first[j] + count - 1 of its names."""
     word, values = call("law", law)
     if word == "lognormal":
         # Box and Muller (1958): z = sqrt(-2 log u) sin(pi v), v uniform on (-1/2, 1/2).
@@ -98,8 +98,8 @@ def draw(
     return values[0] + (values[1] - values[0]) * u
 
 
-# Only sums, products and quotients, which IEEE 754 rounds in one way. Functions of
-# libraries differ in the last digit, by machine and by the place of a value in a block.
+# These use only sums, products and quotients, whose rounding IEEE 754 fixes. The last
+# digit of library functions depends on the machine and on the place in a block.
 _ARTANH = [1 / (2 * k + 1) for k in range(12)]
 _EXP = [1 / math.factorial(k) for k in range(15)]
 _SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(12)]
@@ -114,7 +114,7 @@ def _series(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def log(x: Tensor) -> Tensor:
-    """With x = m 2^e: log m + e log 2, where log m = 2 artanh((m - 1) / (m + 1))."""
+    """Log x = log m + e log 2, x = m 2^e, log m = 2 artanh((m - 1) / (m + 1))."""
     m, e = torch.frexp(x)
     low = m < math.sqrt(0.5)
     m, e = torch.where(low, 2 * m, m), e.double() - low.double()
@@ -123,7 +123,7 @@ def log(x: Tensor) -> Tensor:
 
 
 def _exp(x: Tensor) -> Tensor:
-    """A power 2^k, k whole, written as bits, times exp(x - k log 2)."""
+    """Exp x = 2^k exp(x - k log 2), with k whole and 2^k written as bits."""
     k = (x / math.log(2)).round()
     power = ((k.long() + 1023) << 52).view(torch.float64)
     return power * _series(x - k * math.log(2), _EXP)

@@ -1,8 +1,8 @@
 """Rounds of equal virtual time, of methods that wait and of methods that do not.
 
-Round t of either generator is the state at time t times `period`. A method that goes
-round by round (here: a turn) computes a turn when it begins, since only then it is
-known how long it takes; its result counts when the slowest client has finished.
+Round t of both generators is the state at time t * `period`. A method that goes round
+by round (here: turn by turn) computes a turn when it begins, because that tells how
+long the turn takes. The result counts when the slowest client has finished.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from .rounds import Lapse, Round, init_oracle, participants
 from .times import begins, refuse_seconds
 
 _AT_ONCE = 100
-"""So many turns, or answers of every client, at the same time have no end."""
+"""The number of turns, or answers of all clients, at one time that is an error."""
 
 
 class ClientsInBoth(ClientsInRounds, ClientsInTime, Protocol):
-    """Clients that can be asked in rounds, and whose times have names."""
+    """Clients that can be asked in rounds and in time."""
 
 
 class WaitingState(NamedTuple):
-    """An algorithm that waits, between two of its turns."""
+    """An algorithm in which clients wait, between two of its turns."""
 
     state: State
-    turns: int  # that have ended
-    time: float  # when the last of them did
+    turns: int  # the number of turns that have ended
+    time: float  # when the last of them ended
     busy: Float64[Tensor, " n"]  # seconds that each client has computed
-    tasks: Int[Tensor, " n"]  # turns in which it took part
-    drawn: Int[Tensor, " n"]  # gradients whose times were drawn
+    tasks: Int[Tensor, " n"]  # the number of turns in which it took part
+    drawn: Int[Tensor, " n"]  # the number of gradients whose times were drawn
 
 
 class _Turn(NamedTuple):
@@ -64,7 +64,7 @@ class _Turn(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How long things take; see `coterie.engine.events.Run`."""
+    """How long things take; see `coterie.engine.events.EventLoop`."""
 
     clock: Clock
     period: float  # seconds of a round
@@ -74,14 +74,14 @@ class Pace(NamedTuple):
 
     @property
     def of_run(self) -> dict[str, Any]:
-        """What a `EventLoop` is told of it."""
+        """The options of an `EventLoop`."""
         return {name: it for name, it in self._asdict().items() if name != "period"}
 
 
 def start_waiting(
     algorithm: Algorithm, simulation: ClientsInRounds, x: Float[Tensor, "n d"]
 ) -> WaitingState:
-    """An algorithm before its first turn."""
+    """The state of an algorithm before its first turn."""
     n = len(x)
     busy, none = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.int64)
     state = algorithm.init(x, init_oracle(simulation))
@@ -190,14 +190,14 @@ def _turn(
 
 
 def _seconds(clock: Clock, names: Tensor, first: Tensor, work: Tensor) -> Tensor:
-    """How long so many gradients of each client take, from these numbers on.
+    """The seconds that `work` gradients of each client take, numbered from `first`.
 
-    There is a draw for every gradient; the last one may be a part of one.
+    There is one draw per gradient; the last gradient may be partial.
     """
     most = int(work.ceil().max())
     parts = (work[:, None] - torch.arange(most)).clamp(0, 1)
     drawn = clock.durations(names, first, most)
-    # What is not used may be infinite.
+    # Draws that are not used may be infinite.
     return torch.where(parts > 0, parts * drawn, 0.0).sum(1)
 
 
@@ -274,5 +274,5 @@ def start_flow(
     pace: Pace,
     seed: int,
 ) -> Moment:
-    """A flow whose first tasks have just begun."""
+    """The moment of a flow whose first tasks have just begun."""
     return EventLoop(algorithm, simulation, x, **pace.of_run, seed=seed).moment()

@@ -19,15 +19,15 @@ from ..types import Algorithm, ClientsInRounds, Info, Oracle, State, Traffic, tr
 
 
 class Lapse(NamedTuple):
-    """What virtual time brought in a round."""
+    """What happened in virtual time during a round."""
 
     time: float  # at its end
-    updates: int  # answers of clients that arrived
-    delays: list[int]  # of these answers, where nobody waits
+    updates: int  # the number of answers that arrived
+    delays: list[int]  # of these answers, if nobody waits
     spans: list[tuple[int, float, float]]  # position of a client, from when to when
-    busy: Float64[Tensor, " n"]  # seconds that each client has computed since the start
-    idle: Float64[Tensor, " n"]  # and has not
-    tasks: Int[Tensor, " n"]  # that it has finished
+    busy: Float64[Tensor, " n"]  # seconds of computing since the start
+    idle: Float64[Tensor, " n"]  # seconds without computing since the start
+    tasks: Int[Tensor, " n"]  # the number of tasks finished
 
 
 class Round(NamedTuple):
@@ -37,13 +37,15 @@ class Round(NamedTuple):
     state: State
     info: Info
     gradients: Float[Tensor, " n"]  # of single samples, of each client at hand
-    active: Bool[Tensor, " m"]  # who of all clients took part
-    traffic: Traffic = Traffic()  # values that clients at hand sent, or a server them
-    lapse: Lapse | None = None  # where there is a clock
+    active: Bool[Tensor, " m"]  # which of all clients took part
+    traffic: Traffic = (
+        Traffic()
+    )  # values that clients at hand sent, or got from a server
+    lapse: Lapse | None = None  # None without a clock
 
 
 def participants(clients: int, share: float, seed: int, t: int) -> Bool[Tensor, " n"]:
-    """Who takes part in round t: a random set of a fixed size, never empty.
+    """(N,) which clients take part in round t: a random, non-empty set of fixed size.
 
     >>> participants(5, 0.4, seed=0, t=1).sum()
     tensor(2)
@@ -54,9 +56,9 @@ def participants(clients: int, share: float, seed: int, t: int) -> Bool[Tensor, 
 
 
 def init_oracle(federated: ClientsInRounds) -> Oracle:
-    """The oracle of `init`.
+    """The oracle for `init`.
 
-    What it sends is not counted: a study begins with the same model everywhere.
+    What it sends is not counted, because a study begins with one model everywhere.
     """
     return federated.at(0, purpose="init")
 

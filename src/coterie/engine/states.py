@@ -1,4 +1,4 @@
-"""States of algorithms, divided among processes and put together again.
+"""States of algorithms, divided among processes or put together.
 
 Fields of type `Rows` have one row for each client at hand. A field of type `Server` is
 kept by process 0, the coordinator. All others must be the same in every process.
@@ -22,7 +22,7 @@ def whole(state: State, group: Group, clients: int) -> State | None:
     """The state of all clients, in process 0; None elsewhere.
 
     Raises:
-        InputError: where a part that has no rows of clients differs between processes.
+        InputError: if a part without rows of clients differs between processes.
     """
     if group.size == 1:
         return state
@@ -45,13 +45,13 @@ def whole(state: State, group: Group, clients: int) -> State | None:
 
 
 def own(packed: Any, like: State, group: Group, clients: int) -> Any:
-    """Of a packed state of all clients the part that belongs to this process.
+    """The part of a packed state of all clients that belongs to this process.
 
     Args:
         packed: nested dictionaries by name of the field.
-        like: a state of this process, which knows what has rows.
+        like: a state of this process, whose types say which fields have rows.
         group: the processes.
-        clients: how many there are in all of them.
+        clients: their number in all processes.
     """
     if group.size == 1:
         return packed
@@ -83,7 +83,7 @@ def _fields(state: State) -> Iterator[tuple[str, object, object]]:
 
 
 def _names(state: State) -> tuple[str, ...]:
-    """The fields of a NamedTuple or dataclass; none of anything else."""
+    """The names of the fields of a NamedTuple or dataclass; otherwise none."""
     if dataclasses.is_dataclass(state):
         return tuple(field.name for field in dataclasses.fields(state))
     return getattr(state, "_fields", ())
@@ -94,7 +94,7 @@ def _is_named(value: object) -> bool:
 
 
 def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State:
-    """The state with its rows changed."""
+    """The state, with `change` applied to its rows."""
     changed = {}
     for name, value, kind in _fields(state):
         if kind == Rows and isinstance(value, Tensor):

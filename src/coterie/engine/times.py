@@ -1,4 +1,4 @@
-"""How long what comes next takes, in one run: computing, travelling, until it rings."""
+"""Times in one run: of computing, of travelling, and until edges ring."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..types import ClientsInTime, Flow, Task, TaskKind, Tempo
 from .clocks import Clock, LinkDelays, Rings
 
 _DRAWN = 64
-"""Durations of a client, or rings of an edge, that are drawn at once."""
+"""The number of durations of a client, or rings of an edge, drawn at once."""
 
 
 class Times:
-    """Draws of clocks, links and rings, by the positions of clients and edges."""
+    """Draws from clock, links and rings, by the positions of clients and edges."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Times:
         return self._links is not None
 
     def seconds(self, client: int, number: int) -> float:
-        """How long a gradient of a client takes; numbers come one after the other."""
+        """How long a gradient of a client takes; numbers must be consecutive."""
         drawn = self._seconds[client]
         if not drawn:
             name, first = torch.tensor([self._names[client]]), torch.tensor([number])
@@ -49,7 +49,7 @@ class Times:
         return seconds
 
     def begins(self, client: int, time: float) -> float:
-        """When a client that is free may begin."""
+        """When a client that is free at that time may begin."""
         return begins(self._clock, self._names[client], time)
 
     def relay_delay(self, client: int, number: int) -> float:
@@ -67,7 +67,7 @@ class Times:
         return float(self._links.delays(names, torch.tensor([number]), 1))
 
     def rings(self, edge: int, number: int, since: float) -> float:
-        """When an edge rings after that time; numbers come one after the other."""
+        """When an edge next rings after that time; numbers must be consecutive."""
         drawn = self._next[edge]
         if not drawn:
             assert self._rings is not None  # there is an edge
@@ -78,12 +78,12 @@ class Times:
 
 
 def work_of(task: Task, kind: TaskKind, size: float, batch: float) -> float:
-    """Gradients of a minibatch that a task takes a client with so many samples."""
+    """The number of minibatch gradients in a task of a client with `size` samples."""
     return task.work + (min(task.samples, size) + kind.passes * size) / batch
 
 
 def usual_work(flow: Flow, clients: ClientsInTime) -> Float64[Tensor, " n"]:
-    """The same of each client, for tasks of the first kind: one, or their passes."""
+    """(N,) minibatch gradients in a task of the first kind: its passes, or 1."""
     passes = flow.kinds[0].passes
     if not passes:
         return torch.ones(len(clients), dtype=torch.float64)
@@ -97,9 +97,9 @@ def tempo(
     links: LinkDelays | None,
     rings: Rings,
 ) -> Tempo:
-    """How long things take on average, by the first draws of every client and edge.
+    """Average times, from the first draws of every client and edge.
 
-    A client that never ends a task is as slow as the slowest of the others.
+    A client that never ends a task counts as slow as the slowest of the others.
     """
     names, edges = clients.names, torch.tensor(places(rings, clients.names.tolist()))
     seconds = clock.durations(names, torch.zeros_like(names), _DRAWN).mean(1)
@@ -114,7 +114,7 @@ def tempo(
 
 
 def refuse_seconds(seconds: float, client: int, number: int) -> None:
-    """Refuses a time that no computation takes; one may take for ever."""
+    """Refuses a negative time or NaN; a computation may take for ever."""
     if not seconds >= 0:
         raise InputError(
             f"`clock` must give times of at least 0, got {seconds} for client "
@@ -123,7 +123,7 @@ def refuse_seconds(seconds: float, client: int, number: int) -> None:
 
 
 def begins(clock: Clock, client: int, time: float) -> float:
-    """When a client may begin, by a clock that must not go backwards."""
+    """When a client may begin, which must not be before `time`."""
     start = clock.ready(client, time)
     if not time <= start < math.inf:
         raise InputError(

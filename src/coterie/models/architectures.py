@@ -1,8 +1,8 @@
-"""What a model is made from: its factory, its options, and the shape of its data.
+"""Architectures: the factory of a model, its options, and the shape of its data.
 
-A row holds what a client trained; the module around it is made again from an
-architecture, without data. What is not in the row, frozen parameters and buffers, comes
-from the factory and the seed, and is compared by a digest.
+A row holds what a client trained. An architecture makes the module around it again,
+without data. Frozen parameters and buffers are not in the row. They come from the
+factory and the seed, and a digest checks them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .layouts import build, layout
 from .zoo import MODELS
 
 BESIDE = ("objective", "loss", "measures", "score", "personal")
-"""Settings of [model] that every model has; the others are options of its factory."""
+"""Settings of [model] for every model; the others are options of its factory."""
 
 
 class Architecture(NamedTuple):
-    """What a factory is given, and what the model made of it takes."""
+    """The arguments of a factory, and the precision and seed of its model."""
 
     name: str  # one of MODELS, or "module:factory"
     options: dict[str, Any]
@@ -38,11 +38,11 @@ class Architecture(NamedTuple):
         """The model at its start.
 
         Args:
-            make: its factory; None imports what is named, for a study of one's own.
-                What was read from a folder needs `trusted_factory`.
+            make: its factory. None imports the one that is named, which only the user's
+                own study may do. A folder that was read needs `trusted_factory`.
 
         Raises:
-            InputError: where it cannot be made.
+            InputError: if it cannot be made.
         """
         make = _factory(self.name) if make is None else make
         given = (tuple(self.shape), self.outputs)
@@ -59,9 +59,9 @@ class Architecture(NamedTuple):
             ) from error
 
     def size(self, make: Callable[..., nn.Module]) -> int | None:
-        """How many numbers the model has, without memory for them.
+        """The number of values in the model, found without memory for them.
 
-        None for a model of one's own, whose code may need real numbers.
+        None for a user's model, whose code may need real numbers.
         """
         if ":" in self.name:
             return None
@@ -72,14 +72,14 @@ class Architecture(NamedTuple):
     def rebuild(
         self, like: Mapping[str, Any], make: Callable[..., nn.Module]
     ) -> nn.Module:
-        """The model that was described, at its start.
+        """The described model at its start.
 
         Args:
-            like: what `description` gave.
+            like: from `description`.
             make: its factory.
 
         Raises:
-            InputError: where it is another one, as after a change of its source.
+            InputError: if it differs, as after a change of its source.
         """
         module = self.build(make)
         found = description(module)
@@ -100,7 +100,7 @@ def _factory(name: str) -> Callable[..., nn.Module]:
 
 
 def description(module: nn.Module) -> dict[str, Any]:
-    """Names and shapes of what is trained, and a digest of all the rest."""
+    """Names and shapes of trained parameters, and a digest of all other values."""
     rows = layout(module)
     shapes = zip(rows.names, rows.shapes, strict=True)
     hashed, trained = hashlib.blake2b(digest_size=16), {*rows.names}

@@ -1,21 +1,21 @@
-"""What each sample is worth in a measure of a client as a whole.
+"""The value of each sample in a measure of a client as a whole.
 
-Such a measure is no mean over samples. With m its value of all n samples, m_j that
-without sample j, and m_c the mean of those of the n_c samples of its class, the values
+Such a measure is not a mean over samples. Let m be its value for all n samples, m_j its
+value without sample j, and m_c the mean of m_j over the n_c samples of j's class. Then
 
     m + sqrt(n (n - 1) (n_c - 1) / n_c) (m_c - m_j)
 
 have the mean m, and the variance of their mean is the stratified jackknife's estimate
-of the variance of m: what is known of means over samples holds for them. Of an AUC it
-is DeLong's, of a sensitivity that of a share. Strata are classes for measures that do
-not depend on how frequent these are; for others, and where a class has a single sample,
-there is one stratum, n_c = n. Where a measure is undefined without a sample (the only
-one of its class), all of it rests on that sample: m_j counts as 0.
+of the variance of m. So they can be used like values of a mean over samples. For an AUC
+the estimate is DeLong's, and for a sensitivity that of a share. Strata are classes, if
+the measure does not depend on class frequencies and no class has a single sample.
+Otherwise there is one stratum, n_c = n. If a measure is undefined without a sample (the
+only one of its class), it rests on that sample, and m_j counts as 0.
 
-A calibration error is a sum over bins of |gap|, which has no slope where a gap is about
-0, and its jackknife would count twice its variance. In place of |gap| - |gap without j|
-stands erf(gap / s) times what j adds to the gap: the slope of |gap| when this is
-blurred by half its variance, s^2 being the sum of the squares of what is added.
+A calibration error is a sum over bins of |gap|. It has no slope where a gap is about 0,
+and its jackknife would give twice its variance. So |gap| - |gap without j| is replaced
+by erf(gap / s) times what j adds to the gap. That is the slope of |gap|, blurred by
+half its variance, and s^2 is the sum of the squares of what samples add.
 
 References:
     Efron, Stein. The jackknife estimate of variance. Annals of Statistics 9, 1981.
@@ -61,23 +61,23 @@ from .measures import (
 from .objectives import Objective, value_of
 
 _MOST = 10_000
-"""With more samples, measures of one's own, asked without each, would take too long."""
+"""The most samples for which users' measures are computed without each sample."""
 
 
 def step_of(name: str) -> str:
-    """What the steps of a measure are called beside its values."""
+    """The column with the steps of a measure."""
     return f"{name} step"
 
 
 def outcomes(
     objective: Objective, rows: Sequence[tuple[Tensor, Tensor]], samples: int
 ) -> dict[str, Tensor]:
-    """What became of every sample, (M,) each: the loss, measures, and their steps.
+    """(M,) the loss, the measures and their steps for every sample.
 
     Args:
-        objective: what is measured.
+        objective: its loss and measures are computed.
         rows: outputs and targets of each client.
-        samples: how many there are, also of clients elsewhere.
+        samples: their number, including those of clients elsewhere.
     """
     outputs, targets = (torch.cat(parts) for parts in zip(*rows, strict=True))
     found = {n: of(outputs, targets) for n, of in objective.per_sample.items()}
@@ -95,7 +95,7 @@ def outcomes(
 def sample_values(
     name: str, of: OfClient, outputs: Tensor, targets: Tensor
 ) -> np.ndarray:
-    """The values above, (B,); all are no number where the measure is none."""
+    """(B,) the values of the module docstring; all NaN if the measure is NaN."""
     n, whole = len(targets), value_of(name, of, outputs, targets)
     if n < 2 or not math.isfinite(whole):
         return np.full(n, whole)
@@ -107,7 +107,7 @@ def sample_values(
 
 
 def _strata(of: OfClient, targets: Tensor) -> np.ndarray:
-    """Which stratum each sample is in, (B,): its class, or all in one."""
+    """(B,) the stratum of each sample: its class, or 0 for all."""
     if of.measure in _BY_CLASS:
         _, stratum, sizes = np.unique(
             targets.numpy(), return_inverse=True, return_counts=True
@@ -118,12 +118,12 @@ def _strata(of: OfClient, targets: Tensor) -> np.ndarray:
 
 
 def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """About how much a measure that counts changes by one sample, (B,).
+    """(B,) about how much a measure of counts changes with one sample.
 
-    Of two classes, sensitivity and F1 count those of class 1, specificity those of
-    class 0; otherwise all classes count alike, and in them all samples. A sample
-    more that is found changes F1 by 2 - F1 of the sum of those that are of the class
-    and those taken for it: about two thirds of what it changes sensitivity.
+    With two classes, sensitivity and F1 count samples of class 1, and specificity those
+    of class 0. Otherwise all classes have the same weight. One more right sample
+    changes F1 by (2 - F1) / (samples of the class + samples predicted as it). That is
+    about two thirds of the change in sensitivity.
     """
     labels = targets.long().numpy()
     sizes = np.bincount(labels, minlength=max(2, outputs.shape[1]))
@@ -135,7 +135,7 @@ def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
 
 
 def _one_by_one(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """The measure without each sample, of one's own, which may not like to be asked."""
+    """(B,) a user's measure without each sample; NaN where it raises."""
     rest, everyone = np.full(len(targets), np.nan), torch.arange(len(targets))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -149,7 +149,7 @@ def _one_by_one(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
 def _without_each(
     of: Callable[[np.ndarray], float],
 ) -> Callable[[Tensor, Tensor], np.ndarray]:
-    """Of a measure that reads a confusion table, the same without each sample."""
+    """Computes a measure of a confusion table without each sample."""
 
     def without(outputs: Tensor, targets: Tensor) -> np.ndarray:
         table = confusion(outputs, targets)
@@ -164,7 +164,7 @@ def _without_each(
 
 
 def _areas(outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """AUC without each sample."""
+    """(B,) the AUC without each sample."""
     found = [_area(*ranking) for ranking in rankings(outputs, targets)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of nothing but NaN
@@ -216,7 +216,7 @@ _COUNTED: dict[Callable[[Tensor, Tensor], Tensor | float], _Without] = {
 }
 
 _BY_CLASS = (auc, balanced_accuracy, sensitivity, specificity)
-"""What is to be expected of them does not depend on how frequent classes are."""
+"""Measures whose expectation does not depend on how frequent classes are."""
 
 _WITHOUT: dict[Callable[[Tensor, Tensor], Tensor | float], _Without] = {
     **_COUNTED,
@@ -225,4 +225,4 @@ _WITHOUT: dict[Callable[[Tensor, Tensor], Tensor | float], _Without] = {
     r2: _r2_without_each,
     rmse: _root_mean_squares,
 }
-"""By measure, its values without each sample, (B,)."""
+"""By measure, a function that computes it without each sample, (B,)."""

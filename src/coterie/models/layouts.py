@@ -61,16 +61,16 @@ def layout(module: nn.Module) -> Layout:
 def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, " d"]:
     """Which columns of a row belong to modules that a pattern names.
 
-    A shell pattern names a parameter by its dotted name, by the path of a module that
-    it is in, or by the name of any module on that path: `body.1`, `norm*`, `head`. It
-    also names a parameter by its own name, such as `B`, unless that is a `weight` or a
-    `bias`, which all layers have: `b*` is about `body`.
+    A shell pattern such as `body.1`, `norm*` or `head` can match the dotted name of a
+    parameter, the path of a module around it, or the name of any module on that path.
+    It can also match the parameter's own name, such as `B`, unless that is a `weight`
+    or a `bias`, which all layers have: `b*` should match `body`.
 
     >>> columns(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), ["1"]).tolist()
     [False, False, False, True, True]
 
     Raises:
-        InputError: when a pattern names nothing, or the patterns name everything.
+        InputError: if a pattern matches nothing, or the patterns match everything.
     """
     rows = model if isinstance(model, Layout) else layout(model)
     whole = isinstance(patterns, list | tuple)
@@ -97,9 +97,9 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
 def matrices(
     model: Layout | nn.Module, patterns: Sequence[str] | None = None
 ) -> Int[Tensor, "l 3"]:
-    """Where matrices of a model begin in a row, and their rows and columns.
+    """The first column of each matrix of a model in a row, and the matrix's shape.
 
-    What has more than two dimensions counts as a matrix with a row for each output.
+    A parameter of more than two dimensions is a matrix with a row for each output.
 
     >>> matrices(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))).tolist()
     [[0, 3, 2], [9, 1, 3]]
@@ -159,15 +159,15 @@ def with_row(module: nn.Module, row: Float[Tensor, " d"]) -> nn.Module:
 
 
 _GLOBAL = threading.Lock()
-"""Of whoever draws from torch's global generator: threads would draw each other's."""
+"""Held to draw from torch's global generator, which all threads share."""
 
 
 def build(
     factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """The module of a factory, its start drawn from the stream (seed, "start").
+    """The module of a factory, with a start drawn from the stream (seed, "start").
 
-    Modules draw their start from torch's global generator, which is put back after.
+    Modules draw their start from torch's global generator, which is restored after.
     """
     with _GLOBAL, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeds.key(seed, "start") >> 1)
@@ -179,7 +179,7 @@ def build(
 
 
 def refuse_unsuitable(module: nn.Module) -> None:
-    """Raises InputError that lists all layers which rows of parameters cannot hold."""
+    """Raises an InputError with all layers that rows of parameters cannot hold."""
     statistics = [
         name or "model"
         for name, layer in module.named_modules()

@@ -1,7 +1,7 @@
 """Losses by name: each maps outputs (B, ...) and targets (B, ...) to numbers (B,).
 
-They are differentiated twice, and computed for many models at once, so they are made of
-tensor operations alone.
+They are differentiated twice, and computed for many models at once, so they must use
+tensor operations only.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def huber(*, delta: float = 1.0) -> PerSample:
 
 
 def absolute() -> PerSample:
-    """The absolute error, which follows medians in place of means."""
+    """The absolute error, which follows medians, not means."""
     return absolute_error
 
 
@@ -76,7 +76,7 @@ def squared() -> PerSample:
 
 
 def entropy() -> PerSample:
-    """Minus the log-probability of the right class, what labels are learned by."""
+    """Minus the log-probability of the right class: the usual loss for labels."""
     return _log_loss
 
 
@@ -100,12 +100,12 @@ def focal(*, gamma: float = 2.0) -> PerSample:
 
 
 def _log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of one logit for two classes, or one for each class."""
+    """Minus the log-probability of the right class, for one logit or for several."""
     return (logistic if outputs.shape[1] == 1 else cross_entropy)(outputs, targets)
 
 
 class Loss(NamedTuple):
-    """What makes a loss from its numbers, and for which tasks it is one."""
+    """A function that makes a loss from its numbers, and the tasks that it is for."""
 
     make: Callable[..., PerSample]
     tasks: tuple[str, ...]
@@ -123,7 +123,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss_named(name: str, text: str, task: str | None = None) -> PerSample:
-    """The loss of a text such as "focal(2)", or one's own by "module:function".
+    """The loss of a text such as "focal(2)", or a user's by "module:function".
 
     >>> loss_named("loss", "absolute", "regression").__name__
     'absolute_error'

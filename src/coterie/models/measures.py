@@ -1,10 +1,10 @@
 """Measures by name: of single samples, or of all samples of a client together.
 
-Of labels, models give one logit for two classes (class 1 is the positive one), or one
+For labels, a model has one logit for two classes (class 1 is the positive one), or one
 output for each class. With two classes, F1, sensitivity and specificity are those of
-class 1; with more they are means over the classes that the client's samples have. A
-measure that these samples leave undefined is NaN whatever the model says, so that all
-models are compared on the same clients.
+class 1. With more, they are means over the classes that the client has. If a client's
+samples leave a measure undefined, it is NaN for every model. So all models are compared
+on the same clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..checks import InputError, import_object, one_of
 from .losses import PerSample
 
 BINS = 10
-"""Of confidence, equally wide, in calibration."""
+"""The number of bins of confidence, equally wide, in calibration."""
 
 
 class OfClient(NamedTuple):
@@ -31,7 +31,7 @@ class OfClient(NamedTuple):
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the most probable class is right, else 0."""
+    """1 where the most probable class is right, and 0 elsewhere."""
     return (predicted_classes(outputs) == targets).to(outputs.dtype)
 
 
@@ -41,27 +41,27 @@ def predicted_classes(outputs: Tensor) -> Tensor:
 
 
 def probabilities(outputs: Tensor) -> np.ndarray:
-    """Those of the classes, (B, C)."""
+    """(B, C) the probabilities of the classes."""
     if outputs.shape[1] == 1:
         outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
     return outputs.double().softmax(1).numpy()
 
 
 def confusion(outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """How many samples of each class (row) are taken for each class (column), (C, C).
+    """(C, C) the number of samples of each class (row) predicted as each (column).
 
-    NaN where an output is.
+    All are NaN if an output is NaN.
     """
     classes = max(2, outputs.shape[1])
     if outputs.isnan().any():
         return np.full((classes, classes), np.nan)
-    # For so few numbers NumPy takes a fraction of the time of torch.
+    # For few numbers, NumPy takes a fraction of the time of torch.
     pairs = targets.long().numpy() * classes + predicted_classes(outputs).numpy()
     return np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
 
 
 class _Counts(NamedTuple):
-    """Samples of the classes that count, (c,) each, and of all classes together."""
+    """(c,) numbers of samples of the classes that count, and the total of all."""
 
     right: np.ndarray
     of_class: np.ndarray
@@ -70,7 +70,7 @@ class _Counts(NamedTuple):
 
 
 def _counts(table: np.ndarray) -> _Counts:
-    """Of class 1 where there are two, of those with samples where there are more."""
+    """The counts of class 1 of two, or of all classes with samples of more."""
     of_class, taken_for = table.sum(1), table.sum(0)
     counted = of_class > 0 if len(table) > 2 else np.array([False, True])
     right, of_class, taken_for = (
@@ -88,7 +88,7 @@ def _mean_ratio(part: np.ndarray, whole: np.ndarray) -> float:
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """Harmonic mean of precision and sensitivity of class 1; NaN without such samples.
 
-    With more than two classes, the mean over those that the client has.
+    With more than two classes, it is the mean over those that the client has.
     """
     return f1_of(confusion(outputs, targets))
 
@@ -100,7 +100,7 @@ def f1_of(table: np.ndarray) -> float:
 
 
 def sensitivity(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the samples of class 1 that are found; NaN where there are none.
+    """Share of the samples of class 1 that are found; NaN if there are none.
 
     With more than two classes, the mean over those that the client has.
     """
@@ -143,18 +143,18 @@ def balanced_accuracy_of(table: np.ndarray) -> float:
 def auc(outputs: Tensor, targets: Tensor) -> float:
     """How often a sample of class 1 has a larger output than one of class 0.
 
-    That is the area under the ROC curve; ties count half. NaN where there is one class.
-    With more than two classes, the mean over those that the client has of the area for
-    the probability of the class, one against the rest.
+    That is the area under the ROC curve; ties count half. It is NaN for a single class.
+    With more than two classes, it is the mean of the areas of one class against the
+    rest, over the classes that the client has.
     """
     areas = [_area(*ranking) for ranking in rankings(outputs, targets)]
     return float(np.mean(areas)) if areas else math.nan
 
 
 def rankings(outputs: Tensor, targets: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Scores of all samples, and which are of the class that should have large ones.
+    """Scores of all samples, and which of them should be large.
 
-    That is class 1 of two, and of more each one that the client has.
+    There is one pair for class 1 of two, or one for each class that the client has.
     """
     labels = targets.numpy()
     if outputs.shape[1] == 1:
@@ -175,10 +175,10 @@ def _area(scores: np.ndarray, ones: np.ndarray) -> float:
 
 
 def calibration(outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """Samples, sum of confidences and right predictions by bin of confidence, (10, 3).
+    """(10, 3) samples, sum of confidences and right predictions in each bin.
 
-    Confidence is the probability of the predicted class; bin b has the samples with one
-    in (b / 10, (b + 1) / 10].
+    Confidence is the probability of the predicted class. Bin b has the samples whose
+    confidence is in (b / 10, (b + 1) / 10].
     """
     if outputs.isnan().any():
         return np.full((BINS, 3), np.nan)
@@ -188,7 +188,7 @@ def calibration(outputs: Tensor, targets: Tensor) -> np.ndarray:
 
 
 def in_bins(outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, ...]:
-    """Bin and confidence of each sample, and 1 where it is predicted right, else 0."""
+    """Bin and confidence of each sample, and 1 if it is predicted right or 0 if not."""
     confidence = probabilities(outputs).max(1, initial=0.0)
     place = np.clip(np.ceil(BINS * confidence).astype(int) - 1, 0, BINS - 1)
     return place, confidence, (predicted_classes(outputs) == targets).double().numpy()
@@ -246,7 +246,7 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Measure(NamedTuple):
-    """A measure, which way it points, and for which tasks it is one."""
+    """A measure, whether higher is better, and the tasks that it is for."""
 
     measure: PerSample | OfClient
     higher_is_better: bool = True
@@ -275,15 +275,15 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("mae", "rmse"), (0.0, math.inf)),
     "r2": (-math.inf, 1.0),
 }
-"""By measure, the least and the largest value that it can have."""
+"""By measure, the smallest and the largest value that it can have."""
 
 
 OF_ONE_CLASS = ("auc", "f1", "sensitivity", "specificity")
-"""Measures that, of two classes, are about the positive one, class 1."""
+"""Measures that are about class 1 if there are two classes."""
 
 
 def measure_words(measure: str, task: str, classes: Sequence[str]) -> str:
-    """A measure with the class that it is about, where that is one of two.
+    """The name of a measure, with the class that it is about if there are two.
 
     >>> measure_words("f1", "binary", ["well", "ill"])
     'f1 for ill'
@@ -299,10 +299,10 @@ def measure_words(measure: str, task: str, classes: Sequence[str]) -> str:
 def measures_named(
     name: str, texts: Sequence[str], task: str | None = None
 ) -> dict[str, Measure]:
-    """Measures by their names, ours or one's own by "module:function".
+    """Measures by their names, or users' measures by "module:function".
 
-    One's own is a function of outputs and targets of all samples of a client, for which
-    higher is better, or a `Measure` that says otherwise.
+    A user's measure is a function of outputs and targets of all samples of a client. If
+    lower is better, it must be a `Measure` that says so.
 
     Args:
         name: of the setting.

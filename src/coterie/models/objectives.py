@@ -1,13 +1,13 @@
 """What is minimised and what is reported.
 
-An objective is a loss, measures, and of these a score, by which models are compared.
-The loss and most measures map a model's outputs (B, ...) and targets (B, ...) to one
-number per sample (B,), so that sums over any grouping of samples can be merged. A
-measure of a client as a whole maps outputs and targets of all samples of one client's
-part to one number.
+An objective has a loss, measures, and a score, by which models are compared. The loss
+and most measures map a model's outputs (B, ...) and targets (B, ...) to one number per
+sample (B,), so that sums over any grouping of samples can be merged. A measure of a
+client as a whole maps outputs and targets of all samples of one client's part to one
+number.
 
-Data say what is to be learned from them in one word, their task, which names the
-objective of their studies unless these say otherwise.
+The task of a data set is one word that says what to learn from it. It names the
+objective of a study, unless the study says otherwise.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .measures import MEASURES, OfClient, accuracy, auc, dice, measures_named
 
 
 class Objective(NamedTuple):
-    """One loss per sample and the measures that are reported beside it."""
+    """A loss per sample, and the measures that are reported with it."""
 
     loss: PerSample
     measures: Mapping[str, PerSample | OfClient]
@@ -40,12 +40,12 @@ class Objective(NamedTuple):
     labelled: bool = False  # targets are classes, and a model gives (B, outputs)
     compared_by: str = ""  # a measure, or the loss; empty: see `score`
     restored: Callable[[Tensor], Tensor] | None = None
-    """Turns outputs and targets into the unit of the data, for what is reported; None:
-    they are in it."""
+    """Turns outputs and targets into the unit of the data, for reports (None: they
+    have it)."""
 
     @property
     def score(self) -> str:
-        """What comparisons use: the first measure, or without one the loss."""
+        """The measure for comparisons: by default the first one, or else the loss."""
         return self.compared_by or next(iter(self.measures), "loss")
 
     @property
@@ -55,7 +55,7 @@ class Objective(NamedTuple):
         found = {k: v for k, v in named.items() if not isinstance(v, OfClient)}
         if self.restored is None:
             return found
-        # Other losses have constants of their own, which are meant in deviations.
+        # Constants of other losses are in units of standard deviations.
         kept = () if self.loss in (squared_error, absolute_error) else ("loss",)
         return {k: v if k in kept else self._of_data(v) for k, v in found.items()}
 
@@ -70,14 +70,14 @@ class Objective(NamedTuple):
         }
 
     def _of_data(self, measure: Callable[..., Any]) -> Callable[..., Any]:
-        """The same of outputs and targets in the unit of the data."""
+        """The measure, for outputs and targets in the unit of the data."""
         assert self.restored is not None
         restored = self.restored
 
-        def measured(outputs: Tensor, targets: Tensor) -> Any:
+        def measure_restored(outputs: Tensor, targets: Tensor) -> Any:
             return measure(restored(outputs.reshape(targets.shape)), restored(targets))
 
-        return measured
+        return measure_restored
 
 
 OBJECTIVES: dict[str, Objective] = {
@@ -88,25 +88,22 @@ OBJECTIVES: dict[str, Objective] = {
     "regression": Objective(squared_error, {}, higher_is_better=False),
     "segmentation": Objective(dice_loss, {"dice": dice}),
 }
-"""By task, which is a word of the data."""
+"""The objective of each task."""
 
 
 def target_values(task: str, outputs: int) -> int:
-    """How many values a target can have where a model has so many outputs.
-
-    0 where targets are quantities.
-    """
+    """The number of values that a target can have; 0 if targets are quantities."""
     known = {"classification": outputs, "binary": 2, "segmentation": 2}
     return known.get(task, 0)
 
 
 def outputs_for(task: str, classes: int) -> int:
-    """How many outputs a model needs for so many classes."""
+    """The number of outputs that a model needs for this number of classes."""
     return 1 if task == "binary" else classes
 
 
 def objective_named(name: str, value: str) -> Objective:
-    """Ours by its name, or one's own by "module:name".
+    """The objective of this name, or a user's by "module:name".
 
     >>> objective_named("objective", "regression").score
     'loss'
@@ -136,12 +133,12 @@ def adapt_objective(
     'f1'
 
     Args:
-        objective: as it is without them.
-        task: what outputs and targets are.
-        loss: text of `model.loss`; empty leaves it.
-        measures: texts of `model.measures`, which stand beside those of the objective.
-        score: text of `model.score`, which need not stand among measures of ours; empty
-            leaves it.
+        objective: to change.
+        task: of the data.
+        loss: text of `model.loss`; empty keeps the loss.
+        measures: texts of `model.measures`, added to those of the objective.
+        score: text of `model.score`; one of our measures is added if it is missing.
+            Empty keeps the score.
     """
     if loss:
         objective = objective._replace(loss=loss_named("model.loss", loss, task))
@@ -167,7 +164,7 @@ def adapt_objective(
 
 
 def refuse_settings(model: Mapping[str, Any]) -> None:
-    """Refuses what a table [model] says of them, as far as is known without data."""
+    """Refuses errors in a table [model] that can be seen without data."""
     texts = model.get("measures", [])
     if not isinstance(texts, list | tuple):
         raise InputError(f"`model.measures` must be a list of names, got {texts!r}.")
@@ -203,7 +200,7 @@ def _refuse_unsound(name: str, objective: Objective) -> None:
 
 
 def refuse_misshapen(objective: Objective, outputs: Tensor, targets: Tensor) -> None:
-    """Raises InputError where a loss or measure of these samples is no such thing."""
+    """Raises an InputError if a loss or measure gives something else than numbers."""
     for name, measure in objective.per_sample.items():
         found = measure(outputs, targets)
         if not isinstance(found, Tensor) or found.shape != (len(targets),):
@@ -219,13 +216,13 @@ def value_of(name: str, of: OfClient, outputs: Tensor, targets: Tensor) -> float
     """A measure of a client as a whole; NaN for a client without samples.
 
     Raises:
-        InputError: where one's own function raises, or gives something else.
+        InputError: if a user's function raises, or does not give a number.
     """
     if not len(targets):
         return math.nan
     try:
         value = of.measure(outputs, targets)
-    except Exception as error:  # whatever its author made it raise
+    except Exception as error:  # user code may raise anything
         reason = (str(error).splitlines() or [""])[0].rstrip(".")
         raise InputError(
             f"the measure `{name}` raised {type(error).__name__} for {len(targets)} "

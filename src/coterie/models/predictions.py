@@ -1,7 +1,7 @@
-"""What predictions of labels come to, client by client, in few numbers.
+"""Tables that summarise predictions of labels, client by client.
 
-Tables have only the rows that are not empty, so that they grow with the samples and not
-with the square of the number of classes.
+They leave out empty rows, so that they grow with the number of samples and not with the
+square of the number of classes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .measures import calibration, confusion
 
 
 class Tally(NamedTuple):
-    """Columns of two tables."""
+    """The columns of two tables, of confusion and of calibration."""
 
     # client, target, predicted, count: samples of a class that were taken for one
     confusion: dict[str, Tensor]
@@ -53,7 +53,7 @@ def _rows(client: int, *columns: np.ndarray) -> np.ndarray:
 
 
 def _columns(rows: list[np.ndarray], names: tuple[str, ...]) -> dict[str, Tensor]:
-    """The rows by column, all of whole numbers but sums of confidences."""
+    """The columns of the rows; all but `confidence` hold whole numbers."""
     table = np.concatenate([np.empty((0, len(names))), *rows])
     columns = zip(names, torch.from_numpy(table.T.copy()), strict=True)
     return {n: c.clone() if n == "confidence" else c.long() for n, c in columns}

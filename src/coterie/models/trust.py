@@ -1,8 +1,8 @@
-"""Which code may run when a folder that somebody else made is read.
+"""The code that may run when somebody else's folder is read.
 
-A run or an export may name code: "module:factory". Reading it imports nothing that it
-names unless the reader has named the module, too. A trusted module comes from Python's
-own path and never from the folder itself.
+A run or an export may name code: "module:factory". Reading it imports that module only
+if the reader has named the module, too. A trusted module comes from Python's own path
+and never from the folder.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _WORDS = (
     *("label", "target", "client", "drop", "categories", "path", "personal"),
     *("positive", "missing", "skip_clients"),
 )
-"""Keys of a study whose texts are names of things, not of code."""
+"""Keys of a study whose texts never name code."""
 
 
 def trusted_modules(trust: Sequence[str]) -> tuple[str, ...]:
-    """The names of modules, if they are such names.
+    """The names of trusted modules, if they are valid.
 
     >>> trusted_modules(["mymodels", "team.models"])
     ('mymodels', 'team.models')
@@ -47,7 +47,7 @@ def trusted_modules(trust: Sequence[str]) -> tuple[str, ...]:
 def trusted_factory(
     name: str, trust: Sequence[str], folder: Path
 ) -> Callable[..., nn.Module]:
-    """The factory of a model that a folder names: one of ours, or of a trusted module.
+    """The factory that a folder names: one of ours, or one of a trusted module.
 
     Args:
         name: one of MODELS, or "module:factory".
@@ -62,7 +62,7 @@ def trusted_factory(
 
 
 def in_run_folder(path: Path) -> bool:
-    """Whether a study is the one that a run has in its folder."""
+    """Whether the study file lies in the folder of a run."""
     return any((path.parent / name).exists() for name in ("cells", "read.json"))
 
 
@@ -72,7 +72,7 @@ def refuse_untrusted(
     """Refuses the study of a run folder that names code of modules not trusted.
 
     Args:
-        path: of the study; a study elsewhere is one's own, and may name any code.
+        path: of the study; outside run folders, it is the user's and may name any code.
         tables: of the study.
         trust: modules that the reader trusts, with all that is in them.
     """
@@ -84,7 +84,7 @@ def refuse_untrusted(
 
 
 def import_trusted(name: str, value: str, trust: Sequence[str], folder: Path) -> Any:
-    """What "module:attribute" names, if the module is trusted and elsewhere.
+    """The object of "module:attribute", if the module is trusted and elsewhere.
 
     Args:
         name: of the setting.
@@ -117,7 +117,7 @@ def _is_in(module: str, trust: Sequence[str]) -> bool:
 
 
 def _named_code(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """All texts in nested tables that may name code, with their dotted keys."""
+    """Dotted keys and texts of everything in nested tables that may name code."""
     if isinstance(value, str):
         if ":" in value and re.fullmatch(_MODULE, value.partition(":")[0].strip()):
             yield where, value
@@ -132,7 +132,7 @@ def _named_code(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _is_inside(place: str | None, folder: Path) -> bool:
-    """Whether a path, of which "" is the current folder, is or lies in a folder."""
+    """Whether a path is a folder or lies in it; "" is the current folder."""
     if place is None:
         return False
     try:
@@ -144,7 +144,7 @@ def _is_inside(place: str | None, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _path_without(folder: Path) -> Iterator[None]:
-    """Meanwhile, Python looks for no module in the folder."""
+    """A block in which Python finds no modules in the folder."""
     before = [*sys.path]
     safe = [place for place in before if not _is_inside(place, folder)]
     sys.path[:] = safe
@@ -164,7 +164,7 @@ def _refuse_inside(module: str, folder: Path) -> None:
         else:
             try:
                 spec = importlib.util.find_spec(name)
-            except (Exception, SystemExit):  # of which importing it tells
+            except (Exception, SystemExit):  # importing it will raise it
                 return
             if spec is None:
                 return

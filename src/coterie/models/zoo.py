@@ -1,7 +1,7 @@
 """Small models by name: functions of a sample's shape and the number of outputs.
 
-Each ends in a layer `head` behind a `body`, and what normalises is called `norm`, so
-that `columns` can name them.
+Each has a `body` and ends in a layer `head`. Normalisation layers are called `norm`. So
+`columns` can name these parts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 _LAYERS = 1000
-"""Hidden layers that a perceptron may have; more is a mistake, and takes minutes."""
+"""The most hidden layers of a perceptron; more must be a mistake."""
 
 
 def linear(shape: Sequence[int], outputs: int, *, bias: bool = True) -> nn.Module:
-    """A linear map of the flattened features, started at zero."""
+    """A linear map of the flattened features that starts at zero."""
     head = nn.Linear(math.prod(shape), outputs, bias=bias)
     for parameter in head.parameters():
         nn.init.zeros_(parameter)
@@ -101,7 +101,7 @@ def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
 
 
 class Diagonal(nn.Module):
-    """A linear map whose weights are products of two parameters each."""
+    """A linear map in which each weight is the product of two parameters."""
 
     def __init__(self, inputs: int, outputs: int, scale: float) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Diagonal(nn.Module):
 
 
 def diagonal(shape: Sequence[int], outputs: int, *, scale: float = 0.1) -> nn.Module:
-    """A diagonal linear network: weights u v, u at sqrt(2) scale and v at 0 first.
+    """A diagonal linear network: weights u v, which start at u = sqrt(2) scale, v = 0.
 
     The smaller the scale, the sparser the solutions that descent finds.
     """
@@ -124,7 +124,7 @@ def diagonal(shape: Sequence[int], outputs: int, *, scale: float = 0.1) -> nn.Mo
 
 
 def _sequential(**layers: nn.Module) -> nn.Module:
-    """The layers one after the other, by name."""
+    """A module of these layers, one after the other."""
     return nn.Sequential(OrderedDict(layers))
 
 
