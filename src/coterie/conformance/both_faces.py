@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -102,17 +101,30 @@ def check_same_seed_same_result(case: Case) -> None:
 
 def check_no_global_randomness(case: Case) -> None:
     """A run takes nothing from the global generators of torch and NumPy."""
-    federation = small_federation()
     instead = "`rng`" if case.face == "rounds" else "that of the arrivals"
-    _draws_nothing_global(lambda: trace_case(case, federation), instead)
+    torch_before = torch.get_rng_state()
+    numpy_before = repr(np.random.get_state())  # noqa: NPY002
+    trace_case(case, small_federation())
+    assert torch.equal(torch.get_rng_state(), torch_before), (
+        f"the run drew from torch's global generator; use {instead}."
+    )
+    assert repr(np.random.get_state()) == numpy_before, (  # noqa: NPY002
+        f"the run drew from NumPy's global generator; use {instead}."
+    )
 
 
 def check_shapes_and_dtype(case: Case) -> None:
     """Models keep shape (N, D) and precision, and the state keeps its precision."""
     for dtype in (torch.float32, torch.float64):
         run = case.single if dtype == torch.float32 else case.usual
-        x = starting_rows(small_federation(), Setting(dtype=dtype))
-        _has_shape_and_dtype(run.personal, run.states[-1], x)
+        wanted = tuple(starting_rows(small_federation(), Setting()).shape)
+        personal, shape = run.personal, tuple(run.personal.shape)
+        assert shape == wanted, f"models {wanted} became {shape}."
+        assert personal.dtype == dtype, f"{dtype} became {personal.dtype}."
+        assert personal.isfinite().all(), "models are not finite."
+        for name, value in leaves(run.states[-1]).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                assert value.dtype == dtype, f"`{name}` is {value.dtype}, not {dtype}."
 
 
 def check_info(case: Case) -> None:
@@ -348,32 +360,3 @@ def check_newcomers(case: Case) -> None:
         )
         one = newcomer_models(case, state, alone, CLIENTS, setting)
         close(one, both[j, None], "a newcomer gets another model in company")
-
-
-def _draws_nothing_global(run: Callable[[], object], instead: str) -> None:
-    """Raises AssertionError if `run` draws from a global generator.
-
-    Args:
-        run: what is watched.
-        instead: the generator that it should draw from.
-    """
-    torch_before = torch.get_rng_state()
-    numpy_before = repr(np.random.get_state())  # noqa: NPY002
-    run()
-    assert torch.equal(torch.get_rng_state(), torch_before), (
-        f"the run drew from torch's global generator; use {instead}."
-    )
-    assert repr(np.random.get_state()) == numpy_before, (  # noqa: NPY002
-        f"the run drew from NumPy's global generator; use {instead}."
-    )
-
-
-def _has_shape_and_dtype(personal: Tensor, state: State, x: Tensor) -> None:
-    """Raises AssertionError unless models and state are like the first rows x."""
-    wanted, shape = tuple(x.shape), tuple(personal.shape)
-    assert shape == wanted, f"models {wanted} became {shape}."
-    assert personal.dtype == x.dtype, f"{x.dtype} became {personal.dtype}."
-    assert personal.isfinite().all(), "models are not finite."
-    for name, value in leaves(state).items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            assert value.dtype == x.dtype, f"`{name}` is {value.dtype}, not {x.dtype}."

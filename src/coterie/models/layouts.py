@@ -180,16 +180,17 @@ def build(
 
 def refuse_unsuitable(module: nn.Module) -> None:
     """Raises an InputError with all layers that rows of parameters cannot hold."""
-    statistics = [
-        name or "model"
-        for name, layer in module.named_modules()
-        if isinstance(layer, _BatchNorm | _InstanceNorm) and layer.track_running_stats
-    ]
-    coupled = [
-        name or "model"
-        for name, layer in module.named_modules()
-        if isinstance(layer, _BatchNorm) and not layer.track_running_stats
-    ]
+    statistics, coupled, random = [], [], []
+    for path, layer in module.named_modules():
+        name = path or "model"
+        if isinstance(layer, _BatchNorm | _InstanceNorm) and layer.track_running_stats:
+            statistics.append(name)
+        elif isinstance(layer, _BatchNorm):
+            coupled.append(name)
+        elif (isinstance(layer, _DropoutNd) and layer.p > 0) or (
+            isinstance(layer, nn.RNNBase) and layer.dropout > 0
+        ):
+            random.append(name)
     if coupled:
         raise InputError(
             f"`model` normalises over the samples of a batch in {', '.join(coupled)}, "
@@ -201,12 +202,6 @@ def refuse_unsuitable(module: nn.Module) -> None:
             f"`model` keeps running statistics in {', '.join(statistics)}, which "
             "clients cannot share; convert it with coterie.with_group_norm(model)."
         )
-    random = [
-        name or "model"
-        for name, layer in module.named_modules()
-        if (isinstance(layer, _DropoutNd) and layer.p > 0)
-        or (isinstance(layer, nn.RNNBase) and layer.dropout > 0)
-    ]
     if random:
         raise InputError(
             f"`model` draws random masks in {', '.join(random)} from torch's global "
