@@ -328,7 +328,9 @@ def test_a_client_without_samples_is_refused(classification) -> None:
     size[2] = 0
     empty = replace(classification, train=part._replace(size=size))
     name = classification.name_of(2)
-    with pytest.raises(InputError, match=f"must have training samples .* but {name} has"):
+    with pytest.raises(
+        InputError, match=f"must have training samples .* but {name} has"
+    ):
         private(empty)
 
 
