@@ -1,8 +1,8 @@
 """Every method by name: `co.methods.ditto(sizes, lr=0.1)`.
 
-Positional arguments are ingredients: what a method is told about the clients. The
-others are options. `help(co.methods.ditto)` explains both. Each method returns an
-`Algorithm`, which `co.run_rounds` trains.
+Positional arguments are ingredients, which describe the clients. The others are
+options. `help(co.methods.ditto)` explains both. Each method returns an `Algorithm`,
+which `co.run_rounds` trains.
 
 >>> import coterie as co
 >>> "ditto" in dir(co.methods)
@@ -18,5 +18,5 @@ __all__ = algorithms.__all__
 
 
 def __dir__() -> list[str]:
-    """The methods and nothing else."""
+    """The names of the methods."""
     return list(__all__)

@@ -73,7 +73,7 @@ def test_lazy_mixing_is_the_whole_flow_between_all_events(simulation, x):
 
 
 def test_a_run_tells_how_often_edges_ring(simulation, x):
-    """In any order, and by names; numbers that are given stay."""
+    """Edges come in any order, by names; given values of eta and alpha stay."""
     rates = torch.linspace(0.5, 3.0, 6, dtype=REAL)
     graph = meetings(EDGES, rates)
     turned = torch.tensor([3, 0, 5, 1, 4, 2])
@@ -111,7 +111,7 @@ def test_reading_models_changes_nothing(simulation, x):
 
 
 def test_disagreement_on_a_line_falls_faster():
-    """Pure averaging: by exp(-mu t) and exp(-eta t), to 0.004 and at most 4e-7."""
+    """Pure averaging falls by exp(-mu t) and exp(-eta t), to 0.004 and below 4e-7."""
     n, edges = 12, edges_of("line", 12)
     matrix = gossip_matrix(edges, n)
     rings = Rings(edges, torch.ones(len(edges), dtype=REAL), seed=3)

@@ -61,7 +61,7 @@ def test_weights_messages_and_gradients_are_of_neighbours_alone():
 
 
 def test_among_neighbours_the_ratios_are_those_of_all_pairs():
-    """Of the first comparison, where models are the same."""
+    """In the first comparison, where models are the same."""
     federation = quadratics()
     sizes, simulation = federation.train.size, simulate(federation)
     options = {**OPTIONS, "steps": 1, "estimator": "plain"}

@@ -58,7 +58,7 @@ def test_all_together_with_a_gossip_matrix_is_decentralised_sgd(simulation, x, o
 
 @pytest.mark.parametrize("every", [4, 9, 13])
 def test_models_mix_when_the_count_of_gradients_passes_a_multiple(simulation, x, every):
-    """Six arrive together, and a multiple may lie among them and not at their end."""
+    """Six arrive together, and a multiple of `every` may be any of the six."""
     run = EventLoop(agraf(RING, lr=0.1, every=every), simulation, x, clock=EQUAL)
     models, mixed = x.clone(), 0
     for t in range(1, 10):
@@ -125,7 +125,7 @@ def test_sparse_and_dense_matrices_are_the_same_to_rounding(
 
 @WAYS
 def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x, options, rings):
-    """And the virtual mean is ahead of it by what is in flight."""
+    """The virtual mean also has the gradients in flight."""
     lr = 0.05
     method = agraf(RING, lr=lr, **options)
     run = EventLoop(method, simulation, x, clock=UNEVEN, rings=rings)
@@ -150,7 +150,7 @@ def test_the_mean_moves_by_a_share_of_every_gradient(simulation, x, options, rin
 
 
 def test_pairs_meet_when_their_edges_ring(x):
-    """Tasks that take for ever, but one at the end: pure randomised gossip."""
+    """All tasks but the last one never end: this is pure randomised gossip."""
     run = EventLoop(
         agraf(RING, mix="pairs"),
         simulate(quadratics()),
@@ -253,7 +253,7 @@ def test_balanced_steps_make_slow_nodes_count_alike(balanced):
 
 
 def test_balanced_steps_have_a_limit():
-    """One that is 100 times as slow as five others takes no step of 80 times the size.
+    """A node 100 times slower than five others takes no step of 80 times the size.
 
     Its factor would be about 500 / 6 at its first answer.
     """

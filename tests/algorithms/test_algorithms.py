@@ -7,7 +7,6 @@ import torch
 from torch.testing import assert_close
 
 from coterie import models, seeds
-from coterie.algorithms import ALGORITHMS
 from coterie.algorithms.adaptive_all_for_one import adaptive_all_for_one
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.fedavg import fedavg
@@ -63,7 +62,7 @@ def test_local_training_equals_torch_sgd_of_every_client(classification):
 def test_fedsgd_is_descent_on_the_loss_of_those_of_the_round(
     classification, weighting, active
 ):
-    """That of their pooled data, or the mean of theirs."""
+    """The loss of their pooled data, or the mean of their losses."""
     algorithm = fedavg(SIZES, lr=0.3, steps=1, weighting=weighting)
     states, infos = train(algorithm, simulate(classification), X, 4, active)
     who = range(N) if active is None else active.nonzero()[:, 0].tolist()
@@ -143,7 +142,7 @@ def test_all_for_one_with_uniform_weights_from_an_equal_start_is_fedsgd(classifi
 
 @pytest.mark.parametrize("active", [ACTIVE | True, ACTIVE], ids=["all", "some"])
 def test_all_for_one_follows_the_weighted_sum_of_gradients(classification, active):
-    """With weights that are rescaled among those of the round."""
+    """Weights are rescaled among the clients of the round."""
     rng = torch.Generator().manual_seed(1)
     weights = torch.rand(N, N, generator=rng, dtype=REAL)  # rows need not sum to 1
     kept = weights * active
@@ -185,7 +184,7 @@ class Scripted:
 
 
 def comparison(ratio: torch.Tensor, known: torch.Tensor | None = None) -> Comparison:
-    """What noiseless clients with these similarity ratios would see."""
+    """The comparison of noiseless clients with these similarity ratios."""
     n = len(ratio)
     if known is None:
         known = torch.ones(n, n, dtype=torch.bool)
@@ -277,7 +276,7 @@ def ratios_of_equation_1(federation, x) -> torch.Tensor:
 
 @pytest.mark.parametrize("loop", [False, True])
 def test_plain_weights_are_those_of_equation_1_whatever_the_seed(classification, loop):
-    """Also where the halves of a client's samples are unequal, since sizes are odd."""
+    """Sizes are odd, so the halves of a client's samples are unequal."""
     x, sizes = 3 * EQUAL, SIZES.to(REAL)
     ratio = ratios_of_equation_1(classification, x)
     assert int(((ratio > 0.01) & (ratio < 0.99)).sum()) > N  # most say something
@@ -303,22 +302,14 @@ def test_precision_is_estimated_from_the_noise_of_the_clients():
 
 
 def test_estimated_precision_does_not_depend_on_how_often_a_client_was_compared():
-    ratio = torch.ones(3, 3, dtype=REAL)
-    active = torch.tensor([True, True, False])
+    ratio, active = torch.ones(3, 3, dtype=REAL), torch.tensor([True, True, False])
     some = Scripted(comparison(ratio, active[:, None] & active))
-    everybody = Scripted(comparison(ratio))
     algorithm = adaptive_all_for_one(None, every=1, confidence=0.0)
-    found = weights_of(algorithm, some, everybody)
+    found = weights_of(algorithm, some, Scripted(comparison(ratio)))
     assert_close(found, torch.full((3, 3), 1 / 3, dtype=REAL), **EXACT)
-
-
-def test_estimated_precision_bears_that_some_clients_were_never_compared():
-    ratio = torch.ones(3, 3, dtype=REAL)
-    active = torch.tensor([True, True, False])
-    some = Scripted(comparison(ratio, active[:, None] & active))
-    found = weights_of(adaptive_all_for_one(None), some)
+    # The third client was never compared.
     half = torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 0]], dtype=REAL)
-    assert_close(found, half, **EXACT)
+    assert_close(weights_of(adaptive_all_for_one(None), some), half, **EXACT)
 
 
 @pytest.mark.parametrize(("steps", "every"), [(1, 1), (1, 3), (3, 2), (5, 20)])
@@ -380,8 +371,3 @@ def test_adaptive_collaboration_leaves_inactive_clients_alone(classification):
     for info in infos:
         assert (info["weights"][:, ~ACTIVE] == 0).all()
         assert (info["weights"][~ACTIVE] == 0).all()
-
-
-def test_every_algorithm_is_registered_under_the_name_of_its_factory():
-    for name, factory in ALGORITHMS.items():
-        assert factory.__name__ == name

@@ -33,7 +33,7 @@ X = start(N, D)
 
 
 def asked(simulation, row, t: int, client: int, question: int) -> torch.Tensor:
-    """The gradient of a question of a client program in round t, by hand."""
+    """The gradient that a client program gets in round t, by hand."""
     index = drawn(simulation, t, client, question)
     return gradient(simulation.federation, row, index)
 
@@ -94,7 +94,7 @@ class Scripted:
         return program(self, *rows, **options)
 
     def grad(self, points):
-        """Coordinate 0 always points the same way, coordinate 1 to and fro."""
+        """Coordinate 0 is always the same, coordinate 1 changes its sign."""
         self.asked += 1
         back = -1.0 if self.asked % 2 else 1.0
         return self.scale * points.new_tensor([1.0, back, 0.0]).expand_as(points)

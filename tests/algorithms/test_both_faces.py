@@ -40,7 +40,7 @@ class Models(NamedTuple):
 
 
 def decentralised(mixing: torch.Tensor, *, lr: float = 0.1) -> Algorithm:
-    """What AGRAF is where nobody is late: x <- W (x - lr g(x))."""
+    """AGRAF if nobody is late: x <- W (x - lr g(x))."""
 
     def step(state, oracle, rng):
         moved = state.x - lr * oracle.grads(state.x)
@@ -50,7 +50,7 @@ def decentralised(mixing: torch.Tensor, *, lr: float = 0.1) -> Algorithm:
 
 
 def minibatch(sizes: torch.Tensor, *, lr: float = 0.1) -> Algorithm:
-    """And SGD with a server that waits for all: x <- x - lr mean_i g_i(x)."""
+    """SGD with a server that waits for all: x <- x - lr mean_i g_i(x)."""
     n = len(sizes)
     return ALGORITHMS["all_for_all"](
         torch.full((n, n), 1 / n, dtype=torch.float64), lr=lr
@@ -70,7 +70,7 @@ ROUNDS["server_sgd"] = ALGORITHMS["server_sgd"], minibatch, {"wait": 6}
 @pytest.mark.parametrize("seconds", [0.0, 2.0])
 @pytest.mark.parametrize("name", ROUNDS)
 def test_at_equal_times_an_answer_of_everybody_is_a_round(name, seconds):
-    """Of neighbours two: each trains, and compares what others have sent."""
+    """`neighbours` has two answers in a round: it trains, and compares models."""
     federation, setting = small_federation(), Setting()
     factory, twin, options = ROUNDS[name]
     answers = 12 if name == "neighbours" else 6
@@ -118,10 +118,7 @@ def test_two_who_exchange_models_without_delay_take_the_mean_and_a_step():
 
 def test_a_method_of_one_face_is_refused_by_the_other_loop():
     federation = small_federation()
-    x, simulation = (
-        starts(federation, Setting()),
-        simulation_of(federation, Setting()),
-    )
+    x, simulation = (starts(federation, Setting()), simulation_of(federation, Setting()))
     in_time, in_rounds = (
         Case(ALGORITHMS[name]).build(federation) for name in ("server_sgd", "fedavg")
     )

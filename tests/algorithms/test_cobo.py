@@ -217,7 +217,7 @@ def test_newcomers_get_the_model_that_fits_best():
 
 @pytest.mark.parametrize("columns", [1, 2, 7, 1000])
 def test_both_ends_of_a_meeting_add_up_the_same_bits(columns):
-    """However many other rows lie beside theirs."""
+    """For any number of other rows next to theirs."""
     rows = torch.randn(9, columns, generator=torch.Generator().manual_seed(0))
     found = row_sums(rows)
     for i in range(9):

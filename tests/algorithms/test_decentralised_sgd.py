@@ -59,7 +59,7 @@ def test_with_the_mean_for_all_it_is_fedavg(simulation, x, options):
 
 
 def test_with_the_mean_for_all_tracking_is_minibatch_sgd(simulation, x):
-    """Its y differ between nodes, but not their mean, which is all that J leaves."""
+    """y differs between nodes, but J leaves only its mean, which does not."""
     same = x.mean(0).repeat(6, 1)
     theirs = fedavg(SIZES, lr=0.1, weighting="uniform")
     found = models(gradient_tracking(J, lr=0.1), quiet := simulate(quadratics()), same)
@@ -240,7 +240,7 @@ def test_neighbours_of_the_absent_keep_what_was_for_them(layout):
 
 @pytest.mark.parametrize("method", [decentralised_sgd, *EXACT_ONES])
 def test_who_has_no_neighbour_left_in_a_round_goes_on_alone(x, method):
-    """Nodes 0 and 3 of a ring of six, and nobody else."""
+    """Only nodes 0 and 3 of a ring of six take part."""
     active = torch.tensor([True, False, False, True, False, False])
     whole = simulate(quadratics())
     found = models(method(RING, lr=0.1), whole, x, rounds=1, active=active)[1]
@@ -249,7 +249,7 @@ def test_who_has_no_neighbour_left_in_a_round_goes_on_alone(x, method):
 
 
 def test_exchanges_are_rounds_of_gossip_after_the_steps(x):
-    """P_4(W) for `accelerated`, W^4 without, of what the steps make."""
+    """The steps, then P_4(W) if `accelerated` and W^4 otherwise."""
     simulation = simulate(quadratics())
     stepped = x - 0.1 * simulation.at(1).grads(x)
     for accelerated, mixed in ((False, plain), (True, chebyshev)):

@@ -30,7 +30,7 @@ def full():
 
 @pytest.fixture(scope="module")
 def losses():
-    """Curvatures with decay, and what pulls at models."""
+    """Hessians with decay, and linear terms."""
     a, b = hessians(quadratics())
     return a + DECAY * torch.eye(D, dtype=REAL), b
 
@@ -66,7 +66,7 @@ def test_where_computing_takes_no_time_it_is_the_function_of_the_rings(
 
 @pytest.mark.parametrize("text", ["star", "grid"])
 def test_ddo_is_the_function_of_its_ticks(full, losses, text):
-    """Powers of 2, so that what is read at a tick's end is after what it wrote."""
+    """Times are powers of 2, so that a tick's end is read after it is written."""
     edges, matrix, rings = network(text)
     method, delay, second = ddo(matrix, accuracy=1e-12, **BOWL), 0.25, 2.0**-7
     length, until = second * method.flow.kinds[0].passes, 2.1
@@ -134,7 +134,7 @@ def test_what_ddo_keeps_stays_zero(full):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_models_arrive_at_the_optimum_of_losses_that_differ(full, losses, name):
-    """Decentralised SGD would stay beside it."""
+    """Decentralised SGD would miss it."""
     best = torch.linalg.solve(losses[0].mean(0), losses[1].mean(0))
     edges = edges_of("complete", 6)
     rings = Rings(edges, torch.full((15,), 0.05, dtype=REAL))
@@ -149,7 +149,7 @@ def test_models_arrive_at_the_optimum_of_losses_that_differ(full, losses, name):
 
 @pytest.mark.parametrize(("rate", "until"), [(0.03, 2000.0), (3.0, 30.0)])
 def test_steps_are_for_how_often_pairs_meet(full, rate, until):
-    """Where most rings are lost, dual points mix by so much more slowly."""
+    """If most rings are lost, dual points mix more slowly, in proportion."""
     edges, matrix, _ = network("ring")
     rings = Rings(edges, torch.full((6,), rate, dtype=REAL))
     method = dual_accelerated(matrix, **BOWL)

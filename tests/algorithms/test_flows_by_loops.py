@@ -1,9 +1,9 @@
 """Methods in time against plain loops, their theory and their own optima.
 
-Not here, since they are elsewhere: `all_for_all` at uneven paces by a loop
-(`test_events`), `adaptive_all_for_one` as independent processes
-(`test_readers_in_turn`), what `loss_network`, `neighbours`, `pairs` and a
-complete graph end at (`test_loss_network`, `test_agraf`).
+Other files test `all_for_all` at uneven paces by a loop (`test_events`),
+`adaptive_all_for_one` as independent processes (`test_readers_in_turn`), and where
+`loss_network`, `neighbours`, `pairs` and a complete graph end (`test_loss_network`,
+`test_agraf`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SOON = {"rel": 1e-12}  # sums of times in another order, in float64
 
 
 class Agenda:
-    """Who is at work, and until when: one time for every gradient of a task."""
+    """Busy clients, and when they end: one time for every gradient of a task."""
 
     def __init__(self, clock):
         self.clock, self.ends, self.drawn = clock, {}, [0] * 6
@@ -122,7 +122,7 @@ def test_ditto_moves_by_changes_of_what_a_client_began_with(
 @pytest.mark.parametrize("go_on", [False, True], ids=["barrier", "buffer"])
 @pytest.mark.parametrize("rule", ["constant", "adaptive", "heterogeneous"])
 def test_the_mean_of_four_answers_is_a_step(simulation, x, rule, go_on):
-    """Who answered waits for the step, or goes on from the model as it is."""
+    """A client that has answered waits for the step, or goes on from the model now."""
     lr, wait = 0.1, 4
     method = server_sgd(lr=lr, late=rule, wait=wait, go_on=go_on)
     run = EventLoop(method, simulation, x, clock=UNEVEN)
@@ -225,7 +225,7 @@ def test_a_task_is_as_late_as_it_is_long_since_it_was_handed_out(simulation, x, 
 
 
 def test_exchanges_last_as_long_as_the_message_of_their_ring(simulation, x):
-    """The delay of an edge is another one at every ring, lost ones counted."""
+    """Every ring of an edge has its own delay, and lost rings count too."""
     rates = torch.tensor([0.9, 0.5, 0.7, 0.4, 1.1, 0.3], dtype=REAL)
     rings, links = Rings(UNLIKE, rates, seed=5), Delays("exponential(0.7)", seed=2)
     run = EventLoop(
@@ -295,7 +295,7 @@ class Ordered:
 
 
 def workers_alike(count):
-    """Clients for whom gradients are stated by `answering`, of models of any size."""
+    """Clients that get their gradients from `answering`, with models of any size."""
     owner = torch.arange(count).repeat(len(PARTS))
     role = torch.arange(len(PARTS)).repeat_interleave(count)
     blank = torch.zeros(len(owner), 1, dtype=REAL)
@@ -305,9 +305,9 @@ def workers_alike(count):
 
 
 def answering(simulation, gradient):
-    """The same clients with gradients of (clients, rounds, points) by a formula.
+    """The same clients, whose gradients are a formula of (clients, rounds, points).
 
-    All else is as it is; runs of thousands of answers take seconds.
+    So runs of thousands of answers take seconds.
     """
     staggered = simulation.task_clients
 
@@ -345,10 +345,10 @@ def adversarial():
 def test_theorem_3_1_holds_for_every_order_of_arrivals(order):
     """F(mean of x_1, ..., x_K) - F* <= 3 G B sqrt(M / K), for steps B / (G sqrt(KM)).
 
-    F(x) is the mean of |a . x - b| over samples with |a| = 1. As responses b lie as
-    much above as below the plane of x*, it is even in x - x* and has its minimum there.
-    The bound is that of the mean over runs, and one run stays below it. The method's
-    own average is that of all x_k, whoever is still under way.
+    F(x) is the mean of |a . x - b| over samples with |a| = 1. Responses b lie as much
+    above as below the plane of x*, so F is even in x - x* and has its minimum there.
+    The bound is for the mean over runs, and one run stays below it. The method's own
+    average is that of all x_k, also of those whose answers are missing.
     """
     rng = torch.Generator().manual_seed(1)
     a = nn.functional.normalize(torch.randn(20, 2, generator=rng, dtype=REAL))
@@ -384,7 +384,7 @@ def test_theorem_3_1_holds_for_every_order_of_arrivals(order):
 
 
 def test_stragglers_change_the_error_of_adaptive_steps_by_less_than_three():
-    """Check 2 of the specification, whose factor it is; steps of earlier work fail."""
+    """Check 2 of the specification, with its factor; steps of earlier work fail."""
     workers, calls = 6, 300
     eigenvalues = torch.logspace(-0.7, 0, 4, dtype=REAL)
     full = answering(workers_alike(workers), lambda who, t, x: eigenvalues * x)
@@ -437,9 +437,9 @@ def test_workers_in_turn_contract_as_their_characteristic_equation_says():
 def test_noise_costs_as_much_as_in_sequential_sgd(calls):
     """Check 4: from the optimum, K times the excess of the average is tr(H^-1 C) / 2.
 
-    As x_K - x_0 = -lr (H sum of points + sum of noise), the average of points is off by
-    H^-1 times the mean noise, and x_K / (lr K), which gives a share of 1 / (lr mu K).
-    Columns of the targets are replicas with noise of their own.
+    Since x_K - x_0 = -lr (H sum of points + sum of noise), the average of points is off
+    by H^-1 times the mean noise, and by x_K / (lr K), a share of 1 / (lr mu K).
+    Columns of the targets are replicas with independent noise.
     """
     rng = torch.Generator().manual_seed(3)
     samples, replicas, workers, lr = 2000, 200, 6, 0.02
@@ -493,8 +493,8 @@ def test_noise_costs_as_much_as_in_sequential_sgd(calls):
 def test_who_finishes_next_is_drawn_anew_from_memoryless_clocks():
     """AGRAF sampled: with exponential times, clients are i.i.d., p_v ~ 1 / s_v.
 
-    Counts are binomial; 4.5 standard deviations are missed once in 150,000 times, and
-    42 are looked at. Pairs do not overlap, so that they are independent.
+    Counts are binomial; a count is off by 4.5 standard deviations once in 150,000
+    times, and we look at 42. Pairs do not overlap, so they are independent.
     """
     speeds, calls = [1.0, 2.0, 0.5, 3.0, 1.5, 1.0], 2400
     p = np.array([1 / s for s in speeds])
@@ -519,7 +519,7 @@ def test_who_finishes_next_is_drawn_anew_from_memoryless_clocks():
 
 
 class Staggered:
-    """Client i takes paces[i], and nobody answers together; before, all take 1."""
+    """Task `after` and later ones of client i take paces[i]; earlier ones take 1."""
 
     def __init__(self, *paces, after=0):
         self.paces, self.after = torch.tensor(paces, dtype=REAL), after
@@ -541,7 +541,7 @@ PERIOD = 9  # answers
 
 
 def ends_at(method, federation, updates, read=EventLoop.personal, clock=TWICE):
-    """What is read in the mean over six periods before so many updates, from zero."""
+    """The mean of `read` over the last six periods of these updates, from zero."""
     a, b = hessians(federation)
 
     def gradient(who, rounds, x):
@@ -560,9 +560,9 @@ def ends_at(method, federation, updates, read=EventLoop.personal, clock=TWICE):
 def tends_to(target, find, lr):
     """Checks that `find(step)` is off by a multiple of the step, and little more.
 
-    Answers that are late leave an error c lr + O(lr^2), so that half the step has half
-    the error, and extrapolation to no step leaves terms of second order: their share in
-    the first is of the order of lr beta tau, which is .32 where this is used.
+    Late answers leave an error c lr + O(lr^2), so half the step has half the error.
+    Extrapolation to step 0 leaves terms of second order. Their share in the first is of
+    the order of lr beta tau, which is .32 where this is used.
     """
     one, half = find(lr) - target, find(lr / 2) - target
     assert 0 < float(one.norm()) < 0.1 * float(target.norm())
@@ -651,7 +651,7 @@ def test_ditto_ends_at_the_optimum_of_shares_and_rates_and_at_proximal_points():
 
 
 def two_groups():
-    """Clients 0, 2, 4 and 1, 3, 5 have optima near each other, and own Hessians."""
+    """Clients 0, 2, 4 and 1, 3, 5 have optima near each other; Hessians differ."""
     rng = torch.Generator().manual_seed(2)
     features, targets = [], []
     for i in range(6):
@@ -673,7 +673,7 @@ def two_groups():
 
 
 def test_adaptive_all_for_one_ends_at_the_optimum_of_a_group():
-    """Of precisions and rates, where groups are clear and looked for once."""
+    """The optimum of precisions and rates, if groups are clear and found once."""
     federation, precision = two_groups(), torch.tensor([1.0, 2, 3, 1, 2, 1]).double()
     # All show their gradients at the same time, so that everybody compares with all.
     shown = Staggered(*TWICE.paces.tolist(), after=1)
@@ -684,11 +684,7 @@ def test_adaptive_all_for_one_ends_at_the_optimum_of_a_group():
 
     def find(lr):
         method = adaptive_all_for_one(
-            precision,
-            lr=lr,
-            every=10**6,
-            criterion="binary",
-            lam=0.1,
+            precision, lr=lr, every=10**6, criterion="binary", lam=0.1
         )
 
         def read(run):

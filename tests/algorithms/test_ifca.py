@@ -128,7 +128,7 @@ def first_models(x: torch.Tensor, oracle: Told, **options) -> torch.Tensor:
 
 
 def noises(count: int, clusters: int) -> list[torch.Tensor]:
-    """What the first round draws, without its mean over the clusters."""
+    """The noise of the first round, minus its mean over the clusters."""
     rng = seeds.generator(2)
     draws = [torch.randn(clusters, D, generator=rng, dtype=REAL) for _ in range(count)]
     return [draw - draw.mean(0) for draw in draws]
@@ -164,7 +164,7 @@ def test_of_several_starts_the_one_is_kept_where_choosing_matters_most(active):
 
 
 def linear_clusters(seed):
-    """Two clusters of six clients, who have few noisy samples of a linear response."""
+    """Two clusters of six clients, with few noisy samples of a linear response."""
     law = {"clusters": 2, "dimension": 5, "spread": 3.0, "noise": 1.0}
     return of_groups(synthetic.linear(clients=12, samples=14, seed=seed, **law))
 
@@ -236,7 +236,7 @@ def test_before_the_first_round_everybody_has_the_mean_of_the_starting_models():
 
 
 def settled(**options) -> tuple[State, torch.Tensor]:
-    """Three models, of which two fit somebody, and who is fitted best by which."""
+    """Three models, two of them the best for some client, and the best of each."""
     algorithm = ifca(SAMPLES, clusters=3, **options)
     a, b = hessians(quadratics())
     best = torch.linalg.solve(a, b[..., None])[..., 0]

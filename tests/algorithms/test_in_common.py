@@ -15,6 +15,7 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.ifca import ifca
 from coterie.algorithms.local import local
 from coterie.algorithms.neighbours import neighbours
+from coterie.algorithms.per_fedavg import per_fedavg
 from coterie.algorithms.pfedme import pfedme
 from coterie.algorithms.wga_bc import wga_bc
 from coterie.graphs import edges_of, gossip_matrix
@@ -40,12 +41,14 @@ from support.quadratics import (
         (ditto(SAMPLES, steps=4), 4, 2),
         (ifca(SAMPLES, steps=4), 4, 1),  # choosing costs none
         (pfedme(SAMPLES, steps=4, inner_steps=5), 4, 5),
+        (per_fedavg(SAMPLES, steps=5, variant="fo"), 5, 2),
+        *((per_fedavg(SAMPLES, steps=5, variant=v), 5, 4) for v in ("exact", "hf")),
         (wga_bc(SAMPLES, steps=2), 2, 1 + 3),  # its own, and of each of the others
         *((cobo(steps=2, meetings=m), 2, 1 + m) for m in (0, 2, 3)),
     ],
 )
 def test_a_step_costs_so_many_gradients(algorithm, steps, each):
-    """Of minibatches of three samples."""
+    """Minibatches have three samples."""
     oracle = simulate(quadratics(), 3).at(1, ACTIVE)
     algorithm.step(begun(algorithm, start()), oracle, seeds.generator(0))
     assert_close(oracle.gradients, steps * each * 3 * ACTIVE.double())
@@ -107,7 +110,7 @@ def test_own_models_are_those_of_local_training_bit_by_bit(
 def test_half_the_way_beats_local_and_fedavg_where_clients_are_similar_and_samples_few(
     factory, options, rounds
 ):
-    """There the expected squared error is half of either."""
+    """The expected squared error is half of that of either."""
     federation = similar_clients()
     simulation, sizes = simulate(federation), federation.train.size
     methods = factory(sizes, **options), local(lr=0.3), fedavg(sizes, lr=0.3)

@@ -45,7 +45,7 @@ def dissimilarity(n: int = N) -> torch.Tensor:
 
 
 def scaled(radius: torch.Tensor, n: int = N) -> torch.Tensor:
-    """With mean 1 off the diagonal, among the first n."""
+    """The radii divided by their mean off the diagonal, over the first n."""
     return radius * n * (n - 1) / radius[:n, :n].sum()
 
 
@@ -147,7 +147,7 @@ def estimates(federation, state: State, s: int):
 
 
 def printed(g, fresh, active):
-    """The estimate as the paper prints it, for gradients that were stored before."""
+    """The estimate as the paper prints it, with stored gradients g."""
     new = torch.where(active[:, None], fresh, g)
     return g + (new - g) / active.sum()
 
@@ -283,7 +283,7 @@ def test_small_clients_in_clusters_are_better_off_than_alone_and_than_with_all()
 
 
 def newcomers(t: float, rounds: int = 4, **options):
-    """Four clients train, two join: their models, and what led to them."""
+    """Four clients train, two join: their models, the state, and their Hessians."""
     federation = quadratics()
     trained, later = (
         federation.select(torch.arange(4)),
@@ -346,7 +346,7 @@ def test_a_wrong_dissimilarity_is_refused_with_the_pair(change, message):
 
 
 def test_a_dissimilarity_may_be_symmetric_but_for_rounding():
-    """As the products of most libraries are: they add up in either order."""
+    """Products of most libraries are like this: they add up in either order."""
     radius = dissimilarity()
     radius[1, 2] = radius[2, 1] = torch.inf
     rounded = torch.where(radius.triu() > 0, radius * (1 + 1e-15), radius)

@@ -78,7 +78,7 @@ def test_events_are_the_exchanges_that_networks_admit_and_updates_are_5_7(
 
 
 def exchanges(run, count):
-    """Time, clients and from when to when each has computed, event by event."""
+    """For each event its time, its clients, and when each began and ended."""
     computes = {}
     for _ in range(count):
         event = run.step()
@@ -178,7 +178,7 @@ def test_going_on_from_a_moment_is_not_having_stopped(simulation, x):
 
 
 def rematching(edges, exchanges, seed):
-    """Gossip that never waits: whoever is free takes a free neighbour at once.
+    """Gossip that never waits: a free node takes a free neighbour at once.
 
     Exchanges take random times. Returns their edges, in order of their ends.
     """
@@ -251,7 +251,7 @@ def test_messages_that_take_time_lengthen_exchanges(simulation, x):
 
 
 def test_a_slow_node_keeps_only_its_neighbours_waiting_now_and_then(simulation, x):
-    """One node takes a thousand times longer; far from it exchanges go on."""
+    """One node takes a thousand times longer; far from it, exchanges go on."""
     edges = edges_of("line", 6)
     rates = torch.full((5,), 0.5, dtype=REAL)
     paces = clock("constant(1)", speeds=[1000.0, 1, 1, 1, 1, 1])

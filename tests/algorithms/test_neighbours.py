@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
-from coterie.algorithms.neighbours import in_use, neighbours
+from coterie.algorithms.neighbours import models_in_use, neighbours
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.collaboration.evidence import surely_above_zero
@@ -60,7 +60,7 @@ def joined_by(info):
 
 
 def test_on_a_complete_graph_shared_models_are_those_of_fedavg(classification):
-    """With full batches, as its minibatches come after those of the own model."""
+    """Batches are full, because its minibatches come after those of the own model."""
     x, simulation = start(6, 26).mean(0).repeat(6, 1), simulate(classification)
     ours = train(on("complete", 6, **STEPS, **NEVER), simulation, x, 6)[0]
     sizes, uniform = classification.train.size, {**STEPS, "weighting": "uniform"}
@@ -71,14 +71,14 @@ def test_on_a_complete_graph_shared_models_are_those_of_fedavg(classification):
 
 
 def held_out_losses(federation, i, model, cap):
-    """Of client i's validation samples, bounded by the cap."""
+    """The losses of client i's validation samples, bounded by the cap."""
     here = mine(federation, i, "validation")
     losses = (federation.features[here] @ model - federation.targets[here]).square()
     return cap * (1 - torch.exp(-losses / cap))
 
 
 def first_losses(federation):
-    """Mean squared targets of validation samples, which is what zero models lose."""
+    """The validation losses of zero models: mean squared targets."""
     parts = [mine(federation, i, "validation") for i in range(len(federation))]
     return [federation.targets[part].square().mean() for part in parts]
 
@@ -173,7 +173,7 @@ def test_where_all_are_alike_and_nothing_is_noise_it_is_fedavg():
     simulation, sizes = simulate(federation), federation.train.size
     theirs = train(fedavg(sizes, **STEPS), simulation, zeros(federation), 8)[0]
     for here, there in zip(states, theirs, strict=True):
-        assert_close(in_use(here), there.x, **EXACT)
+        assert_close(models_in_use(here), there.x, **EXACT)
     assert int(infos[-1]["links"].mean()) == 10
 
 
@@ -182,7 +182,10 @@ def test_where_all_are_alike_but_for_samples_links_stay_and_help():
     states, infos = trained(federation, "expander(4)", 11, steps=3)
     assert int(infos[-1]["links"].mean()) == 16
     assert (states[-1].choice != 0).all()
-    assert error(federation, in_use(states[-1])) < error(federation, states[-1].own) / 2
+    assert (
+        error(federation, models_in_use(states[-1]))
+        < error(federation, states[-1].own) / 2
+    )
 
 
 @pytest.mark.parametrize("graph", ["line", "complete"])
@@ -190,11 +193,11 @@ def test_two_who_differ_drop_their_link_and_train_alone_and_two_alike_keep_it(gr
     best = torch.tensor([[5.0, 0.0, 0.0]], dtype=REAL)
     states, infos = trained(linear_clients(torch.cat([best, -best])), graph, 8, steps=4)
     assert torch.equal(infos[-1]["weights"], torch.eye(2, dtype=REAL))
-    assert torch.equal(in_use(states[-1]), states[-1].own)
+    assert torch.equal(models_in_use(states[-1]), states[-1].own)
     alike = linear_clients(torch.cat([best, best]), noise=1.0, train=5)
     states, infos = trained(alike, graph, 8, steps=4)
     assert (infos[-1]["weights"] == 0.5).all()
-    assert error(alike, in_use(states[-1])) < error(alike, states[-1].own)
+    assert error(alike, models_in_use(states[-1])) < error(alike, states[-1].own)
 
 
 def test_who_has_no_link_left_trains_alone_and_sends_nothing():
@@ -202,7 +205,7 @@ def test_who_has_no_link_left_trains_alone_and_sends_nothing():
     states, infos = trained(federation, "complete", 12, steps=4)
     alone = train(local(steps=4), simulate(federation), zeros(federation), 12)[0]
     assert not states[-1].links.kept.any()
-    assert torch.equal(in_use(states[-1]), alone[-1].x)
+    assert torch.equal(models_in_use(states[-1]), alone[-1].x)
     assert (infos[-1]["alone"] == 1).all()
     oracle = simulate(federation).at(13)
     on("complete", 6, steps=4).step(states[-1], oracle, torch.Generator())
@@ -215,7 +218,10 @@ def test_links_within_groups_are_kept_and_each_group_ends_at_its_fedavg(batch_si
     same = federation.clusters[:, None] == federation.clusters
     states, infos = trained(federation, "complete", 24, steps=4, batch_size=batch_size)
     assert torch.equal(joined_by(infos[-1]), same.fill_diagonal_(False))
-    assert error(federation, in_use(states[-1])) < error(federation, states[-1].own) / 2
+    assert (
+        error(federation, models_in_use(states[-1]))
+        < error(federation, states[-1].own) / 2
+    )
     for c in (0, 1) if not batch_size else ():
         here = federation.clusters == c
         some = federation.select(here.nonzero()[:, 0])
@@ -227,7 +233,7 @@ def test_links_within_groups_are_kept_and_each_group_ends_at_its_fedavg(batch_si
 def test_who_takes_no_part_keeps_its_models_and_links():
     federation = two_groups(6, noise=0.5)
     states, _ = trained(federation, "complete", 8, active=ACTIVE, steps=4)
-    assert (in_use(states[-1])[~ACTIVE] == 0).all()
+    assert (models_in_use(states[-1])[~ACTIVE] == 0).all()
     kept = states[-1].links.kept
     assert kept[~ACTIVE].sum(1).tolist() == [5, 5]
     assert (kept[ACTIVE].sum(1) < 5).all()
@@ -273,7 +279,7 @@ def test_personal_columns_stay_although_there_are_as_many_numbers():
 
 
 def test_without_any_validation_data_it_says_so():
-    with pytest.raises(InputError, match="neighbours choose by validation data, but"):
+    with pytest.raises(InputError, match="neighbours needs validation data, but"):
         trained(without_validation(two_groups()), "ring", 1)
 
 
@@ -285,4 +291,4 @@ def test_who_has_no_validation_data_goes_by_what_its_neighbours_find():
     joined = joined_by(infos[-1])
     joined[0, 7] = joined[7, 0] = False  # of whom nobody knows anything
     assert torch.equal(joined, same.fill_diagonal_(False))
-    assert in_use(states[-1]).isfinite().all()
+    assert models_in_use(states[-1]).isfinite().all()

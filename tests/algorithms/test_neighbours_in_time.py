@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie.algorithms.neighbours import in_use, neighbours
+from coterie.algorithms.neighbours import models_in_use, neighbours
 from coterie.checks import InputError
 from coterie.engine import EventLoop, clock
 from coterie.graphs import edges_of, gossip_matrix
@@ -40,7 +40,7 @@ def test_where_nobody_is_late_models_links_and_bytes_are_those_of_rounds(graph):
         assert_close(state.models[:, 2], wanted.tuned, **EXACT)
         assert torch.equal(state.links.kept, wanted.links.kept)
         assert_close(state.links.evidence, wanted.links.evidence, **EXACT)
-        assert_close(run.personal(), in_use(wanted), **EXACT)
+        assert_close(run.personal(), models_in_use(wanted), **EXACT)
         assert run.time == 2 * 3 * t
         sent += info["sent"]
         assert run.sent == (0, sent)
@@ -83,6 +83,6 @@ def test_options_of_rounds_are_refused_in_time():
 def test_without_validation_data_there_is_one_sentence():
     none = without_validation(two_groups(N))
     run = run_of(on("ring"), none, ["lognormal(1, 0.5)"])
-    with pytest.raises(InputError, match="choose by validation data"):
+    with pytest.raises(InputError, match="neighbours needs validation data"):
         for _ in range(4 * N):
             run.step()

@@ -130,24 +130,6 @@ def test_without_a_step_inside_it_is_fedavg(classification, variant):
     assert infos[-1]["sent"] == known[-1]["sent"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_without_a_step_inside_it_is_fedavg_on_the_second_minibatches(
-    classification, variant
-):
-    simulation = simulate(classification)
-    algorithm = per_fedavg(SIZES, alpha=0.0, lr=0.3, steps=2, variant=variant)
-    states, _ = train(algorithm, simulation, start(classification), 2)
-    losses, w = Losses(classification), start(classification).mean(0)
-    for t in (1, 2):
-        copies = [w.clone() for _ in range(N)]
-        for i in range(N):
-            for k in range(2):
-                batch = drawn(simulation, t, i, 3 * k + 1)
-                copies[i] = copies[i] - 0.3 * losses.grad(copies[i], batch)
-        w = torch.stack(copies).mean(0)
-    assert_close(states[-1].x, w.repeat(N, 1), **EXACT)
-
-
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_one_step_of_everybody_is_gradient_descent_on_the_loss_after_tuning(
     classification, weighting
@@ -340,15 +322,6 @@ def test_at_a_stationary_point_differences_are_zero():
     nothing = torch.zeros(2, 3)
     found = hessian_times(clients, torch.ones(2, 3), nothing, variant="hf", delta=1e-3)
     assert torch.equal(found, nothing)
-
-
-def test_gradients_are_counted_as_documented(classification):
-    for variant, each in (("fo", 2), ("exact", 4), ("hf", 4)):
-        oracle = simulate(classification).at(1, ACTIVE)
-        algorithm = per_fedavg(SIZES, steps=5, variant=variant)
-        begin = begun(algorithm, start(classification))
-        algorithm.step(begin, oracle, seeds.generator(0))
-        assert torch.equal(oracle.gradients, each * 5 * 3 * ACTIVE.double())
 
 
 def test_it_is_tuned_with_steps_of_alpha_on_fresh_training_minibatches(classification):

@@ -30,7 +30,7 @@ OPTIONS = {"lr": 0.05, "every": 2}
 @pytest.mark.parametrize("samples", [0, 4])
 @pytest.mark.parametrize("rule", ["paper", "normalised"])
 def test_where_no_time_passes_it_is_that_of_rounds(criterion, estimator, samples, rule):
-    """Also where clients have unequally many readers."""
+    """Also if clients have different numbers of readers."""
     simulation, x = simulate(quadratics(), batch_size=3), start()
     options = {"criterion": criterion, "estimator": estimator, "samples": samples}
     method = adaptive_all_for_one(
@@ -52,7 +52,7 @@ def test_where_no_time_passes_it_is_that_of_rounds(criterion, estimator, samples
 
 
 def test_plain_weights_are_those_of_equation_1_at_any_pace():
-    """With steps of no length; some clients have an odd number of samples."""
+    """Steps have length 0; some clients have an odd number of samples."""
     federation, x = quadratics(), start()
     a, b = hessians(federation)
     g = torch.einsum("kde,ie->ikd", a, x) - b  # of client k at the model of i
@@ -90,7 +90,7 @@ def twins(clients: int = 6, size: int = 30, groups: int = 2) -> co.Simulation:
 
 
 def half_gradients(simulation, k, t, point, samples):
-    """Of client k in round t at a point, asked alone."""
+    """The half-gradients of client k in round t at a point, asked alone."""
     stream = co.seeds.key(simulation.seed, "step", t, "compare", 0)
     first, second, _ = simulation.samples.halves(torch.tensor([k]), stream, samples)
     grad = simulation.kernel.grad
@@ -98,7 +98,7 @@ def half_gradients(simulation, k, t, point, samples):
 
 
 class Plain:
-    """Every client as a process that says how long it takes, and goes on then."""
+    """Every client as a process, which yields how long it takes."""
 
     def __init__(self, simulation, x, paces, *, lr, every, lam, samples):
         n = len(x)

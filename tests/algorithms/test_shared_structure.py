@@ -61,7 +61,7 @@ def gradient(federation, row, client) -> torch.Tensor:
 
 
 def stepped(federation, row, client, part) -> torch.Tensor:
-    """After a step of 0.2 of these parameters."""
+    """The model after a step of 0.2 in these parameters."""
     return row - 0.2 * torch.where(part, gradient(federation, row, client), 0)
 
 
@@ -178,7 +178,7 @@ def followed(algorithm, simulation, rounds):
 
 
 def test_shared_subspace_recovers_models_without_noise():
-    """With fewer samples of each than dimensions; losses are twice those of tasks."""
+    """Clients have fewer samples than dimensions; losses are twice those of tasks."""
     truth = shared(30, 8, 2, 6)
     simulation = linear_clients(truth)
     method = shared_subspace(rank=2, cap=2.0, lr=0.2)
@@ -272,7 +272,7 @@ def test_parameters_that_stay_at_home_are_refused_where_messages_are_not_models(
 def test_rounding_of_averages_is_not_taken_for_parameters_that_stay_at_home(
     n, monkeypatch
 ):
-    """A product of matrices may round every column in another way."""
+    """A product of matrices may round every column differently."""
     exact = SimulatedOracle.average
 
     def rounded(self, shares, rows, groups=None):

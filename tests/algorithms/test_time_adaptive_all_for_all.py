@@ -11,14 +11,7 @@ from torch.testing import assert_close
 from coterie import seeds
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
-from support.gradient_oracles import (
-    EXACT,
-    REAL,
-    Answers,
-    N,
-    Quadratics,
-    start,
-)
+from support.gradient_oracles import EXACT, REAL, Answers, N, Quadratics, start
 from support.oracles import begun, told
 
 
@@ -83,7 +76,7 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
 
 
 def test_phases_are_as_long_as_the_table_says():
-    """ceil(ln(min(start / eps_p, 8)) / (eta_p mu)), which is no step in phase 0."""
+    """ceil(ln(min(start / eps_p, 8)) / (eta_p mu)), and 0 in phase 0."""
     _, gap = line()
     lr, mu, noise, first = 0.1, 0.7, 0.2, 0.5
     algorithm = time_adaptive_all_for_all(gap, lr=lr, mu=mu, noise=noise, start=first)

@@ -28,7 +28,7 @@ def matrix_for(walk: str) -> torch.Tensor:
 
 
 def way(walk: str, text: str, steps: int, seed: int = 0) -> list[int]:
-    """Where a token is at each step, with the draws that a run makes."""
+    """The places of a token, with the draws of a run."""
     go = walk_on(walk, edges_of(text, 6), 6)
     found, trail = [0], go.trail(0)
     for k in range(steps - 1):
@@ -60,7 +60,7 @@ def test_token_sgd_is_a_loop_along_its_walk(simulation, walk):
 
 
 def test_steps_make_all_clients_count_alike_where_the_walk_does_not(simulation):
-    """A simple walk is at the hub of a star every second step, pi = 1/2 and 1/10."""
+    """On a star, a simple walk is at the hub every second step: pi is 1/2 and 1/10."""
     x = start()
     run = run_of(token_sgd(STAR, lr=0.1, walk="simple"), simulation, x)
     model, visits = x.mean(0), [0] * 6
@@ -95,7 +95,7 @@ def test_waiting_tokens_pass_without_a_gradient_and_in_no_time(simulation):
 
 
 def delayed(walk: str, simulation, x, steps: int, gamma) -> list[torch.Tensor]:
-    """Equation (7.6): all gradients where the token was at everybody last, else 0."""
+    """Equation (7.6): the gradient at each client's last visit, or 0."""
     kept = torch.zeros(6, D, dtype=REAL)
     visits, last, model, models = [0] * 6, [0] * 6, x.mean(0), []
     text = "complete" if walk in ANYWHERE else "ring"
@@ -110,7 +110,7 @@ def delayed(walk: str, simulation, x, steps: int, gamma) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("walk", WALKS)
 def test_token_sag_moves_by_the_mean_of_all_last_gradients(simulation, walk):
-    """With a walk that is drawn anew it is SAG; on a cycle the incremental one."""
+    """Independent draws are SAG; a cycle is incremental SAG."""
     x, slowest = start(), hitting_time_of(walk_on(walk, edges_of("complete", 6), 6))
     if walk not in ANYWHERE:
         slowest = hitting_time_of(walk_on(walk, edges_of("ring", 6), 6))

@@ -87,7 +87,7 @@ def shifted(samples=40):
 
 
 def own_means(federation):
-    """Where the training loss of each client is least."""
+    """The minimum of each client's training loss."""
     clients = range(len(federation))
     return torch.stack(
         [federation.targets[mine(federation, i)].mean(0) for i in clients]
@@ -163,7 +163,7 @@ def test_wga_bc_beats_local_and_fedavg_where_biases_are_constant_and_gradients_n
     x = torch.zeros(6, 4, dtype=REAL)
 
     def late(algorithm):
-        """The mean error of the last of many rounds, to average over minibatches."""
+        """The mean error in the last rounds, to average over minibatches."""
         states, _ = train(algorithm, simulation, x, 100)
         return sum(error(federation, state.x) for state in states[-40:]) / 40
 

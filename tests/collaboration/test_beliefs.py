@@ -1,4 +1,4 @@
-"""Claims about what clients believe of each other."""
+"""Claims about the beliefs of clients about each other."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_noise_of_a_sample_is_unbiased_also_where_halves_are_unequal(m):
 
 
 def history(rounds: int = 6) -> list[Comparison]:
-    """Comparisons in which changing clients take part."""
+    """Comparisons in which different clients take part."""
     rng = torch.Generator().manual_seed(2)
     active = [[1, 1, 1], [1, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 0], [1, 1, 1]]
     out = []
@@ -137,18 +137,17 @@ def hand_averages(
     seen: list[Comparison], memory: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Means with weights memory^age, where age counts the later known comparisons."""
+
+    def mean(values: list[float]) -> float:
+        weights = [memory**age for age in reversed(range(len(values)))]
+        return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+
     distance, own = torch.zeros(N, N, dtype=REAL), torch.zeros(N, dtype=REAL)
     for i in range(N):
+        own[i] = mean([float(s.own[i]) for s in seen if s.known[i, i]])
         for k in range(N):
-            values = [float(s.cross[i, k]) for s in seen if s.known[i, k]]
-            ages = range(len(values) - 1, -1, -1)
-            mass = sum(memory**age for age in ages)
-            total = sum(memory**a * v for a, v in zip(ages, values, strict=True))
-            distance[i, k] = total / mass
-        values = [float(s.own[i]) for s in seen if s.known[i, i]]
-        ages = range(len(values) - 1, -1, -1)
-        total = sum(memory**a * v for a, v in zip(ages, values, strict=True))
-        own[i] = total / sum(memory**age for age in ages)
+            known = [s.cross[i, k] for s in seen if s.known[i, k]]
+            distance[i, k] = mean([float(value) for value in known])
     return distance, own
 
 

@@ -1,4 +1,4 @@
-"""Claims about who is trusted how much."""
+"""Claims about weights."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def distances(seed=0, n=7):
 
 
 def star(n=50):
-    """Everybody averages with the hub, and the hub with everybody."""
+    """Each client averages with the hub, and the hub with all."""
     far = torch.ones(n, n, dtype=torch.float64)
     far[0] = far[:, 0] = 0
     return weights.threshold_weights(far, 0.5)

@@ -1,4 +1,4 @@
-"""Step rules that depend on what clients know of themselves, against plain loops."""
+"""Step rules that depend on clients' own data, against plain loops."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def samples_of(federation, i):
 
 
 def hessian(federation, i):
-    """Of the mean squared error of a linear model with a bias, which comes last."""
+    """The Hessian of the squared error of a linear model with a bias, which is last."""
     x, _ = samples_of(federation, i)
     x = torch.cat([x, torch.ones(len(x), 1, dtype=REAL)], 1)
     return 2 * x.T @ x / len(x)

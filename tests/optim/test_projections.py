@@ -55,15 +55,6 @@ def test_two_models_move_towards_each_other():
     assert found.distance == pytest.approx(math.sqrt(2) * 2.5)
 
 
-def test_a_simplex_with_equal_radii_shrinks():
-    v = 3 * torch.eye(7, dtype=REAL)  # squared distances of 18
-    found = project(v, torch.full((7, 7), 2.0), tolerance=1e-13)
-    assert_close(found.x, v.mean(0) + (v - v.mean(0)) / 3, **EXACT)
-    # x = v / (1 + 7 lam) around the mean
-    off = torch.full((7, 7), 2 / 7, dtype=REAL).fill_diagonal_(0)
-    assert_close(found.multipliers, off, rtol=1e-6, atol=0)
-
-
 def test_radii_in_proportion_to_distances_shrink_all_with_equal_multipliers():
     # L(c) = c (n I - 1 1^T) maps centred rows to c n times themselves, so that all
     # distances are 1 / (1 + c n) of what they were: 9/10 for c = 1 / (9 n).

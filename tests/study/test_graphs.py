@@ -405,7 +405,7 @@ def test_gradients_that_would_leave_the_graph_are_refused(tmp_path):
     entries = [{"name": "all_for_all", "weights": "uniform on graph"}]
     assert refused(on_graph(entries, time=False), tmp_path) == (
         "`form` must be factored on this graph: directly, a gradient would "
-        "go from client 2 to client 0, who are no neighbours."
+        "from client 2 to client 0, and they are not neighbours."
     )
     entries = [{"name": "all_for_all", "weights": "clusters"}]
     pairs = edges_file(tmp_path / "g.csv", (0, 2), (1, 3), (0, 1))

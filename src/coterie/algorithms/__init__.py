@@ -1,6 +1,6 @@
-"""The methods by name, each with all of its faces. A new one is a file and two lines.
+"""The methods by name; users find them in `coterie.methods`.
 
-Users meet them as `coterie.methods`.
+A new method is a file, and two lines here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ __all__ = [
 ]
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __all__}
-"""The factory of every method by its name, for studies and listings."""
+"""The factory of each method, by its name."""
 
 CHOOSING = ("coteries", "neighbours")
-"""Methods that choose by validation data, which they therefore need."""
+"""Methods that need validation data, to choose by."""

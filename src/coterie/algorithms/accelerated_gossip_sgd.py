@@ -1,18 +1,18 @@
-"""Accelerated gossip SGD: pairs meet at random, and a second vector hurries them on.
+"""Accelerated gossip SGD: pairs meet at random, and a second vector speeds them up.
 
-Every node has a model x_v and a companion z_v, which mix in time without any message;
-a gradient, taken at the node's own earlier model, moves both; and when the edge {v, w}
-rings, the two nodes exchange their models:
+Every node has a model x_v and a companion z_v, which mix over time without messages. A
+gradient, taken at the node's own earlier model, moves both. When the edge {v, w} rings,
+the two nodes exchange their models:
 
     dx_v = eta (z_v - x_v) dt,    dz_v = eta (x_v - z_v) dt
     x_v <- x_v - lr g_v,          z_v <- z_v - lr g_v
     x_v <- x_v + (x_w - x_v) / 2, z_v <- z_v + alpha (x_w - x_v), and the same for w
 
-with eta = sqrt(mu / (2 R)) and alpha = 1 / sqrt(2 mu R), where mu is the eigengap and R
-the largest resistance of the graph whose edges ring so often (`optim.meetings`): on a
-long graph disagreement then falls with the root of the eigengap. Nodes mix when
-something happens to them, by how much time has passed. (eta, alpha) = (0, 1/2) is AGRAF
-with `pairs`.
+with eta = sqrt(mu / (2 R)) and alpha = 1 / sqrt(2 mu R). Here mu is the eigengap and R
+the largest resistance of the graph, weighted by how often edges ring
+(`optim.meetings`). On a long graph, disagreement then falls with the root of the
+eigengap. The code mixes a node at its next event, for all the time since the last.
+(eta, alpha) = (0, 1/2) is AGRAF with `pairs`.
 
 References:
     Nabli, Belilovsky, Oyallon, "A2CiD2: accelerating asynchronous communication in
@@ -21,7 +21,7 @@ References:
     "Continuized accelerations of deterministic and stochastic gradient descents, and of
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
 
-Differences: gradients are taken where a node was when it began, and take time.
+Differences: a gradient takes time, and is taken where the node was when it began.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def accelerated_gossip_sgd(
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
         lr: step size of a node.
-        eta: how fast models and companions mix; None: by how often edges ring.
-        alpha: how far companions move at a meeting; None: the same.
+        eta: how fast models and companions mix; None: from the rates of the edges.
+        alpha: how far companions move at a meeting; None: from the rates of the edges.
     """
     edges = joined(mixing)
 

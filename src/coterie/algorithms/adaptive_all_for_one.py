@@ -4,18 +4,19 @@
     alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2
 
 where r_ik = (1 - |grad R_k(x_i) - grad R_i(x_i)|^2 / |grad R_i(x_i)|^2)_+ is estimated
-anew every `every` steps and kept in between. Two estimators of the two squared norms:
+every `every` steps. There are two estimators of the two squared norms:
 
-- `plain` is the paper's equation (1): norms of one pooled gradient. The gradient noise
-  makes both too large, so that near convergence even a perfect twin looks different and
-  collaboration stops although it would still help.
+- `plain` is the paper's equation (1): norms of one pooled gradient. Gradient noise
+  makes both too large. So near convergence even a perfect twin looks different, and
+  collaboration stops too early.
+
 - `split` (default, ours): inner products of the gradients of two random halves of the
-  data, <a_i - a_k, b_i - b_k> and <a_i, b_i>, which the noise does not bias. They are
-  averaged over time with factor `memory`, and a ratio that is believed is given up only
-  when the new one differs by more than `confidence` standard errors, since near
-  convergence the data of one client can no longer tell.
+  data, <a_i - a_k, b_i - b_k> and <a_i, b_i>, which noise does not bias. They are
+  averaged over time with factor `memory`. A ratio changes only if the new one differs
+  by more than `confidence` standard errors, because near convergence the data of one
+  client cannot tell any more.
 
-On a graph, clients are compared with their neighbours and learn from them alone.
+On a graph, clients are compared with their neighbours and learn only from them.
 Without waiting, each client serves its readers in turn (`readers_in_turn`).
 
 References:
@@ -68,7 +69,7 @@ HalvedSamples = Annotated[int, _in_halves]
 
 
 class State(NamedTuple):
-    """Models, momentum, steps taken, and what is believed about the others."""
+    """Models, momentum, the number of steps, and beliefs about the others."""
 
     x: Rows  # (n, D)
     v: Rows  # (n, D), or (n, 0) without momentum
@@ -99,23 +100,23 @@ def adaptive_all_for_one(
 ) -> Algorithm:
     """Adaptive All-for-one: finds during training whose gradients help whom.
 
-    A newcomer gets the mean of the models with which the client learned whose model
-    fits its training data best, by that client's weights.
+    For a newcomer, find the client whose model fits its training data best. The
+    newcomer gets the mean of models by that client's weights.
 
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
-        graph: (N, N) an entry that is not 0 makes two clients neighbours, who alone may
-            learn from each other; None joins everybody.
+        graph: (N, N) an entry that is not 0 makes two clients neighbours, and only
+            neighbours learn from each other; None joins everybody.
         lr: step size.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
         every: gradient steps between two comparisons.
-        samples: training samples each client compares with; 0 takes them all.
+        samples: training samples with which each client compares; 0: all.
         estimator: `split` (unbiased) or `plain` (the paper's).
-        memory: weight of past comparisons, 0 forgets them at once.
+        memory: factor of past comparisons in averages; 0 uses only the latest.
         confidence: standard errors by which a ratio must differ to be changed.
         criterion: phi: `binary`, `continuous`, or a function on tensors.
         lam: threshold of the binary criterion.

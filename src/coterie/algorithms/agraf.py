@@ -1,14 +1,14 @@
 """AGRAF SGD: every node computes at its own pace and mixes its model with neighbours.
 
-When the nodes I have finished gradients g, each taken at the node's own earlier model,
+When the nodes I have finished gradients g, each taken at the node's earlier model,
 
     x <- W x,  x_v <- x_v - lr g_v for v in I     (`mix_then_step`, as printed)
     x_v <- x_v - lr g_v for v in I,  x <- W x     (`step_then_mix`)
 
-and they go on from their new models. The mean of all models moves by lr / n for every
-gradient. W is `mixing`, a doubly stochastic matrix, at every `every`-th gradient, and
-the identity between; or W joins a node that has finished with its neighbours; or pairs
-of neighbours meet when their edge rings and take the mean of their models. So it is
+and they go on from their new models. Every gradient moves the mean of all models by
+lr / n. There are three ways to mix. W is the doubly stochastic matrix `mixing` at every
+`every`-th gradient and the identity otherwise; or W averages a node that has finished
+with its neighbours; or two neighbours average when their edge rings. Special cases are
 
     mixing J = 11'/n, all together                minibatch SGD     (step_then_mix)
     mixing J                                      asynchronous SGD with step lr / n
@@ -43,7 +43,7 @@ from ..types import Algorithm, Arrivals, Flow, Meeting, Task, TaskKind
 
 @dataclass
 class State:
-    """The models, and how many gradients have arrived."""
+    """The models, and the number of gradients that have arrived."""
 
     x: Tensor  # (N, D)
     answers: list[int]  # of each node
@@ -66,12 +66,12 @@ def agraf(
         mixing: (N, N) doubly stochastic, sparse or dense; for `neighbours` and `pairs`,
             an entry that is not 0 makes two nodes neighbours.
         lr: step size of a node.
-        mix: by the whole `matrix` when gradients arrive; a node that has finished and
-            its `neighbours` take their mean; or `pairs` meet by themselves.
-        every: of how many gradients one is followed by mixing with the matrix.
+        mix: with the whole `matrix` when gradients arrive; a node that has finished
+            averages with its `neighbours`; or `pairs` average when their edge rings.
+        every: gradients between two mixings with the matrix.
         order: `step_then_mix` or `mix_then_step`.
-        balance: steps are the longer the more rarely a node finishes, so that all count
-            alike; this is the largest factor, 0 leaves steps as they are.
+        balance: largest factor of steps, which are longer for nodes that finish rarely,
+            so that all nodes count equally; 0 leaves steps as they are.
     """
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
@@ -90,7 +90,7 @@ def agraf(
         if mix == "neighbours":
             for v in now.clients:
                 state.x[circle[v]] = state.x[circle[v]].mean(0)
-                # Models come to v, and their mean goes out.
+                # The neighbours send v their models, and v sends the mean back.
                 now.count_messages(2 * (len(circle[v]) - 1), state.x[v])
 
     def arrive(state: State, now: Arrivals) -> list[int]:

@@ -1,22 +1,22 @@
-"""Every client sends one gradient, taken at its own model, to whom it resembles.
+"""Every client sends one gradient, taken at its own model, to similar clients.
 
     x <- x - eta W g(x),   W = Lambda Lambda^T,   g(x) = (g_1(x_1), ..., g_N(x_N))
 
-with known weights Lambda whose rows sum to 1. This is gradient descent on
-f(y) = sum_i f_i(sum_k lambda_ik y_k) in disguise: with x = Lambda y,
+with known weights Lambda whose rows sum to 1. With x = Lambda y, this is gradient
+descent on f(y) = sum_i f_i(sum_k lambda_ik y_k):
 
     y <- y - eta Lambda^T g(Lambda y),
 
-the factored form, which gives the same models. There are no partners' gradients at
-one's own model, as in All-for-one: one gradient per client and step, whatever Lambda.
+the factored form, which gives the same models. Each client computes one gradient in a
+step, for any Lambda; in All-for-one it computes one for each of its readers.
 
 Without waiting, when client i finishes g = g_i(x_i as it was),
 
     x_j <- x_j - eta c w_ji g   for all j,
 
-and i goes on from the new x_i; c is 1, or smaller for a gradient that is late. In the
-factored form g goes to i's partners k in Lambda, for y_k <- y_k - eta c lambda_ik g,
-whose y_k come to i before it begins: the same models, along the links of Lambda alone.
+and i goes on from the new x_i. The factor c is 1, or smaller for a late gradient. The
+factored form has y_k <- y_k - eta c lambda_ik g for i's partners k in Lambda, whose y_k
+come to i before it begins. It gives the same models over the links of Lambda alone.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
@@ -25,9 +25,9 @@ References:
     federated learning", PhD thesis, 2024, Algorithm 8.1, hal tel-04877971. One agent
     at a time is theirs, the delays are ours.
 
-Differences: the step is eta = lr / rho(W) unless `safe` is off, since the radius rho is
-not 1 for every Lambda, as the proof says; clients begin with x = Lambda x^0, which is
-x^0 where all begin alike, as in the paper, and never leaves the range of Lambda.
+Differences: the step is eta = lr / rho(W) unless `safe` is off, because the radius rho
+is not 1 for every Lambda, although the proof says so. Clients begin in the range of
+Lambda, with x = Lambda x^0. This is x^0 if all begin with one model, as in the paper.
 """
 
 from __future__ import annotations
@@ -57,10 +57,7 @@ from ..types import Algorithm, Arrivals, Flow, Info, Oracle, Releases, Task, Tas
 from .local import State
 
 
-@method(
-    in_rounds=("steps", "momentum", "weight_decay", "schedule"),
-    in_time=("late",),
-)
+@method(in_rounds=("steps", "momentum", "weight_decay", "schedule"), in_time=("late",))
 def all_for_all(
     weights: Stochastic,
     graph: GraphOrNone = None,
@@ -74,31 +71,31 @@ def all_for_all(
     safe: bool = True,
     late: Late = "constant",
 ) -> Algorithm:
-    """All-for-all with given weights: one gradient of each client serves all its kin.
+    """All-for-all with given weights: one gradient of a client serves all its partners.
 
-    Active clients compute; what they send reaches everybody, so that the models of
-    inactive clients move too. A newcomer gets the model that fits its data best.
+    Only active clients compute, but their gradients also move the models of inactive
+    clients. A newcomer gets the model that fits its training data best.
 
     Args:
         weights: (N, N) Lambda; rows sum to 1.
-        graph: (N, N) an entry that is not 0 makes two clients neighbours, along whose
-            links alone anything may be sent; None joins everybody.
+        graph: (N, N) an entry that is not 0 makes two clients neighbours, and only
+            neighbours send each other anything; None joins everybody.
         lr: step size; `safe` divides it by rho(W).
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in the gradient of every client's own loss.
+        weight_decay: factor of the model in its gradient, for every client.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradients of every client in one round, each followed by an exchange.
         form: `direct` sends gradients along the links of W, `factored` sends them along
             the links of Lambda and models back; the models are the same.
-        safe: whether to divide the step size by rho(W), which makes any lr that a
-            client can use alone a stable one.
+        safe: whether to divide the step size by rho(W). Then every lr is stable that
+            a client can use alone.
         late: `constant`, `adaptive` to the delay of a gradient, or `heterogeneous`.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)
     if graph is not None and form == "direct":
         _refuse_strangers(weights, neighbouring(graph))
     rho = spectral_radius(weights)
-    # The decay belongs to the gradient that is sent: so x stays of the form Lambda y.
+    # The decay is part of the gradient that is sent, so that x stays Lambda y.
     decay, size = rule.weight_decay, rule.lr / rho if safe else rule.lr
     move = rule._replace(lr=size, weight_decay=0.0)
     product = weights.double() @ weights.double().T
@@ -112,10 +109,9 @@ def all_for_all(
         lam, active = weights.to(x), oracle.active[:, None]
         if form == "factored" and not bool(oracle.present.all()):
             raise InputError(
-                "`form` factored needs every client in every round, because models are "
-                "mixtures of what all partners hold, but "
-                f"{int((~oracle.present).sum())} "
-                f"of {len(oracle.present)} are absent: use `form` direct."
+                "`form` factored needs every client in every round, but "
+                f"{int((~oracle.present).sum())} of {len(oracle.present)} are absent: "
+                "use `form` direct."
             )
         sent = lam.T if form == "factored" else product.to(x)
         for t_now in range(t, t + steps):
@@ -135,14 +131,14 @@ def all_for_all(
 
 
 def _refuse_strangers(weights: Tensor, near: Tensor) -> None:
-    """Refuses W where it sends gradients to others than neighbours."""
+    """Refuses W if it sends gradients to clients that are not neighbours."""
     sent = weights.double() @ weights.double().T != 0
     beyond = (sent.fill_diagonal_(False) & ~near.to(sent.device)).nonzero()
     if len(beyond):
         i, k = beyond[0].tolist()
         raise InputError(
-            "`form` must be factored on this graph: directly, a gradient would go from "
-            f"client {k} to client {i}, who are no neighbours."
+            "`form` must be factored on this graph: direct would send a gradient from "
+            f"client {k} to client {i}, and they are not neighbours."
         )
 
 
@@ -157,9 +153,9 @@ class FlowState:
 def _flow(
     weights: Tensor, product: Tensor, size: float, late: str, *, factored: bool
 ) -> Flow:
-    """All-for-all with gradients that move all partners when they arrive."""
+    """All-for-all in time: a gradient moves all partners when it arrives."""
     used = (weights.T if factored else product) != 0
-    # A gradient goes to all partners; in the factored form as many models come back.
+    # A gradient goes to all partners; in the factored form their models come back.
     messages = ((1 + factored) * (used.sum(0) - used.diagonal().long())).tolist()
 
     def init(x: Tensor) -> FlowState:

@@ -2,10 +2,10 @@
 
     x_i <- x_i - lr sum_k alpha_ik g_k(x_i)
 
-with weights that are known beforehand: the true clusters, thresholds on known biases,
-or any matrix. Weights need not sum to 1, but lr sum_k alpha_ik must stay below 1/beta.
-With `one_at_a_time`, a step asks a single client k, drawn at random of the n who are
-there, and every reader takes n alpha_ik g_k(x_i), which is the blend on average.
+with weights that are known in advance: true clusters, thresholds on known biases, or
+any matrix. Weights need not sum to 1, but lr sum_k alpha_ik must stay below 1 / beta.
+With `one_at_a_time`, a step asks one random client k of the n active ones. Then every
+reader takes n alpha_ik g_k(x_i), which is the blend on average.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
@@ -39,11 +39,11 @@ def all_for_one(
 ) -> Algorithm:
     """All-for-one with given weights: each reader blends gradients at its own model.
 
-    A newcomer gets the mean of the models with which the client learned whose model
-    fits its training data best, by that client's weights.
+    For a newcomer, find the client whose model fits its training data best. The
+    newcomer gets the mean of models by that client's weights.
 
     Args:
-        weights: (N, N) row i is how client i weighs the others.
+        weights: (N, N) row i has the weights of all clients for client i.
         lr: step size.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient.
@@ -79,7 +79,7 @@ def all_for_one(
 def _one_column(
     alpha: Float[Tensor, "n n"], active: Bool[Tensor, " n"], rng: torch.Generator
 ) -> Float[Tensor, "n n"]:
-    """One column of alpha, drawn among the active clients, times their number."""
+    """One column of alpha, of a random active client, times the number of these."""
     there = active.nonzero()[:, 0]
     place = int(torch.randint(len(there), (1,), generator=rng))
     k = there[place]

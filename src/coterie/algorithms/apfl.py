@@ -1,4 +1,4 @@
-"""Every client mixes a model of its own with a global one, and may learn how much.
+"""Every client mixes its own model with a global one, and may learn the mixture.
 
 `steps` times in a round, with w_i = w at its start and one minibatch in each step,
 
@@ -6,8 +6,8 @@
     w_i <- w_i - lr g_i(w_i),    v_i <- v_i - lr a_i g_i(u_i),
     adaptive:  a_i <- clip(a_i - lr <v_i - w_i, g_i(u_i)>, 0, 1),
 
-all from the values before the step; then w <- sum_i p_i w_i over the clients of the
-round. Personal models are u_i with the new w. `alpha=0` is FedAvg, `alpha=1` local
+all from the values before the step. Then w <- sum_i p_i w_i over the clients of the
+round. Personal models are u_i with the new w. `alpha=0` is FedAvg, `alpha=1` is local
 training.
 
 References:
@@ -71,7 +71,7 @@ def mixture_sgd(
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A client program: steps of v and a while w stays, the first is number t."""
+    """A client program: steps of v and a from number t, with w fixed."""
     own = rule_in_numbers(rule, clients, v)
     for t_local in range(t, t + steps):
         g = clients.grad(mixture(w, v, a))
@@ -100,7 +100,7 @@ def apfl_round(
     t: int,
     together: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A client program: local steps of w, v and a, the first is number t."""
+    """A client program: local steps of w, v and a from number t."""
     shared = rule_in_numbers(rule, clients, w, together)
     for t_local in range(t, t + steps):
         batch = clients.same_batch()
@@ -126,8 +126,8 @@ def apfl(
 ) -> Algorithm:
     """APFL: personal models are mixtures of a local and a global model.
 
-    A newcomer starts with v at the global model and the mean mixture of the trained
-    clients, and takes as many steps as there were in training, with w as it is.
+    A newcomer starts with v at the global model and with the mean mixture. It takes as
+    many steps as the others took in training, with w fixed.
 
     Args:
         sizes: (N,) training samples of each client.

@@ -1,4 +1,4 @@
-"""FedAvg that learns a step size for every coordinate from how far clients travel.
+"""FedAvg that learns a step size for every coordinate from how far clients move.
 
 In round t = 1, 2, ... every client of the round starts at w_i <- w and takes `steps`
 steps `w_i <- w_i - eta g_i(w_i)`, coordinate by coordinate, with eta = sqrt(b / g):
@@ -7,18 +7,17 @@ steps `w_i <- w_i - eta g_i(w_i)`, coordinate by coordinate, with eta = sqrt(b /
     g <- g + zeta^2 / (t + 1)^p + mean_i sum_steps g_i(w_i)^2
     w <- the weighted mean of the w_i
 
-from b = eps^2 and g = zeta^2, where eps = lr zeta. Where local runs lead far on small
-gradients steps become long, and where gradients only shake they become short. Before
-use, x_i <- w, then `tune_steps` times x_i <- x_i - eta g_i(x_i).
+from b = eps^2 and g = zeta^2, where eps = lr zeta. Steps become long where clients move
+far on small gradients, and short where gradients only fluctuate. Before use, x_i <- w,
+then `tune_steps` times x_i <- x_i - eta g_i(x_i).
 
 References:
     Khodak, Balcan, Talwalkar, "Adaptive gradient-based meta-learning methods", NeurIPS
     2019, arXiv 1906.02717: Algorithm 2 (ARUBA) applied to FedAvg.
 
-Differences: there each client of a round is a task of its own, which adds its terms to
-b and g; we add their mean over the clients once a round, so that the step sizes do not
-depend on how many take part. The refinement ARUBA++, where g grows while tuning, is
-left out.
+Differences: in the paper each client adds its terms to b and g. We add the mean over
+the clients of a round, so that step sizes do not depend on how many take part. The
+refinement ARUBA++, where g grows while tuning, is left out.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from ..types import Algorithm, Clients, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """The global model, what the step sizes are made of, and finished rounds."""
+    """The global model, the parts of the step sizes, and finished rounds."""
 
     w: Rows  # (n, D), the same row for everybody, as all of these
-    b: Rows  # (n, D), distances travelled, squared and summed
-    g: Rows  # (n, D), gradients, squared and summed
+    b: Rows  # (n, D), sums of squared distances
+    g: Rows  # (n, D), sums of squared gradients
     t: int
 
 
 def scaled_sgd(
     clients: Clients, w: Tensor, squares: Tensor, eta: Tensor, *, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """A client program: steps of its own size for each coordinate, and sum of g^2."""
+    """A client program: steps of size eta by coordinate, and the sum of g^2."""
     squares = squares.clone()
     for _ in range(steps):
         g = clients.grad(w)
         squares.addcmul_(g, g)
-        # w - eta g, in the memory of g, which nobody needs after.
+        # w - eta g, in the memory of g
         w = torch.addcmul(w, eta, g, value=-1, out=g)
     return w, squares
 
@@ -73,9 +72,8 @@ def aruba(
         sizes: (N,) training samples of each client.
         lr: step size of every coordinate in the first round, eps / zeta in the paper.
         steps: local gradient steps in one round.
-        zeta: how slowly step sizes leave `lr`: what a coordinate's gradients must
-            measure up to.
-        p: how fast that resistance to change fades.
+        zeta: size of gradients up to which a coordinate's step size stays near `lr`.
+        p: how fast this resistance to change fades.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps before use.
     """
@@ -83,7 +81,7 @@ def aruba(
     eps = lr * zeta
 
     def run(state: State, oracle: Oracle, count: int) -> tuple[Tensor, ...]:
-        """Every client's copy of w after so many steps, and its squared gradients."""
+        """Every client's copy of w after `count` steps, and its squared gradients."""
         eta = compute_once(lambda b, g: (b / g).sqrt(), state.b, state.g)
         none = torch.zeros_like(state.w)
         return oracle.each(scaled_sgd, state.w, none, eta, steps=count)
@@ -101,7 +99,7 @@ def aruba(
             mean_of_all(oracle, (w_i - w).square_()),
             mean_of_all(oracle, squares),
         )
-        # A mean of squares is not negative, unless it was released with noise.
+        # A mean of squares can only be negative if it was released with noise.
         b = compute_once(
             lambda b, far: b + eps**2 * fade + far.clamp(min=0) / 2, b, far
         )

@@ -1,24 +1,24 @@
-"""Models are pulled to each other by weights that pairs learn where they meet.
+"""Clients pull each other's models, with weights that pairs learn where they meet.
 
 In every gradient step some pairs of clients meet at the midpoint of their models,
 
     z = (x_i + x_j) / 2,    w_ij <- clip(w_ij + gamma <g_i(z), g_j(z)>, 0, 1),
 
-and then all clients move from where they are,
+and then all clients take a step from their own models,
 
     x_i <- x_i - lr (g_i(x_i) + rho sum_j w_ij (x_i - x_j)).
 
-The weights are symmetric, start at 1 and are kept. `rho=0` is local training. Steps are
-stable when `lr (beta + rho N) < 2` for beta-smooth losses.
+The weights are symmetric and start at 1. `rho=0` is local training. For beta-smooth
+losses, steps are stable if `lr (beta + rho N) < 2`.
 
 References:
     Hashemi, He, Jaggi, "CoBo: collaborative learning via bilevel optimization",
     NeurIPS 2024, arXiv 2409.05539.
 
-Differences: pairs are not drawn one by one but as `meetings` random matchings, in each
-of which a client meets one other; the authors' code draws each pair with probability
-2/N, about two meetings for each client. Momentum is of g_i alone, as in their code.
-Clients that take no part do not meet, do not move and pull nobody.
+Differences: pairs come from `meetings` random matchings, and in each a client meets one
+other. The authors' code draws each pair with probability 2/N, about two meetings for
+each client. Momentum is of g_i alone, as in their code. Inactive clients do not meet,
+do not move and pull nobody.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """Models, momentum, weights of pairs, and how many gradient steps were taken."""
+    """Models, momentum, weights of pairs, and the number of gradient steps."""
 
     x: Rows  # (n, D)
     v: Rows  # (n, D), or (n, 0) without momentum
@@ -68,8 +68,8 @@ def cobo(
         steps: gradient steps in one round, each with its own meetings.
         rho: strength of the pull.
         gamma: step size of the weights.
-        meetings: how many others each client meets in a step; one less than there are
-            clients, or more, lets all pairs meet.
+        meetings: the number of others that each client meets in a step; with N - 1 or
+            more, all pairs meet.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)
 
@@ -95,8 +95,8 @@ def cobo(
             x, v = moved, v_new
         return State(x, v, w, t + steps), {"weights": normalised(w)}
 
-    # A model and a gradient at every meeting, and a model; an odd number of clients may
-    # take one meeting more.
+    # A model and a gradient at every meeting, and a model for the step. With an odd
+    # number of clients there may be one more meeting.
     sent = Releases(mix=steps * (2 * (meetings + 1) + 1))
     return Algorithm(init, step, releases=sent)
 
@@ -104,7 +104,7 @@ def cobo(
 def _gradient_products(
     oracle: Oracle, x: Float[Tensor, "n d"], pairs: Int[Tensor, "m k"]
 ) -> Float[Tensor, "n k"]:
-    """Products of the gradients of pairs at their midpoints, 0 of those who did not."""
+    """Products of the gradients of pairs at their midpoints, 0 if they did not meet."""
     n = len(oracle.present)
     own = torch.eye(n, dtype=x.dtype, device=x.device)
     here = torch.arange(len(x), device=x.device)
@@ -113,6 +113,6 @@ def _gradient_products(
         swap = own[partner]  # swap @ x is x[partner], several times faster
         g = oracle.grads(oracle.mix((own + swap) / 2, x))
         products[here, partner[oracle.mine]] = row_sums(g * oracle.mix(swap, g))
-    # Who had no partner met oneself.
+    # A client without a partner was paired with itself.
     products[here, here + oracle.mine.start] = 0
     return products

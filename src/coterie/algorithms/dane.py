@@ -1,17 +1,17 @@
-"""DANE: everybody takes a Newton-like step in its own geometry, then all average.
+"""DANE: every client takes a Newton-like step in its own geometry, then all average.
 
     x_i <- argmin_z f_i(z) - <grad f_i(x) - lr G(x), z> + (mu / 2) |z - x|^2
     x <- sum_i p_i x_i,    G = sum_k p_k grad f_k + weight_decay x
 
-Two rounds of messages in one, without a reference sample. f_i has the term
-(weight_decay / 2) |z|^2 too.
+A round has two exchanges of messages, and needs no reference sample. f_i includes the
+term (weight_decay / 2) |z|^2.
 
 References:
     Shamir, Srebro, Zhang, "Communication-efficient distributed optimization using an
     approximate Newton-type method", ICML 2014, arXiv 1312.7853.
 
-Differences: gradients are those of a study's minibatches, all data with a batch size of
-0; what a round minimises is solved by so many steps of Newton's method.
+Differences: gradients are those of a study's minibatches, and of all data with a batch
+size of 0. A round solves its problem by a fixed number of Newton steps.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def dane(
     inner: Count = 20,
     weighting: str = "samples",
 ) -> Algorithm:
-    """DANE: one model for all, the average of Newton-like steps of everybody.
+    """DANE: one model for all, the average of Newton-like steps of all clients.
 
     A newcomer gets the global model.
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: factor of the gradient of all.
+        lr: factor of the mean gradient.
         mu: how much the Hessians of clients may differ.
         weight_decay: factor of the model that is added to its gradient.
         newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of them; D are enough.
+        inner: products with a Hessian in each of these steps; D are enough.
         weighting: `samples` or `uniform` weights of gradients and steps.
     """
     solver = Newton(newton, inner)
@@ -61,12 +61,7 @@ def dane(
         (x,), mine = state, shares[oracle.mine]
         g = oracle.average(mine, oracle.grads(x)) + weight_decay * x
         (y,) = oracle.each(
-            preconditioned_step,
-            x,
-            g,
-            lr=lr,
-            ridge=mu + weight_decay,
-            solver=solver,
+            preconditioned_step, x, g, lr=lr, ridge=mu + weight_decay, solver=solver
         )
         return State(oracle.average(mine, y)), {}
 

@@ -1,4 +1,4 @@
-"""DDO, delayed decentralised optimisation: messages and computations take their time.
+"""DDO, delayed decentralised optimisation: messages and computations take time.
 
     minimise sum_v f_v(x),    f_v 1/lr-smooth and sigma-strongly convex
 
@@ -7,14 +7,14 @@ When the edge {v, w} rings, both ends send their models, and when these have tra
 
     x_v <- x_v - s_e (x_v - x_w)(as sent),    and the opposite for w.
 
-Every node computes g = argmin_x phi_v(x) - <y_v, x> from its data, again and again;
-when it has ended, with x_v and y_v as they were when it began,
+Every node computes g = argmin_x phi_v(x) - <y_v, x> from its data, again and again.
+When it has finished, with x_v and y_v as they were when it began,
 
     x_v <- x_v - s_v (x_v - g),    y_v <- y_v + (sigma / 2) s_v (x_v - g).
 
-(sigma / 2) sum_v x_v + sum_v y_v stays 0, and models go to x*. Steps s = K / 2p depend
-on how often and how long edges and nodes around are at work: (4.27), as corrected in
-`coterie_theory.decentralised.descent`.
+(sigma / 2) sum_v x_v + sum_v y_v stays 0, and models converge to x*. Steps s = K / 2p
+depend on how often, and for how long, the edges and nodes nearby are busy: (4.27), as
+corrected in `coterie_theory.decentralised.descent`.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
@@ -22,9 +22,10 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, chapter 4, hal tel-04877971.
 
-Differences: as in `coterie_theory.descent.delayed`; nodes compute one thing after the
-other, not by a clock; delays in the steps are means, not bounds; g is nearly argmin, in
-steps on a node's data; models begin anywhere, with y_v = -(sigma / 2) x_v.
+Differences: those of `coterie_theory.descent.delayed`. A node starts a computation when
+the last one ends, not by a clock. Delays in the steps are means, not bounds. Gradient
+steps on a node's data only approximate the argmin. Models begin anywhere, with
+y_v = -(sigma / 2) x_v.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _AT_ONCE = 1e-9  # seconds of a computation that takes no time
 
 @dataclass
 class State:
-    """Models, dual values, what nodes computed last, and how far they move."""
+    """Models, dual values, the latest results of nodes, and step sizes."""
 
     x: Tensor  # (N, D)
     y: Tensor  # (N, D)
@@ -58,7 +59,7 @@ class State:
 def local_optimum(
     clients: Clients, g: Tensor, y: Tensor, x: Tensor, *, loss: ConvexLoss, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """A client program: nearly argmin_x phi(x) - <y, x>, and x as it was."""
+    """A client program: about argmin_x phi(x) - <y, x>, and x as it was."""
     return conjugate_gradient(clients, g, y, loss=loss, steps=steps), x
 
 
@@ -76,10 +77,10 @@ def ddo(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
-        lr: 1 / smoothness of the losses, with their decay.
-        curvature: sigma, strong convexity of the losses, with their decay.
+        lr: 1 / smoothness of the losses, including weight decay.
+        curvature: sigma, strong convexity of the losses, including weight decay.
         weight_decay: factor of the model in its gradient.
-        accuracy: of a dual gradient: what is left of the distance from the last one.
+        accuracy: share of the distance that a computation leaves to its exact result.
     """
     loss = ConvexLoss(lr, curvature, weight_decay)
     edges, half = joined(mixing), loss.valid().curvature / 2
@@ -92,7 +93,7 @@ def ddo(
         return State(x.clone(), -half * x, x.clone(), *still)
 
     def ringing(state: State, now: Tempo) -> None:
-        # A node that computes is an edge to one more node, of its own.
+        # A node that computes counts as an edge to one additional node.
         n, lengths = len(now.lengths), now.lengths.clamp(min=_AT_ONCE)
         own = torch.stack([torch.arange(n), torch.arange(n, 2 * n)], 1)
         rates, delays = [now.rates, 1 / lengths], [now.delays, lengths]

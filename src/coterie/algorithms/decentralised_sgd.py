@@ -1,13 +1,13 @@
-"""Decentralised SGD: own steps, then a mixture with neighbours, round by round.
+"""Decentralised SGD: local steps, then averaging with neighbours, round by round.
 
     x <- W (x - lr g),    g_v = g_v(x_v)                                          (1.11)
 
-where W is `mixing`, doubly stochastic and sparse; or several own steps before each
-mixture, or several `exchanges`, W^m, which Chebyshev's recursion makes as good as
-about m^2 of them (`accelerated`). W = 11'/n is minibatch SGD, and FedAvg where there
-are several own steps.
-Where data differ, a constant step leaves models apart and their mean beside the
-optimum, by the order of lr; see `gradient_tracking` and `extra`.
+where W is `mixing`, doubly stochastic and sparse. A round may have several local steps,
+and several `exchanges`, W^m. Chebyshev's recursion (`accelerated`) makes m exchanges as
+good as about m^2. W = 11'/n is minibatch SGD, or FedAvg with several local steps.
+
+If data differ and the step is constant, models stay apart, and their mean misses the
+optimum by the order of lr; see `gradient_tracking` and `extra`.
 
 References:
     Lian, Zhang, Zhang, Hsieh, Zhang, Liu, "Can decentralized algorithms outperform
@@ -15,8 +15,8 @@ References:
     Koloskova, Loizou, Boreiri, Jaggi, Stich, "A unified theory of decentralized SGD
     with changing topology and local updates", ICML 2020, arXiv 2003.10422.
 
-Differences: with momentum, every node keeps its buffer between rounds. A node that
-takes no part keeps its model, and its neighbours keep for themselves what was for it.
+Differences: with momentum, every node keeps its buffer between rounds. An inactive node
+keeps its model, and its neighbours keep the weight that it would have.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def decentralised_sgd(
     exchanges: Count = 1,
     accelerated: bool = False,
 ) -> Algorithm:
-    """Decentralised SGD: own steps, then a mixture with the models of neighbours.
+    """Decentralised SGD: local steps, then averaging with neighbours.
 
     Args:
         mixing: (N, N) doubly stochastic, sparse or dense.
-        lr: step size of the own steps; also `curvature(c)` or `adam(c)`.
+        lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        steps: own gradient steps in one round.
-        exchanges: mixtures after these.
-        accelerated: mixes by Chebyshev's recursion, for which `mixing` is symmetric.
+        steps: local gradient steps in one round.
+        exchanges: mixings after these steps.
+        accelerated: whether to use Chebyshev's recursion; `mixing` must be symmetric.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
     omega, n = 1.0, float(len(mixing))

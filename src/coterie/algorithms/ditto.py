@@ -1,24 +1,24 @@
-"""A global model by FedAvg, and for every client a model of its own held near to it.
+"""A global model by FedAvg, and for every client a personal model near it.
 
     w_i <- w, then `steps` times  w_i <- w_i - lr g_i(w_i)
               and `steps` times  v_i <- v_i - lr (g_i(v_i) + lam (v_i - w))
     w <- sum_i p_i w_i
 
-over the clients of the round; v_i is pulled to w as it was received, which does not
-move during the round. Personal models are v. `lam=0` is local training.
+over the clients of the round. v_i is pulled to w as it was received, which is fixed
+during the round. Personal models are v. `lam=0` is local training.
 
-Without waiting, a client begins with w as it is, and when it has finished its steps,
+Without waiting, a client begins with the current w. When it has finished its steps,
 
     w <- w + c p_i (w_i - the w it began with),
 
-with c as for a late gradient: FedAvg's global model, where changes come one by one.
+with c as for a late gradient. This is FedAvg's global model, with changes one by one.
 
 References:
     Li, Hu, Beirami, Smith, "Ditto: fair and robust federated learning through
     personalization", ICML 2021, arXiv 2012.04221; without waiting, it is ours.
 
-Differences: fresh minibatches for every step of w_i and of v_i, where the authors' code
-uses one for both; `lam` is given, not chosen by each client on validation data.
+Differences: every step of w_i and of v_i has its own minibatch; the authors' code uses
+one for both. `lam` is given, not chosen by each client on validation data.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from ..types import (
 
 
 class State(NamedTuple):
-    """The global model, the personal ones, and how many gradient steps were taken."""
+    """The global model, the personal models, and the number of gradient steps."""
 
     w: Rows  # (n, D), the same row for everybody
     v: Rows  # (n, D)
@@ -85,11 +85,11 @@ def ditto_round(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A client program: local steps from the global model, and as many personal ones.
 
-    Neither needs the other's result, so the global ones may come first.
+    Neither needs the result of the other, so the global steps may come first.
     """
     work: Options = {"rule": rule, "steps": steps, "t": t, "together": together}
     w_i, w_velocity = sgd(clients, w, w_velocity, **work)
-    # A model that is pulled to the global one has the samples of all behind it.
+    # A model that is pulled to the global one relies on the samples of all.
     v, v_velocity = proximal_sgd(clients, v, v_velocity, w, lam=lam, **work)
     return w_i, v, w_velocity, v_velocity
 
@@ -110,7 +110,7 @@ def ditto(
     """Ditto: personal models that are pulled to a global one.
 
     A newcomer starts at the global model and takes as many personal steps as there were
-    in training, with the global model as it is.
+    in training. The global model is fixed.
 
     Args:
         sizes: (N,) training samples of each client.
@@ -118,7 +118,7 @@ def ditto(
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        steps: local gradient steps in one round, of each of the two models.
+        steps: local gradient steps in one round, for each of the two models.
         lam: strength of the pull to the global model.
         weighting: `samples` or `uniform` weights of the average.
         late: `constant`, `adaptive` to the delay of an answer, or `heterogeneous`.
@@ -152,7 +152,7 @@ def ditto(
 
 @dataclass
 class FlowState:
-    """The global model, that with which each client began, and the personal ones."""
+    """The global model, the one each client began with, and the personal models."""
 
     w: Tensor  # (D,)
     began: Tensor  # (N, D)
@@ -163,7 +163,7 @@ class FlowState:
 def _flow(
     shares: Tensor, rule: LocalDescent, steps: int, lam: float, late: str
 ) -> Flow:
-    """Ditto for clients that work at their own pace; see `ditto`."""
+    """Ditto for clients that work at their own pace."""
     shares = shares.double() / shares.double().sum()
 
     def init(x: Tensor) -> FlowState:

@@ -1,28 +1,28 @@
-"""Accelerated decentralised optimisation by dual gradients, when pairs meet.
+"""Accelerated decentralised optimisation with dual gradients, when pairs meet.
 
     minimise sum_v f_v(x),    f_v 1/lr-smooth and `curvature`-strongly convex
 
-Node v has dual points y_v and z_v, which sum to 0 over nodes and mix at rate eta as
-time passes. When the edge e = {v, w} rings and both are free, they compute
+Node v has dual points y_v and z_v. They sum to 0 over nodes, and mix at rate eta over
+time. When the edge e = {v, w} rings and both nodes are free, each computes
 
     x_v = grad f_v^*(y_v) = argmin_x f_v(x) - <y_v, x>
 
-each from its own data, and exchange them; with g = x_v - x_w,
+from its own data, and they exchange the results. With g = x_v - x_w,
 
     y_v <- y_v - s_e g,    z_v <- z_v - gamma' g,    and + for w.
 
 The model of a node is its last x_v; at the optimum y_v = z_v = grad f_v(x*). Steps are
-those of Theorem 2.6 (`coterie_theory.descent.dual`) for how often pairs meet, which is
-less often than edges ring where computing takes time (`graphs.capacities.met`).
+those of Theorem 2.6 (`coterie_theory.descent.dual`), for the rates at which pairs meet.
+Computing takes time, so pairs meet less often than edges ring (`graphs.capacities`).
 
 References:
     Even, Berthier, Bach, Flammarion, Hendrikx, Gaillard, Massoulié, Taylor,
     "Continuized accelerations of deterministic and stochastic gradient descents, and of
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
 
-Differences: as in `coterie_theory.descent.dual`; a node computes nearly grad f_v^*, in
-steps on its data; meetings take time, in which both ends do nothing else, and a ring
-that finds one of them busy is lost.
+Differences: those of `coterie_theory.descent.dual`. Gradient steps on a node's data
+approximate grad f_v^*. A meeting takes time, in which both nodes do nothing else, and a
+ring that finds one of them busy is lost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ..types import Algorithm, Arrivals, Flow, Task, TaskKind, Tempo
 
 @dataclass
 class State:
-    """Models, dual points y with z, and how far these move."""
+    """Models, dual points y and z, and step sizes."""
 
     x: Tensor  # (N, D)
     duals: Companions
@@ -65,10 +65,10 @@ def dual_accelerated(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
-        lr: 1 / smoothness of the losses, with their decay.
-        curvature: strong convexity of the losses, with their decay.
+        lr: 1 / smoothness of the losses, including weight decay.
+        curvature: strong convexity of the losses, including weight decay.
         weight_decay: factor of the model in its gradient.
-        accuracy: of a dual gradient: what is left of the distance from the last one.
+        accuracy: share of the distance that a computation leaves to its exact result.
     """
     loss = ConvexLoss(lr, curvature, weight_decay)
     edges = joined(mixing)
@@ -108,7 +108,7 @@ def dual_accelerated(
         task,
         arrive,
         info=lambda state: {"weights": mixing},
-        # Dual points stay, and what was computed goes to the other end.
+        # Dual points stay at home; the result goes to the other node.
         kinds=(TaskKind(program, "each", down=(), passes=steps),),
         together=True,
         edges=edges,

@@ -1,18 +1,18 @@
-"""EXTRA: decentralised gradient descent with a correction that everybody learns.
+"""EXTRA: decentralised gradient descent with a correction that each node learns.
 
     x' = W x - lr (g(x) + h),    h <- h + (x - W x) / (2 lr),    x <- x'
 
 from h = 0. That is x'' = (I + W) x' - (I + W)/2 x - lr (g(x') - g(x)), as printed. The
-sum of all h stays 0; where models agree and stand still, h_v is minus the gradient
-of node v: the optimum of the mean of all losses is a fixed point, with a constant step
-and for any data. A message holds no more than one of decentralised SGD.
+sum of all h stays 0. Where models agree and do not move, h_v is minus the gradient of
+node v. So the optimum of the mean of all losses is a fixed point, with a constant step
+and for any data. Messages are as long as those of decentralised SGD.
 
-D^2, `form = "d2"`, steps first and mixes then:
+D^2, `form = "d2"`, takes the step first and then mixes:
 
     m = x - lr (g(x) + h),    x <- V m,    h <- h + (m - V m) / lr,    V = (I + W) / 2
 
-or x'' = V (2 x' - x - lr (g(x') - g(x))). Its fixed points are the same, and any step
-goes that a node alone could take, whatever the graph.
+or x'' = V (2 x' - x - lr (g(x') - g(x))). Its fixed points are the same. On any graph
+it allows every step size that a single node allows.
 
 References:
     Shi, Ling, Wu, Yin, "EXTRA: an exact first-order algorithm for decentralized
@@ -23,9 +23,9 @@ References:
     step-sizes and separated convergence rates", IEEE Transactions on Signal Processing
     2019, arXiv 1704.07807, for V and steps.
 
-Differences: written with h in place of the model and the gradient before. A node that
-takes no part keeps model and h, and its neighbours keep for themselves what was for it.
-D^2 has V in place of W, whose eigenvalues it needs above -1/3; on a ring they are not.
+Differences: h stands for the previous model and gradient. An inactive node keeps its
+model and h, and its neighbours keep the weight that it would have. D^2 uses V instead
+of W, because it needs eigenvalues above -1/3, which W does not have on a ring.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def extra(
     weight_decay: NotNegative = 0.0,
     form: Literal["extra", "d2"] = "extra",
 ) -> Algorithm:
-    """EXTRA or D^2: exact for data that differ, with messages of decentralised SGD.
+    """EXTRA or D^2: exact if data differ, with the messages of decentralised SGD.
 
     Args:
         mixing: (N, N) doubly stochastic and symmetric, sparse or dense.
         lr: step size.
         weight_decay: factor of the model that is added to its gradient.
-        form: `extra` mixes and steps; `d2` steps, and mixes then.
+        form: `extra`, or `d2`, which takes the step before it mixes.
     """
     rule = Descent(lr, weight_decay=weight_decay)
 

@@ -2,7 +2,7 @@
 
     train w as FedAvg does;   x_i <- w, then `tune_steps` times x_i <- x_i - lr g_i(x_i)
 
-on client i's own training data. Tuning is no part of training: it starts from the
+on client i's own training data. Tuning happens outside of training: it starts from the
 current w whenever the models are used.
 
 References:
@@ -37,13 +37,13 @@ def fedavg_finetune(
 ) -> Algorithm:
     """FedAvg with a few local steps of every client before the model is used.
 
-    A newcomer tunes the global model with its own data as everybody does.
+    A newcomer tunes the global model on its own data, as all clients do.
 
     Args:
         sizes: (N,) training samples of each client.
         lr: step size of the local steps of FedAvg; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient, in tuning too; also
+        weight_decay: factor of the model in its gradient, also in tuning; also
             `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.

@@ -1,6 +1,6 @@
-"""A common body and a head of every client's own, trained in turn.
+"""A common body and a personal head for every client, trained in turn.
 
-    h_i <- h_i - lr g_i(w, h_i) in the head,    `head_steps` times, with w as it is
+    h_i <- h_i - lr g_i(w, h_i) in the head,    `head_steps` times, with w fixed
     w_i <- w_i - lr g_i(w_i, h_i) in the body,  `steps` times from w_i = w
     w   <- sum_i p_i w_i
 
@@ -40,9 +40,9 @@ from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """Own rows, of which heads count, and the body with a head to begin with."""
+    """Personal rows, and the common body with a first head."""
 
-    x: Rows  # (n, D)
+    x: Rows  # (n, D), used only in the head
     w: Rows  # (n, D), the same row for everybody and in memory only once
     v: Rows  # (n, D) momentum, or (n, 0) without
     t: int  # rounds
@@ -59,7 +59,7 @@ def part_sgd(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: gradient steps of some columns, the first is number t."""
+    """A client program: gradient steps of some columns, from number t."""
     own, buffered = (
         rule_in_numbers(rule, clients, x, together),
         v.shape[1] // x.shape[1],
@@ -105,10 +105,10 @@ def fedrep(
     head_steps: Count = 10,
     weighting: str = "samples",
 ) -> Algorithm:
-    """FedRep: a body that all train, and heads of their own, in turn.
+    """FedRep: a body that all clients train and personal heads, in turn.
 
-    A newcomer trains a head on the body as it is, with as many steps as the others
-    took for theirs.
+    A newcomer trains a head on the fixed body, with as many steps as the others took
+    for theirs.
 
     Args:
         sizes: (N,) training samples of each client.
@@ -117,8 +117,8 @@ def fedrep(
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        steps: of the body in one round.
-        head_steps: of the head in one round, before.
+        steps: steps of the body in one round.
+        head_steps: steps of the head in one round, before those of the body.
         weighting: `samples` or `uniform` weights of the average.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)

@@ -1,11 +1,11 @@
-"""Gradient tracking: everybody follows an estimate of the mean of all gradients.
+"""Gradient tracking: every node follows an estimate of the mean of all gradients.
 
     y <- W y + g(x) - g(x before),    x <- W (x - lr y)
 
-from y = g = 0, so that y is the own gradient first. The mean of all y is the mean of
-all latest gradients at any time, and where models agree and stand still, every y is
-that mean: other than with decentralised SGD, the optimum of the mean of all losses is
-a fixed point for any data and a constant step.
+from y = g = 0, so that y is first the node's own gradient. The mean of all y is always
+the mean of all latest gradients. Where models agree and do not move, every y is that
+mean. So the optimum of the mean of all losses is a fixed point for any data and a
+constant step, which it is not in decentralised SGD.
 
 References:
     Di Lorenzo, Scutari, "NEXT: in-network nonconvex optimization", IEEE Transactions on
@@ -13,9 +13,9 @@ References:
     Nedić, Olshevsky, Shi, "Achieving geometric convergence for distributed optimization
     over time-varying graphs", SIAM Journal on Optimization 2017, arXiv 1607.03218.
 
-Differences: with minibatches, y tracks the mean of the latest sampled gradients. A node
-that takes no part keeps model, gradient and y, and its neighbours keep for themselves
-what was for it; so the mean of all y stays that of all latest gradients.
+Differences: with minibatches, y tracks the mean of the latest sampled gradients. An
+inactive node keeps its model, gradient and y, and its neighbours keep the weight that
+it would have. So the mean of all y is still the mean of all latest gradients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.matrices import Gossip, among_present
-from ..optim.steps import PlainDescent, Schedule, add_weight_decay, step_size
+from ..optim.steps import Descent, Schedule, add_weight_decay, step_size
 from ..options import NotNegative, Positive, method
 from ..types import Algorithm, Info, Oracle, Releases, Rows
 
@@ -48,7 +48,7 @@ def gradient_tracking(
     weight_decay: NotNegative = 0.0,
     schedule: Schedule = "constant",
 ) -> Algorithm:
-    """Gradient tracking: exact for data that differ, without a server.
+    """Gradient tracking: exact if data differ, without a server.
 
     Args:
         mixing: (N, N) doubly stochastic and symmetric, sparse or dense.
@@ -56,7 +56,7 @@ def gradient_tracking(
         weight_decay: factor of the model in its gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
     """
-    rule = PlainDescent(lr, weight_decay, schedule)
+    rule = Descent(lr, 0.0, weight_decay, schedule)
 
     def init(x: Tensor, oracle: Oracle) -> State:
         return State(x, torch.zeros_like(x), torch.zeros_like(x), 0)
@@ -65,7 +65,7 @@ def gradient_tracking(
         x, y, g, t = state
         w, here = among_present(mixing, oracle.present), oracle.active[:, None]
         fresh = torch.where(here, add_weight_decay(rule, x, oracle.grads(x)), g)
-        y = y + (fresh - g)  # nothing is added, not even rounding, for who is absent
+        y = y + (fresh - g)  # inactive nodes add exactly 0
         moved = torch.where(here, x - step_size(rule, t) * y, x)
         x, y = oracle.mix(w, moved), oracle.mix(w, y)
         return State(x, y, fresh, t + 1), {"weights": w}

@@ -2,25 +2,25 @@
 
     c_i <- argmin_c f_i(w_c)                  with f_i on all of its training data
     x_i <- w_{c_i}, then `steps` times  x_i <- x_i - lr g_i(x_i)
-    w_c <- sum_{i: c_i = c} p_i x_i           or as it was where nobody chose c
+    w_c <- sum_{i: c_i = c} p_i x_i           unchanged if nobody chose c
 
 over the clients of the round, with p_i in proportion to sample sizes or uniform among
-those who chose c. One cluster is FedAvg. The models must differ at the start:
+the clients that chose c. One cluster is FedAvg. The models must differ at the start:
 
     w_c = w (1 + spread (noise_c - mean_c noise_c)),    w = the mean of the clients' x
 
-entry by entry, so that every layer keeps its scale, or `spread` times the noise where
-all of w is zero. Of `starts` such draws the first round keeps the one in which choosing
+entry by entry, so that every layer keeps its scale; if w is zero, `spread` times the
+noise. From `starts` such draws, the first round keeps the one in which the choice
 matters most: where min_c mean_i f_i(w_c) - mean_i min_c f_i(w_c) is largest.
 
 References:
     Ghosh, Chung, Yin, Ramchandran, "An efficient framework for clustered federated
     learning", NeurIPS 2020, arXiv 2006.04088.
 
-Differences: the paper restarts from several random initialisations and trains each; we
-compare their losses before training, which prevents that all clients choose the same
-model for good. Models to use are chosen by training loss; the authors' code takes that
-of the test data. With momentum, a client keeps its buffer until it changes cluster.
+Differences: the paper trains from each of several random initialisations. We compare
+their losses before training, so that the clients do not all choose the same model for
+ever. Clients choose their final model by training loss; the authors' code uses test
+data. With momentum, a client keeps its buffer until it changes cluster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ..types import ALONE, Algorithm, Info, Numbers, Options, Oracle, Releases, 
 
 
 class State(NamedTuple):
-    """Cluster models, the clients' choices, momentum, and gradient steps taken."""
+    """Cluster models, the clients' choices, momentum, and the number of steps."""
 
     w: Rows  # (n, C, D), the same for everybody and in memory only once
     choice: Rows  # (n,) whole numbers, ALONE for clients that never took part
@@ -68,14 +68,14 @@ def ifca(
 
     Args:
         sizes: (N,) training samples of each client.
-        clusters: how many models there are.
+        clusters: the number of models.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         spread: how much the models differ at the start, relative to their entries.
-        starts: random starts of which the first round keeps one.
+        starts: random starts from which the first round keeps one.
         weighting: `samples` or `uniform` weights of the averages.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
@@ -91,13 +91,13 @@ def ifca(
         if t == 0 and clusters > 1:
             draws = [_perturb(w, spread, rng) for _ in range(starts)]
             w = max(draws, key=lambda draw: _gain(oracle, draw))
-        # One model leaves no choice, and the minibatches are those of FedAvg.
+        # With one model there is no choice, and the minibatches are FedAvg's.
         best = best_fit(oracle, w) if clusters > 1 else torch.zeros_like(choice)
         chosen = torch.where(oracle.active, best, choice)
-        # A buffer is about the model that it was filled with.
+        # A buffer belongs to the model with which it was filled.
         v = torch.where((chosen == choice)[:, None], v, 0)
         x = _chosen_models(w, chosen)
-        # On average, a model has this many clients.
+        # `together` is the average number of clients of a model.
         work: Options = {"steps": steps, "t": t, "together": len(sizes) / clusters}
         x, v = oracle.each(sgd, x, v, rule=rule, **work)
         member = chosen == torch.arange(clusters, device=x.device)[:, None]  # (C, n)
@@ -126,27 +126,27 @@ def ifca(
 def _chosen_models(
     w: Float[Tensor, "n c d"], choice: Int[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
-    """The model that each client chose, the first where it never did."""
+    """The model that each client chose; the first if it never chose."""
     return w[torch.arange(len(w), device=w.device), choice.clamp(min=0)]
 
 
 def _update_models(w: Tensor, mean: Tensor, chose: Tensor) -> Tensor:
-    """The new model of a cluster, or as it was where nobody chose it."""
+    """The new cluster models; a model that nobody chose stays as it was."""
     return torch.where((chose > 0)[:, :, None], mean, w)
 
 
 def _perturb(
     w: Float[Tensor, "n c d"], spread: float, rng: torch.Generator
 ) -> Float[Tensor, "n c d"]:
-    """Equal models with noise, the same for everybody, whose mean is theirs."""
+    """The models with noise that is the same for all clients and has mean 0."""
     noise = torch.randn(w.shape[1:], generator=rng, dtype=w.dtype, device=rng.device)
     noise = (noise - noise.mean(0)).to(w.device)
     return compute_once(lambda w: w + spread * noise * (w if bool(w.any()) else 1), w)
 
 
 def _gain(oracle: Oracle, w: Float[Tensor, "n c d"]) -> float:
-    """How much smaller losses are where all choose than with the best single model."""
-    losses = training_losses(oracle, w).nan_to_num()  # of those who are not there
+    """How much the clients' choice lowers the loss below the best single model's."""
+    losses = training_losses(oracle, w).nan_to_num()  # NaN for inactive clients
     single = mean_of_all(oracle, Numbers(losses))[0].min()
     chosen = mean_of_all(oracle, Numbers(losses.amin(1, keepdim=True)))[0]
     return float(single - chosen)

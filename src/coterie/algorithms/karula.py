@@ -1,4 +1,4 @@
-"""Models of clients are kept as near to each other as their data are.
+"""The distances of clients' models are bounded by the distances of their data.
 
     minimise (1/n) sum_i a_i f_i(x_i)   subject to |x_i - x_j|^2 <= t D_ij for all pairs
 
@@ -6,23 +6,23 @@ where D is the dissimilarity of data (`similarity.transport`) and a_i is in prop
 to sample sizes, 1 on average. t = 0 is one model for all, a large t local training. In
 every round the clients S of the round return fresh gradients G_i(x_i) of a_i f_i, and
 
-    g' = G_i(x_i) for i in S, g_i else
+    g' = G_i(x_i) for i in S, g_i otherwise
     nu = g / n + (g' - g) / |S|
     x <- Proj(x - eta nu),   g <- g'
 
-with the projection of `optim.projections` onto all constraints. nu is an unbiased
-estimate of the gradient of the objective if S is drawn uniformly, and what it knows of
-the absent keeps its variance low.
+with the projection of `optim.projections` onto all constraints. If S is drawn
+uniformly, nu is an unbiased estimate of the gradient of the objective. The old
+gradients of absent clients keep its variance low.
 
 References:
     Erickson, Johansson, "Personalized federated learning under model dissimilarity
     constraints", 2025, arXiv 2505.07575, Algorithm 1.
 
-Differences: nu has the scaling that makes it the gradient if all take part; the printed
-one has not (docs/errata.md). eta = n lr, so that `lr` is the step size of a client that
-is tied to nobody, as in other methods; the paper's eta = 3 / (8 L) is lr = 3 / (8 L n).
-The paper starts from gradients of all clients, we from g = 0, since only clients of a
-round can be asked. D is divided by its mean, which gives t a unit.
+Differences: nu is scaled to be the gradient if all take part, unlike the printed one
+(docs/errata.md). We write eta = n lr, so that `lr` is the step size of a client without
+bounds, as in other methods; the paper's eta = 3 / (8 L) is lr = 3 / (8 L n). The paper
+starts from gradients of all clients, we from g = 0, since only clients of a round can
+be asked. D is divided by its mean, which gives t a unit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from ..collaboration.rows import mean_of_all
 from ..optim.projections import onto_balls, project, squared_radii
-from ..optim.steps import PlainDescent, Schedule, add_weight_decay, step_size
+from ..optim.steps import Descent, Schedule, add_weight_decay, step_size
 from ..options import Dissimilarities, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Info, Oracle, Releases, Rows, Server
 
@@ -44,19 +44,19 @@ class Memory(NamedTuple):
     """What the coordinator remembers of all N clients."""
 
     x: Tensor  # (N, D) models
-    g: Tensor  # (N, D) what everybody's last gradient was
+    g: Tensor  # (N, D) the last gradient of each client
     multipliers: Tensor  # (N, N) of the projection
 
 
 class Coordinator(NamedTuple):
-    """What the coordinator knows: the bounds, and what it remembers."""
+    """The bounds, and what the coordinator remembers."""
 
     bounds: Tensor  # (N, N)
     memory: Memory
 
 
 class State(NamedTuple):
-    """Models, what the coordinator remembers, rounds so far."""
+    """Models, what the coordinator remembers, and the number of rounds."""
 
     x: Rows  # (n, D)
     server: Server
@@ -76,19 +76,19 @@ def karula(
 ) -> Algorithm:
     """Karula: personal models whose distances are bounded by those of the data.
 
-    A newcomer is trained alone for as many steps, with its model held to the bounds to
-    all models that are there.
+    A newcomer trains alone for as many steps as there were rounds. Its model must keep
+    the bounds to all models that exist.
 
     Args:
         radius: (N, N) dissimilarities D of clients; only proportions matter.
         sizes: (N,) training samples of each client.
         t: the mean of the bounds on squared distances of models.
-        lr: step size of a client that nobody holds back.
+        lr: step size of a client without bounds.
         weight_decay: factor of the model in its gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         tolerance: relative duality gap of the projection.
     """
-    rule = PlainDescent(lr, weight_decay, schedule)
+    rule = Descent(lr, 0.0, weight_decay, schedule)
     bounds = squared_radii(radius, t)
 
     def init(x: Tensor, oracle: Oracle) -> State:
@@ -108,7 +108,7 @@ def karula(
             lr=lr,
             tolerance=tolerance,
         )
-        if oracle.home is not None:  # nobody holds these columns back
+        if oracle.home is not None:  # these columns have no bounds
             alone = torch.where(oracle.active[:, None], x - lr * fresh, x)
             new = torch.where(oracle.home, alone, new)
         info: Info = {"weights": mixing, "gap": gap, "active_pairs": pairs}
@@ -128,7 +128,7 @@ def karula(
 
 
 def _begin(server: None, who: Tensor, x: Tensor) -> tuple[Memory, Tensor]:
-    """A coordinator's program: the first models, when all are there."""
+    """A coordinator's program: the first models, when all clients take part."""
     return Memory(x, torch.zeros_like(x), x.new_zeros(len(x), len(x))), x
 
 
@@ -142,12 +142,12 @@ def _project_step(
 ) -> tuple[Memory, Tensor, Tensor, Tensor, Tensor]:
     """A coordinator's program: a step of all models, projected onto the bounds.
 
-    Answers are models, mixing, the gap, and of each client the number of active pairs,
-    so that the mean over clients is their number.
+    Answers are models, mixing, the gap, and active pairs. The mean of the last over
+    clients is the number of active pairs.
     """
     (x, g, multipliers), n, s = server.memory, len(server.bounds), len(who)
     eta, new = n * lr, g.index_copy(0, who, fresh)
-    # x - eta nu, in two passes; where all take part, nu = g' / n.
+    # x - eta nu, in two passes; if all take part, nu = g' / n.
     moved = x.sub(new, alpha=eta / s)
     if s < n:
         moved.add_(g, alpha=eta / s - eta / n)

@@ -1,8 +1,7 @@
 """Every client trains alone: x_i <- x_i - lr g_i(x_i).
 
-The yardstick of personalisation: whoever does worse than this would rather not take
-part. Nobody has a reason to wait: in time, a client takes `steps` gradient steps, and
-then the next ones.
+This is the baseline of personalisation: a client that gets less than this should not
+take part. In time, a client takes `steps` gradient steps, and then the next ones.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from ..types import (
 
 
 class State(NamedTuple):
-    """Models, momentum, and how many gradient steps were taken."""
+    """Models, momentum, and the number of gradient steps."""
 
     x: Rows  # (n, D)
     v: Rows  # (n, D), or (n, 0) without momentum
@@ -46,7 +45,7 @@ class State(NamedTuple):
 
 
 class WithStart(NamedTuple):
-    """The same, and the models from which they began."""
+    """A `State` with the first models."""
 
     x: Rows  # (n, D)
     v: Rows  # (n, D), or (n, 0) without momentum
@@ -63,9 +62,9 @@ def local(
     schedule: Schedule = "constant",
     steps: Count = 1,
 ) -> Algorithm:
-    """Local training: every client by itself, nothing is sent.
+    """Local training: every client trains alone, and nothing is sent.
 
-    A newcomer begins where the others began and takes as many steps by itself.
+    A newcomer begins where the others began and takes as many steps.
 
     Args:
         lr: step size; also `curvature(c)` or `adam(c)`.
@@ -91,12 +90,12 @@ def local(
         return train_alone(oracle, x, rule, state.t)
 
     made = Algorithm(init, step, welcome=welcome, flow=_flow(rule, steps))
-    return made._replace(releases=Releases())  # nothing
+    return made._replace(releases=Releases())
 
 
 @dataclass
 class FlowState:
-    """Models and momentum, from where all began, and how many tasks are done."""
+    """Models, momentum, the first model, and the number of finished tasks."""
 
     x: Tensor  # (N, D)
     v: Tensor  # (N, D), or (N, 0) without momentum
@@ -105,9 +104,9 @@ class FlowState:
 
 
 def _flow(rule: LocalDescent, steps: int) -> Flow:
-    """Every client at its own pace.
+    """Local training at each client's own pace.
 
-    A newcomer takes as many steps as the others on average.
+    A newcomer takes as many steps as the others did on average.
     """
 
     def init(x: Tensor) -> FlowState:

@@ -1,23 +1,23 @@
-"""SGD on a loss network: neighbours who are both free compute and exchange models.
+"""SGD on a loss network: two free neighbours compute and exchange models.
 
 When the edge {v, w} of the graph rings and neither v nor w is busy, both begin a
-gradient at their own models and send these to each other. When both are done,
+gradient at their own models and exchange the models. When both have finished,
 
     x_v <- (x_v + x_w) / 2 - lr g_v(x_v),  x_w <- (x_v + x_w) / 2 - lr g_w(x_w)  (5.7)
 
 with the models as they were, and both are free again. If one of them is busy the ring
-is lost, and nobody waits: so messages may take time, nothing is overwritten, and nobody
-can block anybody for ever. Edges should ring at the rates of Theorem 5.5
-(`coterie.graphs.loss_rates`), for which neighbours need to know of each other
-only how long they take.
+is lost, and no node waits. So messages may take time, nothing is overwritten, and there
+is no deadlock. Edges should ring at the rates of Theorem 5.5
+(`coterie.graphs.loss_rates`). For these, a node only needs to know how long its
+neighbours take.
 
 References:
     Even, Koloskova, Massoulié, "Asynchronous SGD on graphs: a unified framework for
     asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
     2311.00465, section 5.
 
-Differences: samples of a gradient are drawn when an exchange begins, not after the last
-one; models are the same at both times.
+Differences: samples of a gradient are drawn when an exchange begins, not when the last
+one ends. The models are the same at both times.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class State:
 
 @method()
 def loss_network(mixing: Mixing, *, lr: Positive = 0.1) -> Algorithm:
-    """SGD of neighbours who are busy while they exchange their models.
+    """SGD of neighbours that are busy while they exchange models.
 
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two

@@ -1,14 +1,14 @@
-"""A shared model, and for every client a correction of low rank of its matrices.
+"""A shared model, and for every client a low-rank correction of its matrices.
 
     x_i = w + A_i B_i                          in every matrix of the model
-    (A_i, B_i) <- (A_i, B_i) - lr grad f_i     `own_steps` times, with w as it is
+    (A_i, B_i) <- (A_i, B_i) - lr grad f_i     `own_steps` times, with w fixed
     w_i <- w_i - lr g_i(w_i + A_i B_i)         `steps` times from w_i = w
     w   <- sum_i p_i w_i
 
-over the clients of the round. Corrections never leave their clients. A begins at 0 and
-B with noise, the same for all; matrices have rank `rank` at most, so that a client
-keeps few numbers of its own, and few samples are enough to find them. Parameters that
-are no matrices are shared.
+over the clients of the round. Corrections never leave their clients. A begins at 0, and
+B with noise that is the same for all. The rank is at most `rank`, so a client has few
+numbers of its own, and few samples are enough to find them. Only matrices are
+corrected; all other parameters are shared.
 
 References:
     Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen, "LoRA: low-rank adaptation of
@@ -44,7 +44,7 @@ class State(NamedTuple):
 
     w: Rows  # (n, D), the same row for everybody
     factors: Rows  # (n, F)
-    start: Tensor  # (F,) with which everybody began
+    start: Tensor  # (F,) the first factors of every client
     w_velocity: Rows  # (n, D), or (n, 0) without momentum
     velocity: Rows  # (n, F), or (n, 0) without momentum
     t: int
@@ -61,7 +61,7 @@ def correct(
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: steps of the correction while w stays, the first number t."""
+    """A client program: steps of the correction from number t, with w fixed."""
     for t_local in range(t, t + steps):
         g = clients.grad(w + expand(factors, shape, w.shape[1]))
         slope = factor_gradient(g, factors, shape)
@@ -82,7 +82,7 @@ def correction_round(
     own_steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A client program: steps of the correction, then of the shared model, round t."""
+    """A client program: in round t, steps of the correction and then of the model."""
     work: Options = {"rule": rule, "shape": shape, "steps": own_steps}
     factors, v = correct(clients, factors, v, w, t=t * own_steps, **work)
     change = expand(factors, shape, w.shape[1])
@@ -106,21 +106,21 @@ def low_rank_corrections(
     own_steps: Count = 5,
     weighting: str = "samples",
 ) -> Algorithm:
-    """A shared model with a personal correction of low rank for every client.
+    """A shared model with a personal low-rank correction for every client.
 
-    A newcomer learns a correction of the shared model as it is, with as many steps as
-    the others took for theirs.
+    A newcomer learns a correction of the fixed shared model, with as many steps as the
+    others took for theirs.
 
     Args:
         sizes: (N,) training samples of each client.
-        layers: (L, 3) where the matrices begin, their rows and columns.
-        lr: step size of shared model and corrections.
+        layers: (L, 3) begin, rows and columns of the matrices.
+        lr: step size of the shared model and the corrections.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        rank: of the correction of a matrix, or less where the matrix is smaller.
-        steps: of the shared model in one round.
-        own_steps: of the correction in one round, before.
+        rank: rank of corrections, or less for a matrix that is smaller.
+        steps: steps of the shared model in one round.
+        own_steps: steps of the correction in one round, before these.
         weighting: `samples` or `uniform` weights of the average.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)

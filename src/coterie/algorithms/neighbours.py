@@ -2,27 +2,27 @@
 
 There is no server. In a round every client i, whose kept links go to k in K_i,
 
-    v_i <- `steps` local steps from v_i         its own model, that nobody else sees
+    v_i <- `steps` local steps from v_i         its own model, which it never sends
     u_i <- `steps` local steps from w_i         which it sends along its links; then
     w_i <- u_i + sum_{k in K_i} (u_k - u_i) / (1 + max(|K_i|, |K_k|))
 
-with the Metropolis weights of the graph that is left: doubly stochastic, and neighbours
-need to know of each other only how many links they have. Having u_k, client i also asks
-its held-out (validation) samples whether meeting half-way would help it,
+with the Metropolis weights of the remaining graph. They are doubly stochastic, and need
+only the number of links of each neighbour. Client i also tests u_k on its held-out
+(validation) samples, to see whether meeting half-way would help:
 
     d_ik = loss_i((u_i + u_k) / 2) - loss_i(u_i),
 
-sample by sample. The two ends of a link exchange what they found, averaged over rounds,
-and drop it for good where both together are `sure` that it does harm. Each client uses
-that of v_i, w_i, u_i and (v_i + w_i) / 2 which has the least
+sample by sample. The two ends of a link exchange their results, averaged over rounds.
+They drop the link for good if both together are `sure` that it does harm. Each client
+uses the one of v_i, w_i, u_i and (v_i + w_i) / 2 with the least
 
-    n_i L_ij + 30 M_ij,
+    n_i L_ij + 30 M_ij.
 
-where L_ij is the mean held-out loss of model j at client i, which stays there, and n_i
-the number of samples. M_ij is a mean of those whom kept links join, mixed as models
-are: before mixing, M_i <- 0.8 M_i + 0.2 L_i. A client without links uses v_i, which is
-local training. This is `coteries` for those who have nobody to report to: means over a
-group become gossip. Without waiting, each takes its rounds at its own pace
+L_ij is the mean held-out loss of model j at client i, which stays there, and n_i is the
+number of held-out samples. M_ij is an average over clients that kept links join: they
+mix M as they mix models, after M_i <- 0.8 M_i + 0.2 L_i. A client without links uses
+v_i, which is local training. This is `coteries` without a server, with gossip in place
+of means over a group. Without waiting, each client takes its rounds at its own pace
 (`neighbours_in_time`).
 
 References:
@@ -59,7 +59,7 @@ from .neighbours_in_time import in_time
 
 
 class State(NamedTuple):
-    """Models, momentum, held-out losses, links, and gradient steps taken."""
+    """Models, momentum, held-out losses, links, and the number of gradient steps."""
 
     own: Rows  # (n, D) v
     shared: Rows  # (n, D) w
@@ -67,7 +67,7 @@ class State(NamedTuple):
     own_velocity: Rows  # (n, D), or (n, 0) without momentum
     shared_velocity: Rows
     ballot: Ballot
-    choice: Rows  # (n,) which model is used
+    choice: Rows  # (n,) the model that the client uses
     links: Links
     t: int
 
@@ -85,9 +85,9 @@ def neighbours(
 ) -> Algorithm:
     """Neighbours: gossip along links that are kept while they help, without a server.
 
-    It costs two local trainings and a model each way over every link, and chooses by
-    validation data, which it therefore needs. A newcomer gets the model that fits its
-    training data best.
+    A round costs two local trainings, and a model each way over every link. The method
+    needs validation data, to choose links and models. A newcomer gets the model that
+    fits its training data best.
 
     Args:
         mixing: (N, N) an entry that is not 0 makes two clients neighbours.
@@ -95,7 +95,7 @@ def neighbours(
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        steps: local gradient steps in one round, of each model.
+        steps: local gradient steps in one round, for each model.
         sure: standard errors by which a link must do harm to be dropped.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
@@ -115,7 +115,7 @@ def neighbours(
         kept, of = new.links.kept, new.ballot
         choice = choices(of.losses, of.samples, of.told) * kept.any(1)
         choice = torch.where(oracle.active, choice, state.choice)
-        # The mean over clients of this is how many links there are.
+        # The mean of this over clients is the number of links.
         left, alone = kept.sum(1).to(weights) * (n / 2), (choice == 0).to(weights)
         info: Info = {"weights": weights, "links": left, "alone": alone}
         return new._replace(choice=choice), info
@@ -133,7 +133,7 @@ def models_in_use(state: State) -> Float[Tensor, "n d"]:
 
 
 def _train(state: State, oracle: Oracle, rule: LocalDescent, steps: int) -> State:
-    """After the local steps, with held-out losses of all models."""
+    """The state after local steps, with held-out losses of all models."""
     own, tuned, v, w_v, *ballot = oracle.each(
         local_steps,
         *(state.own, state.tuned, state.own_velocity, state.shared_velocity),
@@ -164,7 +164,7 @@ def _mix(
     *,
     judging: bool,
 ) -> tuple[State, Float[Tensor, "n k"]]:
-    """With models and mean losses mixed along the links that are kept, and weights."""
+    """The state after mixing models and mean losses along kept links, and weights."""
     u, told, links = state.tuned, state.ballot.told, state.links
     active, n = oracle.active, other.shape[1]
     here = torch.arange(len(u), device=u.device)

@@ -1,4 +1,4 @@
-"""What a client of `neighbours` computes: local steps, and whether others help."""
+"""Client programs of `neighbours`: local steps, and whether others help."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from ..optim.steps import LocalDescent, sgd
 from ..types import Clients, Rows
 
 MODELS = 4
-"""Those among which a client chooses: v, w, u and (v + w) / 2."""
+"""The number of models from which a client chooses: v, w, u and (v + w) / 2."""
 
 BEGIN = 3
-"""The first round, from 0, whose models say something about a link: before, whoever has
-other classes looks like a stranger."""
+"""The first round, from 0, in which links are judged: before it, neighbours with other
+classes look harmful."""
 
 CAP = 1.0
-"""What a sample's loss counts for at most, in units of the first model's mean loss."""
+"""The largest loss of a sample, in units of the first model's mean loss."""
 
 NO_DATA = (
-    "neighbours choose by validation data, but no client that takes part has any: give "
-    "a `validation` share above 0, or another method."
+    "neighbours needs validation data, but no client that takes part has any: set "
+    "`validation` above 0, or use another method."
 )
 
 
 class Ballot(NamedTuple):
-    """What a client knows of the models it may use.
+    """Losses of the models that a client may use.
 
-    Its own losses never leave it. It tells a mix of these and what it was told.
+    A client's own losses never leave it. It sends a mix of them and of others' means.
     """
 
     losses: Rows  # (n, 4) of the client, means over the last rounds
-    told: Rows  # (n, 4) means over those who are joined by links, too
+    told: Rows  # (n, 4) means that also cover clients joined by links
     samples: Rows  # (n,) held-out samples of the client
-    cap: Rows  # (n,) of a sample's loss, 0 before the first round
+    cap: Rows  # (n,) largest loss of a sample, 0 before the first round
 
 
 def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:
-    """Nothing is known."""
+    """A ballot without losses."""
     zero, losses = x.new_zeros(len(x)), x.new_zeros(len(x), MODELS)
     return Ballot(losses, losses, zero, zero)
 
 
 def candidates(own: Tensor, shared: Tensor, tuned: Tensor) -> tuple[Tensor, ...]:
-    """The models among which a client chooses."""
+    """The models from which a client chooses."""
     return own, shared, tuned, (own + shared) / 2
 
 
@@ -74,7 +74,7 @@ def local_steps(
     held = clients.validation()
     found = torch.stack([held.losses(x) for x in candidates(own, shared, tuned)], 1)
     samples = (~found[:, 0].isnan()).sum(1).to(samples)
-    # The first losses count in full; who has no samples passes on what it was told.
+    # The first losses count in full. Without samples, `told` stays as it was received.
     rate = torch.where(cap > 0, 1 - MEMORY, 1.0).to(losses) * (samples > 0)
     cap = torch.where(cap > 0, cap, CAP * found[:, 0].nanmean(1).nan_to_num())
     now = bounded(found, cap[:, None, None]).nanmean(2).nan_to_num()
@@ -93,7 +93,7 @@ def harm(
     theirs: Float[Tensor, "n d"],
     cap: Float[Tensor, " n"],
 ) -> Float[Tensor, "n 3"]:
-    """A client program: held-out samples, sums of d_ik and of d_ik^2."""
+    """A client program: the number of held-out samples, sums of d_ik and of d_ik^2."""
     held = clients.validation()
     before, half = (
         bounded(held.losses(model), cap[:, None]) for model in (u, (u + theirs) / 2)

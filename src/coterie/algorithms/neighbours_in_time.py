@@ -1,14 +1,13 @@
 """Neighbours without waiting: each client takes its rounds at its own pace.
 
-It is the flow of `neighbours`. A client that has trained sends u_i along its kept
-links, compares with the last u_k that it has got from each neighbour, and takes them
-in:
+This is the flow of `neighbours`. A client that has trained sends u_i along its kept
+links. It compares u_i with the latest u_k of each neighbour, and mixes them in:
 
-    w_i <- u_i + sum_{k in K_i} (u_k - u_i) / (1 + max(|K_i|, |K_k|)),
+    w_i <- u_i + sum_{k in K_i} (u_k - u_i) / (1 + max(|K_i|, |K_k|)).
 
-K_i being those neighbours who have sent any yet. What the two ends of a link found out
-counts for it as soon as both have said something new. Where nobody is late, these are
-the rounds; elsewhere the mean of models is not kept, and old models pull back.
+K_i are the neighbours that have sent a model. The evidence of a link counts as soon as
+both ends have something new. If nobody is late, these are the rounds. Otherwise the
+mean of models is not preserved, and old models pull back.
 """
 
 from __future__ import annotations
@@ -40,29 +39,29 @@ TRAIN, COMPARE = range(2)
 
 @dataclass
 class FlowState:
-    """Of each client its models, what it said, its links, and how far it is."""
+    """The models, losses, links and progress of each client."""
 
     models: Tensor  # (N, 3, D) v, w and u
     velocities: Tensor  # (2, N, D), or (2, N, 0) without momentum
     ballot: Ballot
-    sent: Tensor  # (N, 4) mean losses that each has told its neighbours last
-    choice: Tensor  # (N,) which model is used
+    sent: Tensor  # (N, 4) mean losses that each has sent to its neighbours last
+    choice: Tensor  # (N,) the model that each uses
     links: Links
-    said: Tensor  # (N, M, 3) of each link, last
-    new: Tensor  # (N, M) whether that is not yet counted
-    rounds: Tensor  # (N,) trainings that have ended
-    kinds: list[int]  # what each client does
+    said: Tensor  # (N, M, 3) the latest evidence of each end of a link
+    new: Tensor  # (N, M) whether that does not count yet
+    rounds: Tensor  # (N,) finished trainings
+    kinds: list[int]  # the kind of each client's task
 
 
 def in_time(
     partners: Int[Tensor, "m n"], rule: LocalDescent, steps: int, sure: float
 ) -> Flow:
-    """The flow, of options that `neighbours` has checked.
+    """The flow, from options that `neighbours` has checked.
 
     Args:
-        partners: whom every client meets in each matching, or itself.
-        rule: of all local steps.
-        steps: of each model in a round.
+        partners: the partner of every client in each matching, or the client itself.
+        rule: for all local steps.
+        steps: steps of each model in a round.
         sure: standard errors by which a link must do harm to be dropped.
     """
     n = partners.shape[1]
@@ -125,12 +124,12 @@ def in_time(
 def _metropolis(
     met: Bool[Tensor, "n m"], degree: Float[Tensor, " n"], other: Int[Tensor, "n m"]
 ) -> Float[Tensor, "n m"]:
-    """Weights of links that are used, by how many both ends have."""
+    """Weights of links, from the number of links of both ends."""
     return met / (1 + torch.maximum(degree[:, None], degree[other]))
 
 
 def _links_in_use(state: FlowState, other: Int[Tensor, "n m"]) -> Info:
-    """Who learns with whom, how many links there are, and who uses its own model."""
+    """Weights, the number of links, and which clients use their own model."""
     kept, n = state.links.kept, len(other)
     weights = state.models.new_zeros(n, n)
     used = _metropolis(kept, kept.sum(1).to(weights), other)
@@ -147,7 +146,7 @@ def _models_in_use(state: FlowState) -> Float[Tensor, "n d"]:
 
 
 def _take_training(state: FlowState, i: Tensor, now: Arrivals) -> None:
-    """Takes in what local steps gave, which goes along the links."""
+    """Stores the results of local steps, and counts what goes along the links."""
     own, tuned, v, w_v, *ballot = now.answers
     state.models[i, 0], state.models[i, 2] = own, tuned
     state.velocities[:, i] = torch.stack([v, w_v])
@@ -164,7 +163,7 @@ def _take_training(state: FlowState, i: Tensor, now: Arrivals) -> None:
 def _take_comparison(
     state: FlowState, i: Tensor, now: Arrivals, other: Tensor, sure: float
 ) -> None:
-    """Judges links of which both ends have news, and mixes models along the others."""
+    """Judges links with news from both ends, then mixes models along kept links."""
     every = torch.arange(other.shape[1], device=other.device)
     free = state.links.kept & (state.rounds > 0)[other]
     degree = free.sum(1).to(state.models)
@@ -172,7 +171,7 @@ def _take_comparison(
     state.new[i] = free[i] & (state.rounds[i] > BEGIN)[:, None]
     both = state.new & state.new[other, every]
     said = state.said + state.said[other, every]
-    # Besides models, ends tell each other links, differences and mean losses.
+    # Besides models, ends send their number of links, evidence and mean losses.
     told = state.sent
     numbers = state.said.shape[2] + 1 + told.shape[1]
     now.count_messages(int(free[i].sum()), told.new_empty(numbers))
@@ -209,7 +208,7 @@ def _local_steps(
     rule: LocalDescent,
     steps: int,
 ) -> tuple[Tensor, ...]:
-    """A client program: `local_steps`, whose step size does not change."""
+    """A client program: `local_steps` with a constant step size."""
     rows = own, tuned, own_velocity, shared_velocity, losses, told, samples, cap, shared
     return local_steps(clients, *rows, rule=rule, steps=steps, t=0)
 
@@ -220,6 +219,6 @@ def _harm_of_each(
     theirs: Float[Tensor, "n m d"],
     cap: Float[Tensor, " n"],
 ) -> Float[Tensor, "n m 3"]:
-    """A client program: what `harm` says of all neighbours, one after the other."""
+    """A client program: `harm` for each neighbour."""
     none = u.new_zeros(len(u), 3)
     return torch.stack([harm(clients, none, u, k, cap) for k in theirs.unbind(1)], 1)

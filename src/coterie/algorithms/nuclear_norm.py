@@ -1,23 +1,24 @@
-"""Models whose matrix has a small nuclear norm, by Frank-Wolfe and averages alone.
+"""Models whose matrix has a small nuclear norm, by Frank-Wolfe with averages only.
 
     min (1/N) sum_i f_i(c + w_i)   over   |W|_* <= R = cap sqrt(N rank)           (9.7)
 
-with c the mean of the first models. A round, with G of all training data:
+with c the mean of the first models. A round, with gradients G of all training data:
 
-1. the longest directions of G by Lanczos, q <- mean_i g_i <g_i, q>, `exchanges` times;
-2. of these the `atoms` longest join those in which W is, and W moves within their span
-   by `corrections` accelerated steps, each projected onto the ball;
-3. the `width` longest directions of W stay.
+1. Find the longest directions of G by Lanczos, `exchanges` times
+   q <- mean_i g_i <g_i, q>.
+2. Add the `atoms` longest to the directions of W. Move W in their span by `corrections`
+   accelerated steps, each projected onto the ball.
+3. Keep the `width` longest directions of W.
 
 With one atom and one correction this is Frank-Wolfe with a better step; more of both
-make it fast. All that travels are averages of single vectors: of D numbers in 1, and in
-2 of as many as there are directions, for the second moment of coordinates, column by
-column. So nobody sees the models of others, as a projection by a server would. The gap
+make it fast. Only averages of single vectors are sent: of D numbers in 1, and in 2 of
+one number per direction, for columns of the second moment of coordinates. So no one
+sees the models of others, as a server that projects would. The gap
 
     mean <g_i, w_i> + cap sqrt(rank lambda),   lambda >= |mean g_i g_i'|_op,
 
-is a certificate: lambda is a bound and no estimate, from Lanczos' matrix T, what is
-left of the trace, and their coupling. With `exchanges` = D it is exact.
+is a certificate, because lambda is an upper bound. It comes from Lanczos' matrix T, the
+rest of the trace, and their coupling. With `exchanges` = D it is exact.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -43,11 +44,11 @@ from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """Where models begin, how far they are from there, in which directions, rounds."""
+    """The first model, the changes of models, their directions, and rounds."""
 
     centre: Rows  # (n, D), the same row for everybody
     w: Rows  # (n, D)
-    basis: Tensor  # (width, D), orthonormal rows and then zeros
+    basis: Tensor  # (width, D), orthonormal rows, then zeros
     t: int
 
 
@@ -69,10 +70,10 @@ def nuclear_norm(
 
     Args:
         rank: with `cap` the radius of the ball, `cap sqrt(N rank)`.
-        cap: length of a model's way from the start.
+        cap: distance of a model from the start.
         lr: step size of the corrections, at most 1 over the largest curvature.
-        exchanges: averages in one round that look for directions.
-        atoms: directions that join in one round.
+        exchanges: averages in one round to find directions.
+        atoms: directions that are added in one round.
         corrections: accelerated steps in one round.
         width: directions that are kept.
     """
@@ -84,14 +85,14 @@ def nuclear_norm(
         return State(mean_of_all(oracle, x), torch.zeros_like(x), basis, 0)
 
     def correct(oracle: Oracle, centre: Tensor, c: Tensor, q: Tensor) -> Tensor:
-        """Coordinates (n, k) in columns of q after steps, each projected."""
+        """The coordinates (n, k) in columns of q, after projected steps."""
         ahead, momentum = c, 1.0
         for _ in range(corrections):
             g, _ = gradients_and_losses(oracle, centre + ahead @ q.T)
             new = _onto_ball(oracle, ahead - lr * (g @ q), radius)
             uphill = ((ahead - new) * (new - c)).sum(1, keepdim=True)
             if float(mean_of_all(oracle, Numbers(uphill))[0]) > 0:
-                momentum = 1.0  # it went too far: begin anew
+                momentum = 1.0  # the steps went too far: restart
             after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = new + (momentum - 1) / after * (new - c)
             c, momentum = new, after
@@ -131,7 +132,7 @@ def nuclear_norm(
 
 
 def _onto_ball(oracle: Oracle, c: Tensor, radius: float) -> Tensor:
-    """The nearest coordinates whose matrix is in the ball."""
+    """The nearest coordinates with a matrix in the ball."""
     values, turn = torch.linalg.eigh(second_moment(oracle, c))
     s = values.clamp(min=0).sqrt()
     factor = onto_simplex_ball(s, radius) / s.clamp(min=1e-30)

@@ -1,7 +1,7 @@
 """A common start from which one local step takes every client to a good model.
 
-`F_i(w) = f_i(w - alpha grad f_i(w))` is the loss of client i after its step; minimise
-the mean of the F_i. In a round w_i <- w, then `steps` times, with three independent
+The method minimises the mean of `F_i(w) = f_i(w - alpha grad f_i(w))`, the losses after
+one local step. In a round w_i <- w. Then `steps` times, with three independent
 minibatches D, D', D'' of client i,
 
     u = g_i(w_i - alpha g_i(w_i; D); D'),   w_i <- w_i - lr (u - alpha d),
@@ -23,9 +23,9 @@ References:
     tau.
 
 Differences: section 5 misprints `hf`, see docs/errata.md. `delta` is the distance from
-w_i at which gradients are taken; the paper's has to be multiplied by |u|, and would in
-single precision be too short for small u. Tuning uses training data, never test data.
-Momentum, weight decay and schedule belong to the steps of w_i; with momentum, every
+w_i at which gradients are taken. The paper's distance is `delta` times |u|, which is
+too short for small u in single precision. Tuning uses training data, never test data.
+Momentum, weight decay and schedule belong to the steps of w_i. With momentum, every
 client keeps its buffer between rounds.
 """
 
@@ -67,12 +67,12 @@ def meta_sgd(
     t: int,
     together: float,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: `steps` steps on F_i, the first of them number t."""
+    """A client program: `steps` steps on F_i, from number t."""
     own = rule_in_numbers(rule, clients, w, together)
     for t_local in range(t, t + steps):
         g = clients.grad(w)
         u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
-        # Also drawn where it is not used, so that all variants see the same D and D'.
+        # Draw it even if it is not used, so that all variants see the same D and D'.
         third = clients.same_batch()
         d = hessian_times(third, w, u, variant=variant, delta=delta)
         w, v = descend(own, w, u.sub_(d, alpha=alpha), v, t_local)
@@ -94,7 +94,7 @@ def per_fedavg(
     weighting: str = "uniform",
     tune_steps: Whole = 1,
 ) -> Algorithm:
-    """Per-FedAvg: a global model that is made to be tuned by one step of size alpha.
+    """Per-FedAvg: a global model for clients to tune by one step of size alpha.
 
     Args:
         sizes: (N,) training samples of each client.
@@ -106,7 +106,7 @@ def per_fedavg(
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local steps in one round, tau in the paper.
         variant: `exact`, `hf` (differences of gradients) or `fo` (first order only).
-        delta: how far from w_i `hf` takes its two gradients.
+        delta: distance from w_i at which `hf` takes its two gradients.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps of size alpha before use; F_i has one.
     """

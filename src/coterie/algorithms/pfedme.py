@@ -6,7 +6,7 @@
         theta_i <- theta_i - inner_lr (g_i(theta_i) + lam (theta_i - w_i)) from w_i;
     w_i <- w_i - lr lam (w_i - theta_i),
 
-since lam (w_i - theta_i) is the gradient of the envelope at w_i; then
+since lam (w_i - theta_i) is the gradient of the envelope at w_i. Then
 w <- (1 - beta) w + beta sum_i p_i w_i over the clients of the round. Personal models
 are theta.
 
@@ -14,7 +14,7 @@ References:
     Dinh, Tran, Nguyen, "Personalized federated learning with Moreau envelopes",
     NeurIPS 2020, arXiv 2006.08848.
 
-Differences: only the clients of a round train; in the paper all do and some are
+Differences: only the clients of a round train; in the paper all train and some are
 averaged. Their code adds a weight decay of 0.001 to the inner steps; ours is 0.
 """
 
@@ -34,7 +34,7 @@ from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """The global model, the personal ones, and how many local rounds there were."""
+    """The global model, the personal models, and the number of local rounds."""
 
     w: Rows  # (n, D), the same row for everybody
     theta: Rows  # (n, D)
@@ -55,7 +55,7 @@ def pfedme_round(
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A client program: local rounds of an inner problem and a step of w each."""
+    """A client program: local rounds, each an inner problem and a step of w."""
     for t_local in range(t, t + steps):
         theta = proximal_point(
             clients.same_batch(), w, inner, lam=lam, steps=inner_steps
@@ -85,9 +85,9 @@ def pfedme(
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size of w_i: lr lam = 1 puts w_i at theta_i, more goes beyond.
+        lr: step size of w_i; lr lam = 1 puts w_i at theta_i, more goes beyond.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient, of the inner steps.
+        weight_decay: factor of the model in its gradient, in the inner steps.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`, in local
             rounds; see `Descent`.
         steps: local rounds in one round.
@@ -99,7 +99,7 @@ def pfedme(
     """
     rule = Descent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
-    # Weight decay is a part of the loss, and momentum none of the inner problem.
+    # Weight decay is a part of the loss; momentum is only for the steps of w.
     inner = Descent(inner_lr, weight_decay=rule.weight_decay)
     options: Options = {"inner": inner, "inner_steps": inner_steps, "lam": lam}
     options |= {"outer": rule._replace(weight_decay=0.0), "steps": steps}

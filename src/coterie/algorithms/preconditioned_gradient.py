@@ -3,10 +3,10 @@
     x <- argmin_z <lr G(x), z> + D_phi(z, x),  G = sum_k p_k grad f_k + weight_decay x
     phi(z) = f_ref(z) + (weight_decay / 2) |z|^2 + (mu / 2) |z|^2        (10.28, 10.30)
 
-by the client that holds the reference sample, on its own data and without messages; for
-quadratics it is x <- x - lr (H_ref + (weight_decay + mu) I)^-1 G(x). Where Hessians of
-the reference and of all differ by mu at most, and lr = 1, the rate is 1 - 1/kappa with
-kappa = 1 + 2 mu / weight_decay, be the problem as badly conditioned as it may.
+The client that holds the reference sample does this on its own data, without messages.
+For quadratics it is x <- x - lr (H_ref + (weight_decay + mu) I)^-1 G(x). Let the
+Hessians of the reference and of all data differ by at most mu, and lr = 1. Then the
+rate is 1 - 1/kappa with kappa = 1 + 2 mu / weight_decay, for any condition number.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -14,7 +14,7 @@ References:
     Hendrikx, Xiao, Bubeck, Bach, Massoulié, "Statistically preconditioned accelerated
     gradient method for distributed optimization", ICML 2020, arXiv 2002.10726.
 
-Differences: what a round minimises is solved by so many steps of Newton's method.
+Differences: a round solves its problem by a fixed number of Newton steps.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def preconditioned_gradient(
 
     Args:
         sizes: (N,) training samples of each client, by which gradients count.
-        reference: (N,) who holds the reference sample; of several, steps are averaged.
-        lr: step size, 1 where mu is large enough.
-        mu: how much Hessians of the reference and of all may differ.
+        reference: (N,) which clients hold a reference sample; their steps are averaged.
+        lr: step size, 1 if mu is large enough.
+        mu: how much the Hessians of the reference and of all data may differ.
         weight_decay: factor of the model that is added to its gradient.
         newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of them; D are enough.
+        inner: products with a Hessian in each of these steps; D are enough.
     """
     solver = Newton(newton, inner)
     ridge = mu + weight_decay

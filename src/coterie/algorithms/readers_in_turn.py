@@ -1,23 +1,24 @@
 """Adaptive All-for-one without waiting: each client serves its readers in turn.
 
-It is the flow of `adaptive_all_for_one`.
+This is the flow of `adaptive_all_for_one`.
 
 Client k computes for one reader i after the other, at the model x~_i that i has when k
-comes to it, and when it has finished
+begins. When k has finished,
 
     x_i <- x_i - lr c alpha_ik g_k(x~_i),
 
-with c as for a late gradient. When k has served all its readers, itself among them, its
-turn ends, and it begins again. So a slow client is late in what it gives, takes what
-the others give as fast as they do, and slows nobody. Every `every` turns a client first
-computes gradients of two halves of its data at its own model and shows them. Then it
-compares those of all readers who show some with its own at the same models; when it has
-ended that, all readers learn from what has been found of them until then. Messages hold
-one model and what belongs to it, so that there is one for each client under way, never
-one for each pair.
+with c as for a late gradient. When k has served all its readers, including itself, its
+turn ends and the next one begins. So a slow client gives late gradients, but it gets
+those of others on time and slows nobody.
 
-Where no time passes this is adaptive All-for-one, turn by turn: answers of the same
-instant are taken at the same models.
+Every `every` turns, a client first computes gradients of two halves of its data at its
+own model, and shows them to the others. Then it compares the halves of each reader with
+its own halves at the reader's model. After this, all readers learn from what is known
+about them. A message holds one model and its gradients, so there is at most one message
+for each client, not for each pair.
+
+If no time passes, this is adaptive All-for-one: answers of one instant are taken at the
+same models.
 
 References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
@@ -52,22 +53,22 @@ GRADIENT, OWN, COMPARED = range(3)
 
 @dataclass
 class State:
-    """Models, pages, what is seen and believed, and whom each client serves."""
+    """Models, comparisons, beliefs, and the progress of each client's turn."""
 
     x: Tensor  # (N, D)
     page: Tensor  # (N, D) the models as others see them
-    moved: list[int]  # whose model has changed since
-    time: float
+    moved: list[int]  # clients whose model has changed since
+    time: float  # of the pages
     halves: tuple[Tensor, ...]  # (N, D) a page, gradients of halves; (N, 1) samples
-    seen: Comparison  # since weights changed last
+    seen: Comparison  # since weights last changed; on the CPU, as are the next two
     belief: Belief
-    alpha: Tensor  # (N, N), like all that is seen and believed on the CPU
-    kinds: list[int]  # what each client does in this part of its turn
-    turns: list[int]  # that it has ended
+    alpha: Tensor  # (N, N)
+    kinds: list[int]  # the part of its turn in which each client is
+    turns: list[int]  # finished turns
     left: list[list[int]]  # the readers that it has not served yet
-    reader: list[int]  # whom it serves
+    reader: list[int]  # the reader that it serves
     since: list[float]  # when its turn began
-    held: list[int]  # who has ended a turn, and has not begun the next
+    held: list[int]  # clients between two turns
 
 
 def readers_in_turn(
@@ -84,15 +85,14 @@ def readers_in_turn(
     """Adaptive All-for-one for clients that work at their own pace.
 
     Args:
-        precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
-            estimates it from the comparisons.
-        near: (N, N) who may be compared with whom; None: everybody.
-        trust: how others are estimated and weighed.
+        precision: (N,) as in `adaptive_all_for_one`.
+        near: (N, N) which pairs may be compared; None: all.
+        trust: how to estimate and weigh others.
         phi: its criterion.
-        lr: like the others, an option of `adaptive_all_for_one`.
-        every: gradients between two comparisons.
-        samples: with which clients compare; 0: all.
-        late: how much late gradients count.
+        lr: step size, at most.
+        every: turns between two comparisons.
+        samples: training samples with which a client compares; 0: all.
+        late: rule for late gradients.
     """
 
     def init(x: Tensor) -> State:
@@ -131,7 +131,7 @@ def readers_in_turn(
         return goes_on + ended + begin
 
     def weigh(state: State) -> None:
-        """Lets readers learn from those who were seen since they did so last."""
+        """Lets readers learn from the comparisons since they last did."""
         others = ~torch.eye(len(state.x), dtype=torch.bool)
         rows = (state.seen.known & others).any(1)
         seen = state.seen._replace(known=state.seen.known & rows[:, None])
@@ -155,14 +155,13 @@ def readers_in_turn(
             state.kinds[client] = GRADIENT
             readers = (state.alpha[:, client] > 0).tolist()
             state.left[client] = [i for i in [client, *others] if readers[i]]
-        if not _serve(state, client):  # nobody shows anything yet
+        if not _serve(state, client):  # no reader shows anything yet
             weigh(state)
             proceed(state, client)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return mean_of_partners(oracle, state.x, state.alpha.to(state.x))
 
-    # The reader's model comes, with one gradient or those of two halves.
     return Flow(
         init,
         lambda state, client, time: _task(state, client, samples),
@@ -180,13 +179,13 @@ def readers_in_turn(
             ),
         ),
         together=True,
-        # On a graph, readers are neighbours, and there is nobody else to relay.
+        # On a graph all readers are neighbours, and no server relays messages.
         messages="relayed" if near is None else "direct",
     )
 
 
 def _task(state: State, client: int, samples: int) -> Task:
-    """What a client is asked next."""
+    """The next task of a client."""
     kind, i = state.kinds[client], state.reader[client]
     t = state.turns[client] + 1
     if kind == GRADIENT:
@@ -194,19 +193,19 @@ def _task(state: State, client: int, samples: int) -> Task:
     rows = tuple(part[i] for part in state.halves)
     if kind == OWN:
         rows = (state.x[client], *rows[1:])
-    used = float(samples or math.inf)  # as many as there are
+    used = float(samples or math.inf)  # infinity: all samples
     return Task(rows, kind, t, work=0, samples=used, peer=i)
 
 
 def _turn_page(state: State, time: float) -> None:
-    """Shows all steps from before this time."""
+    """Shows others all steps before this time."""
     if time > state.time:
         state.page[state.moved] = state.x[state.moved]
         state.moved, state.time = [], time
 
 
 def _take_answers(state: State, now: Arrivals, lr: float, late: str) -> None:
-    """Takes a step with the answers, or keeps what they show and compare."""
+    """Takes a step with gradients, or stores halves and comparisons."""
     k = torch.tensor(now.clients)
     i = torch.tensor([state.reader[client] for client in now.clients])
     if now.kind == GRADIENT:
@@ -225,10 +224,10 @@ def _take_answers(state: State, now: Arrivals, lr: float, late: str) -> None:
 
 
 def _begin_turns(state: State, time: float) -> list[int]:
-    """Begins the next turn of all who ended one, and returns who they are.
+    """Begins the next turn of clients that ended one, and returns them.
 
-    Where no time passes at all, nobody begins a turn before those have ended who began
-    the one before at the same instant.
+    If no time passes, a client first waits for all clients that began the previous turn
+    at the same instant.
     """
     n, held = len(state.x), set(state.held)
     here = [j for j in range(n) if state.since[j] == time and j not in held]
@@ -243,7 +242,7 @@ def _begin_turns(state: State, time: float) -> list[int]:
 
 
 def _serve(state: State, client: int) -> bool:
-    """Goes on to the next reader, if there is one."""
+    """Whether there is a next reader, which the client then serves."""
     left, kind = state.left[client], state.kinds[client]
     while left:
         reader = left.pop(0)
@@ -255,25 +254,17 @@ def _serve(state: State, client: int) -> bool:
 
 
 def _nothing_seen(x: Tensor) -> Comparison:
-    """What clients have seen of each other before they compare anything."""
+    """The comparison before clients compare anything."""
     pair = torch.zeros(len(x), len(x), dtype=x.dtype)
     single = torch.zeros(len(x), dtype=x.dtype)
-    return Comparison(
-        pair,
-        single,
-        pair.clone(),
-        single.clone(),
-        pair.clone(),
-        single.clone(),
-        single.clone(),
-        pair.bool(),
-    )
+    parts = pair, single, pair, single, pair, single, single, pair.bool()
+    return Comparison(*(part.clone() for part in parts))
 
 
 def _show(
     state: State, k: Tensor, page: Tensor, a: Tensor, b: Tensor, used: Tensor
 ) -> None:
-    """Notes where clients k stand, their gradients there, and what these tell."""
+    """Stores the models of clients k, and the gradients of their halves there."""
     for kept, new in zip(state.halves, (page, a, b, used[:, None]), strict=True):
         kept[k.to(new.device)] = new
     seen = state.seen
@@ -293,7 +284,7 @@ class _Halving(Clients, Protocol):
 
 
 def _halve(clients: _Halving, x: Tensor, *, samples: int | None) -> tuple[Tensor, ...]:
-    """A client program: gradients of two halves at one's own model."""
+    """A client program: gradients of two halves at the client's own model."""
     return (x, *clients.half_grads(x, samples))
 
 
@@ -309,11 +300,11 @@ def _compare(
     """A client program: cross, pooled and noise of a `Comparison` with a reader.
 
     Args:
-        clients: who compare.
+        clients: the clients that compare.
         x: the readers' models.
-        a: gradients there of a half of the reader's data.
-        b: of the other half.
-        used: (n, 1) how many samples both have.
-        samples: how many are compared with; None takes all.
+        a: gradients there, on one half of the reader's data.
+        b: gradients there, on the other half.
+        used: (n, 1) the number of samples in both halves.
+        samples: the number of own samples to use; None: all.
     """
     return pair_statistics((a, b, used[:, 0]), clients.half_grads(x, samples)).T

@@ -1,17 +1,17 @@
-"""SGD of one model at a server, which takes every gradient as it comes.
+"""SGD of one model at a server, which takes every gradient when it arrives.
 
-    x <- x - gamma g,    where g = g_m(an earlier x), of the worker m who just finished,
+    x <- x - gamma g,    where g = g_m(an earlier x), of the worker m that has finished,
 
-and m goes on from the new x. With tau answers since m began, its own counted,
+and m goes on from the new x. With tau answers since m began, including its own,
 
     gamma = lr                       (late `constant`)
     gamma = lr min(1, M / tau)       (late `adaptive`, M workers)
     gamma = lr min(1, M / (2 tau))   (late `heterogeneous`)
 
-as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie_theory.asynchrony`). With `wait`
-the server waits for so many gradients, whose mean is the step, and then all go on who
-waited: `wait = M` is minibatch SGD. With `go_on` workers do not wait meanwhile: the
-server has a buffer, as in FedBuff.
+as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie_theory.asynchrony`). The server
+takes a step with the mean of `wait` gradients, and then the workers that waited go on:
+`wait = M` is minibatch SGD. With `go_on` workers do not wait, and the server has a
+buffer, as in FedBuff.
 
 References:
     Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD beats minibatch SGD under
@@ -40,16 +40,16 @@ from ..types import Algorithm, Arrivals, Flow, Task
 
 @dataclass
 class State:
-    """The model, its weighted average, and what the server waits with."""
+    """The model, its weighted average, and the server's buffer."""
 
     x: Tensor  # (D,)
-    mean: Tensor  # (D,) sum of answered points times their step sizes
-    total: float  # of these step sizes
-    answers: list[int]  # of each worker
+    mean: Tensor  # (D,) sum of points with answers, times their step sizes
+    total: float  # sum of these step sizes
+    answers: list[int]  # the number from each worker
     points: Tensor  # (N, D) where each worker computes; (N, 0) if not needed
     began: list[int]  # answers that had arrived when it began
     sum: Tensor  # (D,) of the buffered steps
-    held: list[int] = field(default_factory=list)  # who waits
+    held: list[int] = field(default_factory=list)  # workers in the buffer
 
 
 @method()
@@ -68,16 +68,15 @@ def server_sgd(
     Args:
         lr: the largest step size.
         late: `constant`, or `adaptive` to the delay of a gradient, or `heterogeneous`.
-        wait: how many gradients the server waits for before a step.
+        wait: the number of gradients in a step of the server.
         go_on: whether workers go on at once, and only the server waits.
-        assign: who gets the next task: the `same` worker, or a `random` one, who may
-            have others before it. Random assignment makes all workers count alike.
-        balance: steps are the longer the more rarely a worker answers, so that all
-            count alike at their own pace; this is the largest factor, 0 leaves steps as
-            they are.
-        average: personal models are the average of all points at which gradients were
-            taken or are under way, weighted by their step sizes, in place of the last
-            model.
+        assign: the worker of the next task: the `same` one, or a `random` one, which
+            may have other tasks first. Random assignment makes all count equally.
+        balance: largest factor of steps, which are longer for workers that answer
+            rarely, so that all count equally at their own pace; 0 leaves steps as they
+            are.
+        average: whether personal models are the average of all points at which
+            gradients were or are computed, weighted by step sizes, not the last model.
     """
     if average and assign == "random":
         raise InputError("`average` must be false where `assign` is random, got true.")
@@ -114,7 +113,7 @@ def server_sgd(
         for j, (client, tau) in enumerate(zip(now.clients, now.delays, strict=True)):
             state.answers[client] += 1
             gamma = step_size(state, client, tau)
-            if average and state.began[client]:  # gradients at the start count not
+            if average and state.began[client]:  # not gradients at the first model
                 state.mean.add_(state.points[client], alpha=gamma)
                 state.total += gamma
             waited = _take(state, client, now.answers[0][j], gamma, wait)
@@ -133,7 +132,7 @@ def server_sgd(
 
 
 def _take(state: State, client: int, g: Tensor, gamma: float, wait: int) -> list[int]:
-    """Steps once `wait` gradients are there. Returns who has waited for that."""
+    """Takes a step if there are `wait` gradients. Returns the workers that go on."""
     state.held.append(client)
     if wait == 1:
         state.x.sub_(g, alpha=gamma)
@@ -152,12 +151,12 @@ def _take(state: State, client: int, g: Tensor, gamma: float, wait: int) -> list
 def _average_with_open(
     state: State, step_size: Callable[[State, int, int], float], waits: set[int]
 ) -> Tensor:
-    """The average with gradients under way as if they arrived now.
+    """The average model, with open gradients counted as if they arrived now.
 
     Args:
-        state: with the points at which they are taken.
-        step_size: of a client's gradient with a delay.
-        waits: who has no gradient under way.
+        state: of the method.
+        step_size: for a client's gradient with a delay.
+        waits: clients without an open gradient.
     """
     mean, total, k = state.mean.clone(), state.total, sum(state.answers)
     for client, began in enumerate(state.began):

@@ -1,14 +1,14 @@
-"""Models in a common subspace that all find together, each with coordinates of its own.
+"""Models in a subspace that all clients find together, with personal coordinates.
 
     x_i = c + v_i U,    U (r, D) with orthonormal rows,  |v_i| <= cap
     v_i <- cap_norms(v_i - lr U g_i(x_i))                       `head_steps` times
     U   <- U - lr (mean v_i' v_i)^-1 mean v_i' g_i,   then R U = U,  v_i <- v_i R
 
-with gradients of all training data; c is the mean of the first models, 0 for linear
-models that start there. U begins with the longest directions of the gradients at c: for
-squared errors the method of moments. This is the low-rank estimator (9.4) by verbs,
-where only U and its gradients travel; for models that are not linear it says that the
-rows of parameters, and not only heads, lie in a subspace.
+with gradients of all training data. c is the mean of the first models, and 0 for linear
+models that start there. U begins with the longest directions of the gradients at c; for
+squared errors this is the method of moments. This is the low-rank estimator (9.4), and
+only U and its gradients are sent. If models are not linear, it assumes that whole rows
+of parameters lie in a subspace, not only heads.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -37,7 +37,7 @@ from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """Where models begin, directions, coordinates, and rounds."""
+    """The first model, directions, coordinates, and the number of rounds."""
 
     centre: Rows  # (n, D), the same row for everybody
     u: Rows  # (n, r, D), the same for everybody and in memory only once
@@ -55,14 +55,14 @@ def shared_subspace(
 ) -> Algorithm:
     """Models in a common subspace of few dimensions, by gradient steps.
 
-    A newcomer learns coordinates in the subspace as it is, with as many steps as the
+    A newcomer learns coordinates in the fixed subspace, with as many steps as the
     others took.
 
     Args:
         rank: dimensions of the subspace.
-        cap: the longest that a model's way from the start may be.
-        lr: step size of coordinates and subspace.
-        head_steps: of the coordinates in one round.
+        cap: largest distance of a model from the start.
+        lr: step size of the coordinates and the subspace.
+        head_steps: steps of the coordinates in one round.
     """
     options: Options = {"lr": lr, "cap": cap}
 

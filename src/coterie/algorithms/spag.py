@@ -9,17 +9,20 @@ with phi and G of `preconditioned_gradient`. With sigma = weight_decay / (weight
 
     alpha = a / (r + a),  beta = a sigma / (1 + a sigma),  e = a / (1 + a sigma).
 
-The round counts if D_phi(x+, y) <= alpha^2 s ((1 - beta) D_phi(v+, v) + beta D_phi(v+,
-y)): then r <- (r + a) / (1 + a sigma), s <- max(1, s / 2), else s <- 2 s and the next
-round tries again. All of it is known to the client that holds the reference sample.
+The round counts if
+
+    D_phi(x+, y) <= alpha^2 s ((1 - beta) D_phi(v+, v) + beta D_phi(v+, y)).
+
+Then r <- (r + a) / (1 + a sigma) and s <- max(1, s / 2). Otherwise s <- 2 s, and the
+next round tries again. The client that holds the reference sample can test this.
 
 References:
     Hendrikx, Xiao, Bubeck, Bach, Massoulié, "Statistically preconditioned accelerated
     gradient method for distributed optimization", ICML 2020, arXiv 2002.10726.
 
-Differences: every trial of a gain is a round of its own, since it takes messages; A and
-B, which grow without end, are known by their ratio; what a round minimises is solved by
-so many steps of Newton's method.
+Differences: every trial of a gain is a round, since it takes messages. A and B grow
+without bound, so only their ratio is kept. A round solves its problem by a fixed number
+of Newton steps.
 """
 
 from __future__ import annotations
@@ -37,13 +40,13 @@ from ..options import Count, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Clients, Info, Numbers, Oracle, Releases, Rows
 
 _ROUNDING = 16
-"""Units of rounding of phi by which its differences are not known."""
+"""Rounding units of phi within which its differences are not reliable."""
 
 
 class State(NamedTuple):
-    """Models, the points of the mirror steps, and how far they are weighed."""
+    """Models, the points of the mirror steps, the ratio and the gain."""
 
-    x: Rows  # (n, D), like all others the same row for everybody
+    x: Rows  # (n, D), the same row for everybody, as all of these
     v: Rows  # (n, D)
     ratio: Rows  # (n, 1) A / B
     gain: Rows  # (n, 1)
@@ -91,17 +94,17 @@ def spag(
     newton: Count = 3,
     inner: Count = 20,
 ) -> Algorithm:
-    """SPAG: one model for all in fewer rounds yet, with a reference sample.
+    """SPAG: one model for all in few rounds, by acceleration and a reference sample.
 
     A newcomer gets the global model.
 
     Args:
         sizes: (N,) training samples of each client, by which gradients count.
-        reference: (N,) who holds the reference sample; of several, steps are averaged.
-        mu: how much Hessians of the reference and of all may differ.
+        reference: (N,) which clients hold a reference sample; their steps are averaged.
+        mu: how much the Hessians of the reference and of all data may differ.
         weight_decay: factor of the model that is added to its gradient.
         newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of them; D are enough.
+        inner: products with a Hessian in each of these steps; D are enough.
     """
     solver = Newton(newton, inner)
     sigma, ridge = weight_decay / (weight_decay + 2 * mu), mu + weight_decay
@@ -128,7 +131,7 @@ def spag(
             solver=solver,
         )
         z = from_reference(oracle, reference, sizes, z)
-        # Of several holders, all agree or their mean is clearly below 1.
+        # If one of several holders disagrees, the mean is clearly below 1.
         agreed = from_reference(oracle, reference, sizes, Numbers(counts))
         counts = agreed > 1 - 1e-6
         after = State(

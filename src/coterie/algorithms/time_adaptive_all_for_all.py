@@ -3,27 +3,28 @@
     eps_p = start 2^-p,   lambda_ik = 1{2 b_ik <= eps_p} / N_i,   W = Lambda Lambda^T
     x <- x - eta_p W g(x),   K_p times;   then p <- p + 1
 
-Far clients help at the beginning, when errors are large, and only near ones later. With
-Sigma = mean_i 1 / N_i and the radius rho = rho(W), step and length of a phase are
+Distant clients help at the beginning, when errors are large, and later only near ones.
+With Sigma = mean_i 1 / N_i and the radius rho = rho(W), the step and the length of a
+phase are
 
     eta_p = (lr / rho) min(1, mu eps_p / (noise Sigma)),
     K_p = min(p, 3) ln 2 / (eta_p mu)                    for strongly convex losses,
     eta_p = min(lr / rho, eps_p / (2 noise Sigma)),
     K_p = 4 diameter^2 noise Sigma / eps_p^2             for convex ones.
 
-both rounded up, where K_p = p ln 2 / (eta_p mu) if every phase restarts, since it must
-come down from `start` to eps_p; one that goes on begins at twice its precision. Phase 0
-of strongly convex losses has no steps: the models begin with its precision.
+both rounded up. If every phase restarts, K_p = p ln 2 / (eta_p mu), since it must go
+from `start` to eps_p; a phase that continues begins at twice its precision. For
+strongly convex losses phase 0 has no steps, as the models begin with its precision.
 
 References:
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
     personalized federated and collaborative learning", report hal-03550407, 2022,
     Algorithm 2 and Proposition 3.
 
-Differences: Proposition 3 prints the convex step without its square root and is off by
-a factor sqrt(2) from what its proof needs; rho is ours, as in `all_for_all`. Phases are
-counted in gradients of an average client, so that one active client at a time, the
-report's asynchronous oracle, makes a phase N times as long.
+Differences: Proposition 3 prints the convex step without its square root, and is off by
+a factor sqrt(2) from what its proof needs. rho is ours, as in `all_for_all`. A phase is
+a number of gradients of an average client. So with one active client at a time, the
+report's asynchronous oracle, a phase takes N times as many steps.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """Models, the phase, and how many gradients it has seen."""
+    """Models, the phase, and the number of gradients in it."""
 
     x: Rows  # (n, D)
     phase: int
@@ -52,7 +53,7 @@ class State(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """What a phase does."""
+    """The weights, step size and length of a phase."""
 
     weights: Tensor  # (N, N) Lambda
     product: Tensor  # (N, N) W
@@ -77,8 +78,8 @@ def time_adaptive_all_for_all(
 ) -> Algorithm:
     """Time-adaptive All-for-all: as the precision doubles, only nearer clients help.
 
-    Active clients compute; what they send reaches everybody, so that the models of
-    inactive clients move too. A newcomer gets the model that fits its data best.
+    Only active clients compute, but their gradients also move the models of inactive
+    clients. A newcomer gets the model that fits its training data best.
 
     Args:
         biases: (N, N) b_ik, at least f_i(x_k^*) - f_i(x_i^*).
@@ -90,8 +91,8 @@ def time_adaptive_all_for_all(
         diameter: distance from the start to the optima; for convex losses only.
         regularity: `strongly_convex` or `convex`.
         phase_init: a phase begins where the last one ended (`continue`, as in the
-            report), with the mixture Lambda x of its models (`mix`) or anew
-            (`restart`).
+            report), with the mixture Lambda x of those models (`mix`), or from the
+            first models (`restart`).
     """
     if regularity == "convex" and not noise:
         raise InputError(
@@ -109,7 +110,7 @@ def time_adaptive_all_for_all(
             calls = 4 * diameter**2 * variance / eps**2
         else:
             step = lr / rho * (min(1.0, mu * eps / variance) if variance else 1.0)
-            # A phase that goes on from the last one begins at twice its precision.
+            # A phase that continues begins at twice its precision.
             halvings = p if phase_init == "restart" else min(p, 3)
             calls = halvings * math.log(2) / (step * mu)
         return Phase(lam, lam @ lam.T, rho, eps, step, math.ceil(calls))

@@ -1,4 +1,4 @@
-"""SAG of one model that walks: a token that knows the last gradients of all clients.
+"""SAG of one model that walks as a token, with the last gradients of all clients.
 
 At client v, where the token is at step t with the model x and the mean h_bar,
 
@@ -6,23 +6,23 @@ At client v, where the token is at step t with the model x and the mean h_bar,
     h_v <- g,       v_{t+1} ~ P_v                                    (Algorithm 7.1)
 
 and the token goes on to v_{t+1} with x and h_bar, while v keeps h_v, which is 0 before
-the first visit. So h_bar is always the mean of all h_v: gradients that are old, but of
-everybody, whatever the law of the walk. Steps are
+the first visit. So h_bar is always the mean of all h_v: old gradients of all clients,
+for any law of the walk. Steps are
 
     gamma_t = lr                                                (step `constant`)
     gamma_t = lr / (tau_hit + max_v (t - d_v(t)))               (step `exact`)     (7.7)
 
 where d_v(t) is the last visit to v, and 0 before the first. Theorem 7.6 has
-lr = 1 / (4 L) for L-smooth losses. Step `epoch` bounds the delay with four numbers that
-the token carries, in place of one for each client.
+lr = 1 / (4 L) for L-smooth losses. With step `epoch` the token carries four numbers
+that bound the delay, instead of one number for each client.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
     arXiv 2302.14428.
 
-Differences (each with a test; see docs/errata.md): h_bar in the update of x; delays are
-tracked by all last visits or by epochs, since the printed recursion never decreases;
-1 / (4 L) where h_v does not begin at the gradients.
+Differences (each with a test; see docs/errata.md): the update of x uses h_bar. Delays
+are tracked by all last visits or by epochs, since the printed recursion never
+decreases. The step is 1 / (4 L), because h_v does not begin at the gradients.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class State:
 
     x: Tensor  # (D,)
     mean: Tensor  # (D,) h_bar
-    kept: Tensor  # (N, D) h, of which each client has its own row
+    kept: Tensor  # (N, D) h; each client keeps its own row
     token: Token
     visits: Visits
 
@@ -63,10 +63,10 @@ def token_sag(
     Args:
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             clients neighbours.
-        lr: step size; with `exact` and `epoch` it is divided by tau_hit and delay.
-        step: follows the `exact` delay, or a bound by the `epoch`, or is `constant`.
-        walk: who gets the token next: `metropolis`, `simple`, `lazy`,
-            `non_backtracking`, `cyclic`, `reshuffled` or `iid`.
+        lr: step size; `exact` and `epoch` divide it by the sum of tau_hit and delay.
+        step: uses the `exact` delay, or a bound by the `epoch`, or is `constant`.
+        walk: how the token moves: `metropolis`, `simple`, `lazy`, `non_backtracking`,
+            `cyclic`, `reshuffled` or `iid`.
     """
     n = len(mixing)
     way = walk_on(walk, joined(mixing), n)
@@ -98,7 +98,7 @@ def token_sag(
         task,
         arrive,
         lambda state: state.x.repeat(n, 1),
-        # Model and mean come; the answer stays, and goes on within them.
+        # Model and mean come; the answer stays at the client, as a part of both.
         kinds=(TaskKind(reads=1, up=()),),
         starts=(0,),
         messages="direct",

@@ -1,20 +1,18 @@
-"""SGD of one model that walks: a token that goes from client to client on a graph.
+"""SGD of one model that walks from client to client on a graph, as a token.
 
 At client v, where the token is at step t,
 
     x_{t+1} = x_t - lr / (n pi_v) g_v(x_t),    v_{t+1} ~ P_v                       (7.2)
 
-and the token goes on to v_{t+1} with x. The law pi is that of the walk: with
-`metropolis`, which is uniform, the factor is 1, and with any other all clients count
-alike too. With `wait` only every so many steps of the walk takes a gradient, and the
-token just passes between.
+and the token goes on to v_{t+1} with x. pi is the law of the walk. It is uniform for
+`metropolis`, so the factor is 1; for other walks the factor makes all clients count
+equally. Only one of `wait` steps of the walk takes a gradient.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
     arXiv 2302.14428.
 
-Differences: the factor 1 / (n pi_v), without which the minimum of sum_v pi_v f_v is
-found.
+Differences: the factor 1 / (n pi_v). Without it the method minimises sum_v pi_v f_v.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from ..types import Algorithm, Arrivals, Clients, Flow, Task, TaskKind
 
 @dataclass
 class State:
-    """A model that walks."""
+    """The model, and the token."""
 
     x: Tensor  # (D,)
     token: Token
 
 
 def pass_token(clients: Clients, x: Tensor) -> Tensor:
-    """A client program: nothing."""
+    """A client program: x, unchanged."""
     return x
 
 
@@ -56,9 +54,9 @@ def token_sgd(
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             clients neighbours.
         lr: step size.
-        walk: who gets the token next: `metropolis`, `simple`, `lazy`,
-            `non_backtracking`, `cyclic`, `reshuffled` or `iid`.
-        wait: of how many steps of the walk one takes a gradient.
+        walk: how the token moves: `metropolis`, `simple`, `lazy`, `non_backtracking`,
+            `cyclic`, `reshuffled` or `iid`.
+        wait: steps of the walk for each gradient.
     """
     n = len(mixing)
     way = walk_on(walk, joined(mixing), n)
@@ -81,7 +79,7 @@ def token_sgd(
         task,
         arrive,
         lambda state: state.x.repeat(n, 1),
-        # The model stays where it was computed, and goes on from there.
+        # The model stays at its client, and goes on from there.
         kinds=(TaskKind(up=()), TaskKind(pass_token, up=())),
         starts=(0,),
         messages="direct",

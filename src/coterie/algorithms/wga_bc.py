@@ -1,21 +1,21 @@
-"""Every client follows a mix of its own gradient and the others', freed of their bias.
+"""Every client mixes its own gradient with others', and corrects the bias of these.
 
     g_0 = g_i(x_i),    g_avg = sum_{k != i} p_k g_k(x_i)
     c_i <- (1 - beta) c_i + beta (g_avg - g_0)
     x_i <- x_i - lr ((1 - alpha) g_0 + alpha (g_avg - c_i))
 
-c_i is a running mean of what the average of the others has too much; it starts at 0.
-`alpha=0` is local training, and so is `beta=1`, where g_avg - c_i = g_0. `beta=0` is
-weighted gradient averaging without a correction.
+c_i is a running mean of the bias of the others' average; it starts at 0. `alpha=0` is
+local training, and so is `beta=1`, because then g_avg - c_i = g_0. `beta=0` is weighted
+gradient averaging without a correction.
 
 References:
     Chayti, Karimireddy, Stich, Flammarion, Jaggi, "Linear speedup in personalized
     collaborative learning", 2021, arXiv 2111.05968.
 
-Differences: the paper has one reader; here every client reads. The others' gradients
-are weighted by sample sizes unless told otherwise. Momentum and partial participation
-are ours: only active clients are averaged, and a client with no others that are active
-takes local steps and keeps c_i.
+Differences: the paper has one reader; here every client is a reader. By default, the
+gradients of the others are weighted by sample sizes. Momentum and partial participation
+are ours: only active clients are averaged, and a client without active others takes
+local steps and keeps c_i.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """Models, momentum, estimates of the bias, and gradient steps taken."""
+    """Models, momentum, estimates of the bias, and the number of gradient steps."""
 
     x: Rows  # (n, D)
     v: Rows  # (n, D), or (n, 0) without momentum
@@ -63,7 +63,7 @@ def wga_bc(
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
         alpha: share of the others in the mix.
-        beta: how fast the estimate of the bias follows; its memory is 1 / beta steps.
+        beta: factor of the newest bias in the estimate; its memory is 1 / beta steps.
         weighting: `samples` or `uniform` weights of the others.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)
@@ -76,7 +76,7 @@ def wga_bc(
         x, v, c, t = state
         own = torch.eye(len(oracle.present), dtype=x.dtype, device=x.device)
         moving = oracle.active[:, None]
-        # The average of nobody says nothing about the bias.
+        # Without others there is no estimate of the bias.
         alone = int(oracle.present.sum()) == 1
         others = restrict_to_active(
             normalised((1 - own) * shares.to(x)), oracle.present

@@ -1,12 +1,6 @@
-"""Whom to trust: weights, what is believed of others, and whose model fits best."""
+"""Whom to trust: weights, beliefs about other clients, and whose model fits best."""
 
-from .beliefs import (
-    Halves,
-    Trust,
-    estimate,
-    learn,
-    pair_statistics,
-)
+from .beliefs import Halves, Trust, estimate, learn, pair_statistics
 from .evidence import choices, most_above_own
 from .rows import compute_once
 from .weights import (

@@ -1,18 +1,18 @@
-"""What clients come to believe about each other from comparisons of their gradients.
+"""Beliefs of clients about each other, from comparisons of their gradients.
 
-A belief holds running averages of the estimated squared distance |grad R_k(x_i) -
-grad R_i(x_i)|^2 and of the own squared norm |grad R_i(x_i)|^2, kept apart because the
-mean of a quotient is not the quotient of means, and the ratio
+A belief holds two running averages: the estimated squared distance
+|grad R_k(x_i) - grad R_i(x_i)|^2, and the client's own squared norm |grad R_i(x_i)|^2.
+They are kept apart, because the mean of a quotient is not the quotient of means. The
+belief also holds the ratio that weights are made of,
 
-    r_ik = clip(1 - distance_ik / own_i, 0, 1)
+    r_ik = clip(1 - distance_ik / own_i, 0, 1).
 
-that is acted upon. How sure an average is follows from the halves: with S the
-covariance of a half-gradient, <a, b> has variance 2 mu'S mu + tr(S^2), which is at most
-2 |mu|^2 s + s^2 for s^2 = tr(S^2). The product of the differences of halves of two
-clients, <a_i - b_i, a_k - b_k>, has mean zero and variance 4 tr(S_i S_k), so that its
-mean square over k measures s^2 where clients are equally noisy; where they are not, the
-error is a scale and no bound. All this takes halves to be equal; those of an odd number
-m of samples differ by one, and s^2 comes out too large by a factor m^2 / (m^2 - 1).
+The halves tell how sure an average is. Let S be the covariance of a half-gradient.
+Then <a, b> has variance 2 mu'S mu + tr(S^2), at most 2 |mu|^2 s + s^2 for
+s^2 = tr(S^2). For two clients, <a_i - b_i, a_k - b_k> has mean zero and variance
+4 tr(S_i S_k). So its mean square over k measures s^2 where clients are equally noisy.
+Elsewhere the error is only a scale, not a bound. The halves of an odd number m of
+samples differ by one sample, which makes s^2 too large by a factor m^2 / (m^2 - 1).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .weights import (
 
 
 class Belief(NamedTuple):
-    """Averages over past comparisons, their weights, and the ratios believed in."""
+    """Sums over past comparisons, their weights, and the ratios in use."""
 
     distance: Float[Tensor, "n n"]  # sums of estimates times their weights
     own: Float[Tensor, " n"]
@@ -51,24 +51,24 @@ class Belief(NamedTuple):
 
 
 def first_half(samples: Real[Tensor, " n"]) -> Real[Tensor, " n"]:
-    """How many of a client's samples are in the first half; the second has the rest."""
+    """The number of samples in the first half; the second half has the rest."""
     return samples // 2
 
 
 def pooled(
     a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], samples: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
-    """Gradients of both halves together, of which each counts by its size."""
+    """The gradients of both halves together: their means, weighted by size."""
     return torch.lerp(b, a, (first_half(samples) / samples)[:, None])
 
 
 Halves = tuple[Tensor, Tensor, Tensor]
-"""Gradients (n, D) of the first half of each client's samples, of the second, and how
-many samples (n,) there are in both."""
+"""Gradients (n, D) of the first and the second half of each client's samples, and the
+number of samples (n,) in both."""
 
 
 def pair_statistics(reader: Halves, other: Halves) -> Float[Tensor, "3 n"]:
-    """`cross`, `pooled` and `noise` of a `Comparison`, of each reader with one other.
+    """`cross`, `pooled` and `noise` of a `Comparison`, for one pair in each column.
 
     Args:
         reader: halves of clients i at their own models.
@@ -83,7 +83,7 @@ def pair_statistics(reader: Halves, other: Halves) -> Float[Tensor, "3 n"]:
 
 
 def own_statistics(own: Halves) -> Float[Tensor, "3 n"]:
-    """`own`, `own_pooled` and `variance` of a `Comparison`, of each client."""
+    """`own`, `own_pooled` and `variance` of a `Comparison`, for each client."""
     a, b, samples = own
     first = first_half(samples)
     # |a - b|^2 has the mean (1 / h + 1 / (m - h)) sigma^2 for halves of h and m - h.
@@ -93,29 +93,24 @@ def own_statistics(own: Halves) -> Float[Tensor, "3 n"]:
 
 
 def no_belief(x: Float[Tensor, "n d"]) -> Belief:
-    """What is believed before any comparison: everybody is alone."""
+    """The belief before any comparison: every client is alone."""
     pair, single = x.new_zeros(len(x), len(x)), x.new_zeros(len(x))
     return Belief(pair, single, single, single, pair, pair, torch.eye(len(x)).to(x))
 
 
 def learn(
-    belief: Belief,
-    seen: Comparison,
-    *,
-    split: bool,
-    memory: float,
-    confidence: float,
+    belief: Belief, seen: Comparison, *, split: bool, memory: float, confidence: float
 ) -> Belief:
     """The belief after one more comparison.
 
     Args:
-        belief: so far.
+        belief: the belief so far.
         seen: the new comparison; pairs that it does not know keep their belief.
-        split: use the unbiased products of halves, else squared norms of the pooled
-            gradients.
-        memory: factor by which what was seen before counts less than what is new.
-        confidence: a ratio changes only if it differs from the one believed by more
-            than so many standard errors; 0 always believes the newest.
+        split: whether to use the unbiased products of halves, instead of squared norms
+            of the pooled gradients.
+        memory: factor of older comparisons in the averages.
+        confidence: a ratio changes only if it differs from the old one by more than
+            this number of standard errors; 0 always takes the newest.
     """
     distance = seen.cross if split else seen.pooled
     own = seen.own if split else seen.own_pooled
@@ -134,15 +129,13 @@ def learn(
         average(belief.variance, seen.variance, alone),
         average(belief.mass, 1.0, seen.known),
         torch.where(
-            seen.known,
-            memory**2 * belief.squares + (1 - memory) ** 2,
-            belief.squares,
+            seen.known, memory**2 * belief.squares + (1 - memory) ** 2, belief.squares
         ),
         belief.ratio,
     )
     ratio, error = estimate(now)
     new = (ratio - belief.ratio).abs() > confidence * error
-    # Asked for apart, since 0 times an infinite error is no number.
+    # These need their own condition, because 0 times an infinite error is NaN.
     new |= (belief.mass == 0) | (confidence == 0)
     ratio = similarity_ratio(
         _mean(now.distance, now.mass), _mean(now.own, now.mass.diagonal())
@@ -153,8 +146,7 @@ def learn(
 def estimate(belief: Belief) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
     """The ratios 1 - distance / own before clipping, and upper bounds of their errors.
 
-    Where the own squared norm is not positive, a ratio means nothing: its error is
-    infinite.
+    The error is infinite where the client's own squared norm is not positive.
     """
     once = belief.mass.diagonal()
     distance = _mean(belief.distance, belief.mass)
@@ -171,11 +163,11 @@ def estimate(belief: Belief) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]
 
 
 def estimated_precision(belief: Belief) -> Float[Tensor, " n"]:
-    """sigma_k^-2 of one sample; the mean over the others where nothing was seen yet."""
+    """sigma_k^-2 of one sample; for clients not seen yet, the mean over the others."""
     seen = belief.mass.diagonal() > 0
     variance = _mean(belief.variance, belief.mass.diagonal())
-    # Halves that agree exactly show no noise; only proportions matter, so precisions
-    # are relative to the noisiest client and end at a million times its own.
+    # Only proportions matter, so precisions are relative to the noisiest client. They
+    # end at a million times its own, because halves that agree exactly show no noise.
     largest = torch.where(seen, variance, 0).max()
     relative = variance / torch.where(largest > 0, largest, 1)
     precision = 1 / torch.where(seen, relative, 1).clamp(min=1e-6)
@@ -184,17 +176,9 @@ def estimated_precision(belief: Belief) -> Float[Tensor, " n"]:
 
 
 class Trust(NamedTuple):
-    """How others are estimated and weighed, as options of a method.
+    """How a method estimates and weighs other clients.
 
-    Args:
-        estimator: `split` (unbiased) or `plain` (the paper's).
-        memory: weight of past comparisons, 0 forgets them at once.
-        confidence: standard errors by which a ratio must differ to be changed.
-        criterion: phi: `binary`, `continuous`, or a function on tensors.
-        lam: threshold of the binary criterion.
-        rule: `paper` weights or rows `normalised` to sum 1.
-        against: what squared distances are compared with: the squared `gradient`, as in
-            the paper, or the `noise` variance of the gradient over all own samples.
+    The fields are options of `adaptive_all_for_one`, which describes them.
     """
 
     estimator: Literal["split", "plain"] = "split"
@@ -206,7 +190,7 @@ class Trust(NamedTuple):
     against: Literal["gradient", "noise"] = "gradient"
 
     def phi(self) -> Criterion:
-        """Phi of Definition 1, checked."""
+        """The criterion phi of Definition 1."""
         if callable(self.criterion):
             return valid_criterion(self.criterion)
         one_of("criterion", self.criterion, ("binary", "continuous"))
@@ -215,7 +199,7 @@ class Trust(NamedTuple):
     def learn(self, belief: Belief, seen: Comparison) -> Belief:
         """The belief after one more comparison."""
         if self.against == "noise":
-            # What all gradients have in common, at the start most, is no evidence then.
+            # What all gradients share, mostly at the start, then does not count.
             noise = seen.variance / seen.samples.clamp(min=1)
             seen = seen._replace(own=noise, own_pooled=noise)
         how = {"memory": self.memory, "confidence": self.confidence}
@@ -224,11 +208,11 @@ class Trust(NamedTuple):
     def weights(
         self, belief: Belief, precision: Tensor | None, phi: Criterion
     ) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
-        """Weights of those who are believed in, and the precisions that they are by.
+        """The weights that follow from a belief, and the precisions that they use.
 
         Args:
             belief: about n clients.
-            precision: of these, and of others behind them; None: as estimated.
+            precision: (m,) of at least these n clients, in this order; None: estimated.
             phi: the criterion.
         """
         s = estimated_precision(belief) if precision is None else precision

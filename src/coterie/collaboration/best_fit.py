@@ -1,7 +1,6 @@
-"""Which of several models fits a client best, judged by its training data.
+"""Which of several models fits a client's training data best.
 
-A clustering method asks this in every round, and so does a newcomer that looks for a
-model to begin with.
+Clustering methods ask this in every round, and newcomers ask it once.
 """
 
 from __future__ import annotations
@@ -42,17 +41,16 @@ def best_fit(oracle: Oracle, candidates: Float[Tensor, "n c d"]) -> Int[Tensor, 
 def mean_of_partners(
     oracle: Oracle, x: Float[Tensor, "n d"], weights: Float[Tensor, "n n"]
 ) -> Float[Tensor, "m d"]:
-    """For every newcomer the mean of the models that its best fit learned with.
+    """For every newcomer, the mean of the models that its most similar client used.
 
         sum_k alpha_bk x_k / sum_k alpha_bk
 
-    where b is the client whose model has the least loss on the newcomer's training
-    data: whoever resembles b has reason to trust whom b trusts.
+    Client b is the one whose model has the least loss on the newcomer's training data.
 
     Args:
         oracle: asks the m newcomers.
-        x: models of those who trained.
-        weights: alpha, how those who trained weigh each other.
+        x: models of the clients that trained.
+        weights: alpha, the weights of the clients that trained.
     """
     candidates = x.expand(len(oracle.active), -1, -1)
     return normalised(weights)[best_fit(oracle, candidates)] @ x

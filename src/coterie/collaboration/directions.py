@@ -1,7 +1,7 @@
-"""Directions in which all clients' gradients are long, by averages of single vectors.
+"""The longest directions of all clients' gradients, from averages of single vectors.
 
-With M = mean_i g_i g_i', a product M q is the mean of g_i <g_i, q>: so nobody sees the
-gradients of others, and all find the same directions.
+With M = mean_i g_i g_i', a product M q is the mean of g_i <g_i, q>. So no client sees
+the gradients of others, and all find the same directions.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..types import Numbers, Oracle
 from .rows import mean_of_all
 
 _POWER = 10
-"""Multiplications by M, for directions to begin with."""
+"""Multiplications by M in the power iteration."""
 
 
 def gradients_and_losses(
     oracle: Oracle, x: Float[Tensor, "n d"]
 ) -> tuple[Tensor, Tensor]:
-    """Gradients and losses of all training data; zeros of those who are not there."""
+    """Gradients and losses of all training data; zeros for inactive clients."""
     places = torch.zeros_like(x), x.new_zeros(len(x), 1)
     g, losses = oracle.each(whole_gradient, *places, x)
     return g, losses
 
 
 def second_moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float64[Tensor, "k k"]:
-    """`mean c_i c_i'`, column after column."""
+    """`mean c_i c_i'`, averaged column by column."""
     c = c.double()
     columns = [
         mean_of_all(oracle, Numbers(c * c[:, j, None]))[0] for j in range(c.shape[1])
@@ -42,7 +42,7 @@ def second_moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float64[Tensor, "k
 def by_power(
     oracle: Oracle, g: Float[Tensor, "n d"], rank: int, rng: torch.Generator
 ) -> Float[Tensor, "n r d"]:
-    """About the longest of all, orthonormal and the same for everybody."""
+    """About the longest directions, orthonormal and the same for all clients."""
     u = orthonormal(_random_directions((rank, g.shape[1]), rng, g))[0]
     for _ in range(_POWER):
         here = coordinates(u.expand(len(g), -1, -1), g)  # (n, r)
@@ -55,7 +55,7 @@ def by_power(
 def by_lanczos(
     oracle: Oracle, g: Float[Tensor, "n d"], exchanges: int, rng: torch.Generator
 ) -> tuple[Float[Tensor, "k d"], float]:
-    """Orthonormal directions, longest first, and a bound on the norm of M."""
+    """Orthonormal directions, the longest first, and an upper bound of |M|_2."""
     precise, d = g.double(), g.shape[1]
     rows: list[Tensor] = []
     images: list[Tensor] = []
@@ -64,8 +64,8 @@ def by_lanczos(
     q = _random_directions((d,), rng, precise)
     for _ in range(min(exchanges, d)):
         rest = _orthogonal_part(q, rows)
-        # Near the solution many directions are equally long, and what one start can
-        # reach is soon exhausted: another one goes on.
+        # Near the solution many directions are equally long, and those that one start
+        # can reach are soon exhausted. Then take another start.
         if float(rest.norm()) <= 1e-9 * trace:
             rest = _orthogonal_part(_random_directions((d,), rng, precise), rows)
         rows.append(rest / rest.norm())
@@ -84,15 +84,15 @@ def by_lanczos(
 def _random_directions(
     shape: tuple[int, ...], rng: torch.Generator, g: Tensor
 ) -> Tensor:
-    """Random directions, the same for everybody."""
+    """Random directions, the same for all clients."""
     noise = torch.randn(shape, generator=rng, dtype=g.dtype, device=rng.device)
     return noise.to(g.device)
 
 
 def _orthogonal_part(q: Tensor, rows: list[Tensor]) -> Tensor:
-    """What is left of q without orthonormal rows; twice is enough for rounding."""
+    """The part of q that is orthogonal to these orthonormal rows."""
     if rows:
         basis = torch.stack(rows)
-        for _ in range(2):
+        for _ in range(2):  # the second pass removes what rounding left
             q = q - basis.T @ (basis @ q)
     return q

@@ -1,8 +1,8 @@
-"""What two neighbours find out about the link between them, and whether they keep it.
+"""Evidence of two neighbours about their link, and whether they keep it.
 
-The links of a graph are numbered by matchings (`coterie.graphs.colouring`): in the m-th
-a client meets one neighbour at most, and `mix` with a permutation brings it that one's
-row. Both ends add up the same numbers, and so come to the same end.
+Matchings number the links of a graph (`coterie.graphs.colouring`). In the m-th matching
+a client meets at most one neighbour, and `mix` with a permutation brings it that
+neighbour's row. Both ends add the same numbers, so both decide the same.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ..types import Rows
 from .evidence import surely_above_zero
 
 MEMORY = 0.8
-"""How much of what was said before is kept in a round."""
+"""Factor of earlier rounds in a running average."""
 
 
 class Links(NamedTuple):
-    """Of each client the links by matching, and what held-out samples said of them."""
+    """The links of each client, by matching, and the evidence about each."""
 
-    kept: Rows  # (n, M) whether there is a link, and it is kept
+    kept: Rows  # (n, M) whether there is a link that is still kept
     evidence: Rows  # (n, M, 3) samples of both ends, sums of differences and of squares
 
 
 def all_links(
     partners: Int[Tensor, "m k"], mine: slice, like: Float[Tensor, "n d"]
 ) -> Links:
-    """All links of the clients at hand, and nothing known.
+    """All links of the clients at hand, without evidence.
 
     Args:
-        partners: whom every client meets in each matching, or itself.
+        partners: the partner of every client in each matching, or the client itself.
         mine: the clients at hand.
-        like: rows of these, which say of which type and where numbers are.
+        like: rows that set the type and the device.
     """
     own = torch.arange(partners.shape[1])
     kept = (partners != own)[:, mine].T.contiguous().to(like.device)
@@ -45,7 +45,7 @@ def all_links(
 def exchange(
     partner: Int[Tensor, " n"], n: int, like: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n k"]:
-    """The permutation, sparse, that brings everybody the row of its partner."""
+    """The sparse permutation that brings every client the row of its partner."""
     rows = torch.stack([torch.arange(len(partner), device=like.device), partner])
     ones = like.new_ones(len(partner))
     return torch.sparse_coo_tensor(
@@ -56,9 +56,9 @@ def exchange(
 def running_average(
     old: Float[Tensor, "*n m"], new: Float[Tensor, "*n m"]
 ) -> Float[Tensor, "*n m"]:
-    """The running average of what was said, whose first entry is a number of samples.
+    """The running average of evidence, whose first entry is a number of samples.
 
-    The samples are the same in every round, so that more rounds are not more samples.
+    Every round uses the same samples, so more rounds do not mean more samples.
     """
     known = old[..., :1] > 0
     return torch.where(known, MEMORY * old + (1 - MEMORY) * new, new)
@@ -67,9 +67,14 @@ def running_average(
 def judge_link(
     links: Links, m: int, met: Bool[Tensor, " n"], said: Tensor, sure: float
 ) -> Links:
-    """After the m-th matching, in which these clients met and both ends said this.
+    """The links after the m-th matching: a link that surely does harm is dropped.
 
-    A link is dropped where the mean difference is surely above 0: where it does harm.
+    Args:
+        links: before the matching.
+        m: which matching.
+        met: which clients met their partner.
+        said: (n, 3) evidence of both ends; a mean difference above 0 is harm.
+        sure: standard errors by which the mean must be above 0.
     """
     evidence, kept = links.evidence.clone(), links.kept.clone()
     new = running_average(evidence[:, m], said)
@@ -79,9 +84,9 @@ def judge_link(
 
 
 def row_sums(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """The sum of each row, by halves: the same bits however many rows there are.
+    """The sum of each row, by halves: the same bits for any number of rows.
 
-    So both ends of a meeting, which may be in two processes, learn the same weight.
+    So both ends of a meeting compute the same weight, even in two processes.
     """
     while rows.shape[1] > 1:
         half = rows.shape[1] // 2

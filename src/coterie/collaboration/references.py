@@ -1,7 +1,7 @@
-"""A server that holds a sample: clients who speak for all, and what goes to and fro.
+"""Messages to and from the clients that hold a reference sample.
 
-One client, or a few, hold a reference sample, and do for all what would take messages
-otherwise. Everybody sends its row to them, and they send a row back to everybody.
+One or a few clients compute for all, which saves messages. All clients send them their
+rows, and they send a row back to all.
 """
 
 from __future__ import annotations
@@ -17,45 +17,39 @@ from ..types import Message, Oracle, tensor_of
 
 
 def holders(name: str, value: Tensor, n: int) -> Tensor:
-    """Who of n clients holds a reference sample, true for one of them at least.
+    """Returns `value` if it says which of n clients hold a reference sample.
 
     Raises:
-        InputError: where nobody does, or it is not said of each of n clients.
+        InputError: if it is not n truth values, or all are false.
     """
     if value.dtype != torch.bool or value.shape != (n,):
         raise InputError(
-            f"`{name}` must say true or false of each of {n} clients, got "
+            f"`{name}` must be true or false for each of {n} clients, got "
             f"{value.dtype} of shape {tuple(value.shape)}."
         )
     if not value.any():
         raise InputError(
-            f"`{name}` must name a client with a reference sample, got none of {n}."
+            f"`{name}` must be true for at least one client, but all {n} are false."
         )
     return value
 
 
 Reference = Annotated[Tensor, holders]
-"""An ingredient: (N,) who holds a reference sample."""
+"""An ingredient: (N,) which clients hold a reference sample."""
 
 
 def at_reference(
-    oracle: Oracle,
-    reference: Bool[Tensor, " m"],
-    shares: Tensor,
-    rows: Message,
+    oracle: Oracle, reference: Bool[Tensor, " m"], shares: Tensor, rows: Message
 ) -> Float[Tensor, "n d"]:
-    """The mean of the rows of all who take part, for holders; zero for the others."""
+    """For holders, the mean of the rows of all active clients; zero for the others."""
     present = oracle.present.to(shares.device)
     return _send_mean(oracle, reference.to(present) & present, shares * present, rows)
 
 
 def from_reference(
-    oracle: Oracle,
-    reference: Bool[Tensor, " m"],
-    shares: Tensor,
-    rows: Message,
+    oracle: Oracle, reference: Bool[Tensor, " m"], shares: Tensor, rows: Message
 ) -> Float[Tensor, "n d"]:
-    """The row of the holder, for everybody; of several, the mean of those present.
+    """The mean of the rows of all active holders, for every client.
 
     Raises:
         InputError: if no holder takes part.
@@ -63,8 +57,8 @@ def from_reference(
     here = reference.to(shares.device) & oracle.present.to(shares.device)
     if not here.any():
         raise InputError(
-            "a client of `reference` must take part in every round, but none does: use "
-            "`run.participation` 1, or name more clients."
+            "at least one client of `reference` must take part in every round, but "
+            "none does now: set `run.participation` to 1, or name more clients."
         )
     return _send_mean(oracle, torch.ones_like(here), shares * here, rows)
 
@@ -72,7 +66,7 @@ def from_reference(
 def _send_mean(
     oracle: Oracle, to: Bool[Tensor, " m"], shares: Tensor, rows: Message
 ) -> Float[Tensor, "n d"]:
-    """The mean by shares of rows, sent to some."""
+    """The mean of rows, weighted by shares, for the clients of `to`."""
     part = shares.to(tensor_of(rows))
     part = part / part.sum()
     readers, senders = to.nonzero()[:, 0], part.nonzero()[:, 0]

@@ -12,9 +12,9 @@ from ..types import Message, Oracle, State, tensor_of
 
 
 def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-    """What a row-wise function gives, computed once where all rows are one in memory.
+    """The result of a row-wise function, computed once if all rows are one in memory.
 
-    An average is the same row for everybody, and so is what is made of averages alone.
+    An average is the same row for all clients, and so is anything made of averages.
 
     >>> import torch
     >>> mean = torch.ones(3).expand(1000, 3)
@@ -29,7 +29,7 @@ def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
 
 
 def mean_of_all(oracle: Oracle, rows: Message) -> Float[Tensor, "n d"]:
-    """The mean of the rows of all who take part: the same row for everybody."""
+    """The mean of the rows of all active clients: the same row for everyone."""
     values = tensor_of(rows)
     return oracle.average(values.new_ones(len(values)), rows)
 
@@ -37,20 +37,19 @@ def mean_of_all(oracle: Oracle, rows: Message) -> Float[Tensor, "n d"]:
 def row_for_each(
     oracle: Oracle, rows: Float[Tensor, "n ..."]
 ) -> Float[Tensor, "m ..."]:
-    """A row that all have in common, for each of those whom the oracle asks now."""
+    """A row that all clients share, for each client that this oracle asks."""
     return rows[:1].expand(len(oracle.active), *rows.shape[1:])
 
 
 def one_model(state: State, oracle: Oracle) -> Float[Tensor, "m d"]:
-    """`welcome` of methods with one model for all: newcomers get it."""
+    """The shared model, for every newcomer: `welcome` of methods with one model."""
     return row_for_each(oracle, state.x)
 
 
 def refuse_personal(oracle: Oracle) -> None:
-    """Raises InputError where columns of models stay at home.
+    """Raises InputError if some columns of models must stay at home.
 
-    For methods whose messages are parts or products of rows, in which nobody could tell
-    such columns from others.
+    This is for methods that send parts or products of rows, which have no such columns.
     """
     if oracle.home is not None:
         raise InputError(

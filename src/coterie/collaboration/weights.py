@@ -1,4 +1,4 @@
-"""Whom to trust: from similarities between clients to weights (N, N).
+"""Weights (N, N) of clients for each other, from their similarities.
 
 Row i of `weights` says how client i mixes the gradients of the clients k in
 `x_i <- x_i - eta_i sum_k alpha_ik g_k(x_i)` (All-for-one). With the similarity ratio
@@ -7,9 +7,8 @@ sigma_{i,f}^2 = 1 / sum_k sigma_k^{-2} f(r_ik), the weights of Definition 1 are
 
     alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2.
 
-Their rows do not sum to 1 but to (sigma_{i,psi} / sigma_{i,phi})^2 >= 1, and the step
-size must respect `eta_i sum_k alpha_ik < 1 / beta`: `coterie_theory.all_for_one` has it
-as `largest_step`.
+Their rows sum to (sigma_{i,psi} / sigma_{i,phi})^2 >= 1, not to 1. Steps must satisfy
+`eta_i sum_k alpha_ik < 1 / beta`: see `largest_step` in `coterie_theory.all_for_one`.
 
 References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
@@ -36,7 +35,7 @@ Criterion = Callable[[Tensor], Tensor]
 
 
 def _identity(like: Tensor) -> Tensor:
-    """A true diagonal of the size of the square matrix `like`."""
+    """The identity matrix, as truth values, of the size of `like`."""
     return torch.eye(len(like), dtype=torch.bool, device=like.device)
 
 
@@ -45,9 +44,9 @@ def similarity_ratio(
 ) -> Float[Tensor, "n n"]:
     """How similar client k's gradient is to client i's own, from 0 to 1.
 
-    `r_ik = clip(1 - distance_ik / own_i, 0, 1)` and `r_ii = 1`. Where `own_i <= 0`,
-    which an unbiased estimate can be, nothing can be said about client i: its row is
-    that of the identity, nobody but oneself.
+    `r_ik = clip(1 - distance_ik / own_i, 0, 1)` and `r_ii = 1`. An unbiased estimate
+    can give `own_i <= 0`. Then nothing is known about client i, and it trusts only
+    itself.
 
     Args:
         distance: |grad R_k(x_i) - grad R_i(x_i)|^2 or an estimate of it.
@@ -81,8 +80,9 @@ def continuous(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def valid_criterion(phi: Criterion) -> Criterion:
     """Returns `phi` if it is a criterion in the sense of Definition 1.
 
-    The rules are `phi(0) = 0`, `phi(x) <= x` and that phi does not decrease, tried at
-    0, 1/1000, ..., 1. We add `phi(1) > 0`: a client must use its own gradient.
+    The rules are that `phi(0) = 0`, `phi(x) <= x` and phi does not decrease. We add
+    `phi(1) > 0`, because a client must use its own gradient. All are tested at
+    0, 1/1000, ..., 1.
 
     Raises:
         InputError: names the rule and the first point at which it is broken.
@@ -111,8 +111,8 @@ def effective_variance(
 ) -> Float[Tensor, " n"]:
     """The variance `sigma_{i,psi}^2 = 1 / sum_k sigma_k^{-2} psi(r_ik)` of Theorem 1.
 
-    It bounds `noise_variance` from above, and loosely so for the binary criterion: a
-    client on its own has sigma_i^2 / lam there, not sigma_i^2.
+    It is an upper bound of `noise_variance`, and a loose one for the binary criterion:
+    for a client on its own it is sigma_i^2 / lam, not sigma_i^2.
     """
     psi = ratio * phi(ratio)
     return 1 / (psi @ precision)
@@ -125,8 +125,8 @@ def collaboration_weights(
 
     Args:
         ratio: r_ik with r_ii = 1, as from `similarity_ratio`.
-        precision: sigma_k^{-2} > 0; only proportions matter, so that batch or sample
-            sizes will do where all samples are equally noisy (Remark 1).
+        precision: sigma_k^{-2} > 0. Only proportions matter, so batch or sample sizes
+            will do where all samples are equally noisy (Remark 1).
         phi: `binary(lam)`, `continuous`, or what `valid_criterion` accepts.
 
     >>> collaboration_weights(torch.ones(2, 2), torch.tensor([1.0, 3.0]), continuous)
@@ -142,7 +142,7 @@ def noise_variance(
 ) -> Float[Tensor, " n"]:
     """The variance `sum_k alpha_ik^2 sigma_k^2` of the mixed gradient, for any weights.
 
-    Against `1 / precision`, that of a client on its own, it shows the speed-up.
+    Compared with `1 / precision`, of a client on its own, it shows the speed-up.
     """
     return weights.square() @ (1 / precision)
 
@@ -156,9 +156,9 @@ def normalised(weights: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
 def restrict_to_neighbours(
     weights: Float[Tensor, "n n"], near: Bool[Tensor, "n n"]
 ) -> Float[Tensor, "n n"]:
-    """Weights for oneself and one's neighbours alone, whose rows sum to 1.
+    """The weights of each client for itself and its neighbours; rows sum to 1.
 
-    Who has weights only for others keeps its own model.
+    A client that has weights only for clients out of reach keeps its own model.
 
     >>> near = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()
     >>> weights = torch.tensor([[1, 1, 2], [1, 1, 2], [1, 0, 0]]) / 4
@@ -176,11 +176,11 @@ def restrict_to_neighbours(
 def same_cluster(
     clusters: Int[Tensor, " n"], precision: Float[Tensor, " n"] | None = None
 ) -> Float[Tensor, "n n"]:
-    """Rows sum to 1 and lie on the members of one's own true cluster.
+    """Weights for the members of each client's own cluster; rows sum to 1.
 
     Args:
         clusters: the label of each client's cluster.
-        precision: weights within a cluster are in proportion to it; None is uniform.
+        precision: weights within a cluster are in proportion to it; None: uniform.
     """
     if precision is None:
         precision = torch.ones(len(clusters), device=clusters.device)
@@ -193,8 +193,8 @@ def threshold_weights(
 ) -> Float[Tensor, "n n"]:
     """Uniform weights over {k : bias_ik <= threshold} and oneself; rows sum to 1.
 
-    The oracle of Even et al. (2022), who know a bound `bias_ik` on the distance between
-    gradients beforehand and choose the threshold for a target precision.
+    Even et al. (2022) know a bound `bias_ik` on the distance between gradients in
+    advance, and choose the threshold for a target precision.
     """
     near = (bias <= threshold) | _identity(bias)
     return normalised(near.to(bias.dtype))
@@ -203,13 +203,13 @@ def threshold_weights(
 def interpolation(
     alpha: float | Float[Tensor, " n"], n: int
 ) -> Float[Tensor, "{n} {n}"]:
-    """Between local and global: `1 - alpha_i` for oneself, `alpha_i / (n - 1)` else.
+    """Weights `1 - alpha_i` for the client itself, `alpha_i / (n - 1)` for others.
 
-    0 is local training, (n - 1) / n one model for all.
+    An alpha of 0 is local training, (n - 1) / n is one model for all.
 
     Args:
-        alpha: one number for everybody or one for each client, from 0 to 1.
-        n: how many clients there are; alone there is nothing to mix.
+        alpha: one number for all clients or one for each, from 0 to 1.
+        n: the number of clients; a single client has weight 1.
 
     >>> interpolation(0.5, 3)[0]
     tensor([0.5000, 0.2500, 0.2500])
@@ -226,16 +226,16 @@ def interpolation(
 
 
 def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
-    """Rows on the simplex with the least `c sum_k l_ik^2 + sum_k l_ik a_ik`.
+    """Weights on the simplex that minimise `c sum_k l_ik^2 + sum_k l_ik a_ik`.
 
     The first term is the variance of the mixed gradient, the second its bias. The
-    minimiser is `l_ik = (tau_i - a_ik)_+ / (2 c)` with tau_i such that the row sums to
-    1: water of volume 2 c is poured into the row of a. It never does worse than the
-    best threshold of `threshold_weights`.
+    minimiser is `l_ik = (tau_i - a_ik)_+ / (2 c)`, with tau_i such that the row sums to
+    1, as if water of volume 2 c filled the row of a. It is never worse than the best
+    threshold of `threshold_weights`.
 
     Args:
         bias: a, for example b^2 / (2 mu) or the gap f_i(x_k^*) - f_i(x_i^*).
-        c: how much variance weighs, for example kappa sigma^2 / (mu K) after K calls.
+        c: factor of the variance, for example kappa sigma^2 / (mu K) after K calls.
 
     >>> water_filling(torch.tensor([[0.0, 1.0, 9.0]]), 1.0)
     tensor([[0.7500, 0.2500, 0.0000]])
@@ -251,7 +251,7 @@ def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
 
 
 def metropolis(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
-    """Symmetric weights on mutual links: `min(l_ik, l_ki)`, the rest for oneself.
+    """Symmetric weights `min(l_ik, l_ki)`; the rest is for the client itself.
 
     Rows and columns sum to 1, so the spectral radius of All-for-all is 1 on any graph.
     For the uniform weights of `threshold_weights` these are the Metropolis weights
@@ -264,9 +264,9 @@ def metropolis(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
 def spectral_radius(weights: Float[Tensor, "n n"]) -> float:
     """The largest eigenvalue of `W = L L^T`, that is |L|_2^2, for weights L.
 
-    All-for-all is stable for steps below 2 / (beta rho). Rows that sum to 1 make rho at
-    least 1; columns that do so too make it 1. For a hub with n - 1 neighbours who
-    average with nobody else it is n / 4.
+    All-for-all is stable for steps below 2 / (beta rho). If rows sum to 1, rho is at
+    least 1; if columns sum to 1 too, it is 1. For a hub whose n - 1 neighbours average
+    with nobody else it is n / 4.
     """
     return float(torch.linalg.matrix_norm(weights.double(), ord=2)) ** 2
 
@@ -274,12 +274,12 @@ def spectral_radius(weights: Float[Tensor, "n n"]) -> float:
 def restrict_to_active(
     weights: Float[Tensor, "n n"], active: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """The weights when only some clients take part in a round.
+    """The weights of a round in which only some clients take part.
 
-    Columns of inactive contributors become zero and each active row is rescaled to its
-    former total, so that a step size allowed before is allowed still. If all of a row's
-    weight lay on inactive clients, its total goes to the client itself. Rows of
-    inactive readers become zero: they do not move.
+    Columns of inactive contributors become zero. Each active row is scaled to its
+    former sum, so a step size that was allowed is still allowed. If all weight of a row
+    was on inactive clients, it goes to the client itself. Rows of inactive readers
+    become zero, because their models do not move.
 
     The paper leaves partial participation open; this rule is ours.
     """
@@ -292,7 +292,7 @@ def restrict_to_active(
 
 
 def shares_of(sizes: Real[Tensor, " n"], weighting: str) -> Real[Tensor, " n"]:
-    """How much clients count in an average: by `samples`, or all alike (`uniform`).
+    """The weights of clients in an average: by `samples`, or all equal (`uniform`).
 
     >>> shares_of(torch.tensor([10, 30]), "uniform")
     tensor([1, 1])
@@ -302,7 +302,7 @@ def shares_of(sizes: Real[Tensor, " n"], weighting: str) -> Real[Tensor, " n"]:
 
 
 def count_links(weights: Float[Tensor, "n n"]) -> float:
-    """How many ordered pairs of different clients have a weight, sparse or dense.
+    """The number of ordered pairs of different clients that have a weight.
 
     >>> count_links(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     1.0

@@ -1,4 +1,4 @@
-"""Steps of gradients, also late ones, models of low rank, and projections."""
+"""Gradient steps, projections, and solvers for local problems."""
 
 from . import conjugates, meetings
 from .hessians import sharpness
@@ -9,7 +9,6 @@ from .steps import (
     LocalDecay,
     LocalDescent,
     LocalLr,
-    PlainDescent,
     Schedule,
     descend,
     follow,
@@ -24,7 +23,6 @@ __all__ = [
     "LocalDescent",
     "LocalLr",
     "Newton",
-    "PlainDescent",
     "Projection",
     "Schedule",
     "conjugate_gradients",

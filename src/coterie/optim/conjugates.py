@@ -2,15 +2,15 @@
 
     grad f^*(y) = argmin_x f(x) - <y, x>,    f(x) = loss(x) + (decay / 2) |x|^2
 
-of a client's loss on all its training data, for f that is 1 / lr-smooth and strongly
-convex. Nesterov's method, from the last point found,
+of a client's loss on all its training data. Here f is 1 / lr-smooth and strongly
+convex. Nesterov's method goes on from the last point found:
 
     x' = p - lr (grad f(p) - y),    p <- x' + beta (x' - x),    x <- x',
-    beta = (1 - r) / (1 + r),    r = sqrt(lr curvature),
+    beta = (1 - r) / (1 + r),    r = sqrt(lr curvature).
 
-brings it so near that, of the distance, at most `accuracy` is left: after k steps its
-square is at most (1 + 1 / r^2) (1 - r)^k times what it was. On quadratics as on others,
-which have closed forms of their own (`coterie_theory.descent.dual`).
+After k steps, the squared distance is at most (1 + 1 / r^2) (1 - r)^k times the first
+one. So some number of steps leaves at most `accuracy` of the distance. Quadratics have
+closed forms, which are not used here (`coterie_theory.descent.dual`).
 
 References:
     Nesterov, "Lectures on convex optimization", Springer, 2018, section 2.2.
@@ -30,11 +30,11 @@ from ..types import Clients
 
 
 class ConvexLoss(NamedTuple):
-    """What is known of f, of every client: options of methods that ask for this.
+    """What is known about the losses f of all clients, as options of dual methods.
 
     Args:
-        lr: 1 / smoothness of the losses, with their decay.
-        curvature: strong convexity of the losses, with their decay.
+        lr: 1 / smoothness of the losses, including weight decay.
+        curvature: strong convexity of the losses, including weight decay.
         weight_decay: factor of the model that is added to its gradient.
     """
 
@@ -43,16 +43,16 @@ class ConvexLoss(NamedTuple):
     weight_decay: NotNegative = 0.0
 
     def valid(self) -> ConvexLoss:
-        """The same, if the smoothness is not below the curvature."""
+        """Returns itself if the smoothness is at least the curvature."""
         if self.lr * self.curvature > 1:
             raise InputError(
-                "`curvature` must be at most the smoothness of losses, 1 / lr = "
+                "`curvature` must be at most the smoothness of the losses, 1 / lr = "
                 f"{1 / self.lr:g}, got {self.curvature:g}."
             )
         return self
 
     def steps(self, accuracy: float) -> int:
-        """How many leave at most this part of the distance.
+        """The number of steps that leaves at most this part of the distance.
 
         >>> ConvexLoss(0.1, 1.0).steps(0.1), ConvexLoss(1.0, 1.0).steps(0.1)
         (19, 1)
@@ -71,7 +71,7 @@ def conjugate_gradient(
     loss: ConvexLoss,
     steps: int,
 ) -> Float[Tensor, "n d"]:
-    """A client program: nearly argmin_x f(x) - <y, x>, from an earlier x."""
+    """A client program: about argmin_x f(x) - <y, x>, starting from an earlier x."""
     r = math.sqrt(loss.lr * loss.curvature)
     beta, here, p = (1 - r) / (1 + r), clients.whole(), x
     for _ in range(steps):

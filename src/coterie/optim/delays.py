@@ -1,4 +1,4 @@
-"""How much an answer counts that is late, or of one who answers rarely."""
+"""Weights of answers that are late, or that come from clients that answer rarely."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Late = Literal["constant", "adaptive", "heterogeneous"]
 
 
 def _balance(name: str, most: float) -> float:
-    """The largest factor of balanced steps, if it can be one: 0, or from 1 on."""
+    """Returns `most` if it is a largest factor of balanced steps: 0, or at least 1."""
     return number(name, most, at_least=1 if most else 0)
 
 
@@ -20,9 +20,9 @@ Balance = Annotated[float, _balance]
 def factor(late: str, workers: int, tau: int) -> float:
     """1; `min(1, M / tau)` if `adaptive`; `min(1, M / (2 tau))` if `heterogeneous`.
 
-    The mean of tau is at most M, the number of workers, whatever the slowest does, so
-    that few answers count much less. Steps of Theorem 3.2.1 have the second form, those
-    of 3.2.3 and, for clients whose data differ, of 3.3 the third.
+    The mean of tau is at most the number M of workers, however slow one of them is. So
+    few answers count much less. The second form is that of Theorem 3.2.1. The third is
+    that of 3.2.3 and, for clients whose data differ, of 3.3.
 
     >>> factor("adaptive", 10, 5), factor("adaptive", 10, 40)
     (1.0, 0.25)
@@ -35,11 +35,10 @@ def factor(late: str, workers: int, tau: int) -> float:
 
 
 def balance(most: float, answers: list[int], client: int) -> float:
-    """`p_bar / p_i`, by which all clients count alike, whoever answers how often.
+    """The factor `p_bar / p_i`, at most `most`, which makes all clients count equally.
 
-    Shares p_i of all answers are those until now. A client that answers more than
-    `most` times as rarely as the average still counts less: its steps would be too
-    long. With 0 all factors are 1.
+    p_i is the client's share of all answers so far. The limit keeps the steps of very
+    rare clients short, so these still count less. With `most` 0 all factors are 1.
 
     >>> balance(10, [6, 2], 0), balance(10, [6, 2], 1), balance(10, [99, 1], 1)
     (0.6666666666666666, 2.0, 10)

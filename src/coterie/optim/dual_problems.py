@@ -1,7 +1,7 @@
 """The dual problems of `coterie.optim.projections`, small and in double precision.
 
-Rows of v are known by their products v v^T alone. See `coterie.optim.newton` for what a
-problem has to offer.
+They use the rows of v only through their products v v^T. Each is a `DualProblem` of
+`coterie.optim.newton`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .newton import (
 )
 
 _NEARLY = 0.01
-"""Relative gap at which a start is worth keeping that holds all pairs."""
+"""Relative gap up to which equal multipliers of all pairs are a good start."""
 
 _DIRECT = 2500
-"""Pairs in a working set from which on conjugate gradients are faster."""
+"""Size of a working set above which conjugate gradients are faster."""
 
 
 class Pairs(NamedTuple):
-    """The pairs i < j that are tied, and where they stand in a matrix (n, n)."""
+    """The tied pairs i < j, and their places in a matrix (n, n)."""
 
     i: Int[np.ndarray, " p"]
     j: Int[np.ndarray, " p"]
@@ -46,7 +46,7 @@ def tied_pairs(radius: Float[np.ndarray, "n n"]) -> Pairs:
 def squared_distances(
     gram: Float[np.ndarray, "n n"], pairs: Pairs
 ) -> Float[np.ndarray, " p"]:
-    """Squared distances of pairs, from the products of their rows."""
+    """The squared distances of pairs, from the products of their rows."""
     own = gram.diagonal()
     return own[pairs.i] + own[pairs.j] - 2 * gram.take(pairs.flat)
 
@@ -54,7 +54,7 @@ def squared_distances(
 def _symmetric(
     n: int, values: Float[np.ndarray, " p"], flat: Int[np.ndarray, " p"]
 ) -> Float[np.ndarray, "{n} {n}"]:
-    """The matrix with these entries, and the same below the diagonal."""
+    """The symmetric matrix with these entries above the diagonal."""
     matrix = np.zeros((n, n))
     matrix.flat[flat] = values
     return matrix + matrix.T
@@ -63,7 +63,7 @@ def _symmetric(
 def _laplacian(
     n: int, weights: Float[np.ndarray, " p"], flat: Int[np.ndarray, " p"]
 ) -> Float[np.ndarray, "{n} {n}"]:
-    """The Laplacian of a graph with weights on some pairs."""
+    """The Laplacian of the graph with these weights on these pairs."""
     matrix = -_symmetric(n, weights, flat)
     matrix.flat[:: n + 1] = -matrix.sum(1)
     return matrix
@@ -74,17 +74,17 @@ class PairProblem(NamedTuple):
 
     gram: Float[np.ndarray, "g g"]  # v v^T; where models are tied, v is 0 on average
     limits: Float[np.ndarray, " p"]  # squared radii
-    mass: Float[np.ndarray, " g"]  # clients that a row stands for
+    mass: Float[np.ndarray, " g"]  # the number of clients that share a row
     pairs: Pairs
     together: Int[np.ndarray, " g"]  # the set of tied models of each row
-    # Times the trace of L, added to M + L: for rows with mean 0 that changes nothing,
-    # and it keeps the inverse of a large L small.
+    # The trace of L times this is added to M + L. It keeps the inverse of a large L
+    # small, and changes nothing for rows with mean 0.
     even: Float[np.ndarray, "g g"]
 
     def even_start(self) -> Float[np.ndarray, " p"] | None:
-        """Equal multipliers, if they are nearly the best, else None.
+        """Equal multipliers if they are nearly the best, None otherwise.
 
-        With 1 / s = 1 + n lam they draw all rows together by the factor s, which is the
+        With 1 / s = 1 + n lam they shrink all distances by the factor s. That is the
         projection if every distance is too large by the same factor.
         """
         squared = squared_distances(self.gram, self.pairs)
@@ -108,7 +108,7 @@ class PairProblem(NamedTuple):
         tension = multipliers * squared
         # <x_i - x_j, v_i - v_j>, whose sum with the multipliers is <v, v - x>.
         work = dot(multipliers, squared_distances((mixed + mixed.T) / 2, pairs))
-        # Towards the mean, until every pair is near enough.
+        # A feasible point: shrink towards the mean until every pair is near enough.
         group, sets = self.together[pairs.i], int(self.together.max()) + 1
         shrink = np.ones(sets)
         np.minimum.at(shrink, group, np.sqrt(limits / np.maximum(squared, limits)))
@@ -143,7 +143,7 @@ class PairProblem(NamedTuple):
         n = len(self.mass)
         wanted = max(n, room, int(held.sum()) // 2)
         if int((violated > 0).sum()) > wanted:
-            # Of every model, since the most violated of all repeat each other.
+            # Choose pairs of every model: the most violated ones repeat each other.
             matrix = _symmetric(n, violated, self.pairs.flat)
             few = min(n, -(-wanted // n))
             least = np.partition(matrix, n - few, axis=1)[:, n - few]
@@ -153,7 +153,7 @@ class PairProblem(NamedTuple):
 
 
 class _ImplicitModel(NamedTuple):
-    """The curvature on so many pairs that its matrix would be too large."""
+    """The curvature on a working set whose matrix would be too large."""
 
     inner: Float[np.ndarray, "g g"]
     moved: Float[np.ndarray, "g g"]
@@ -161,7 +161,7 @@ class _ImplicitModel(NamedTuple):
 
     @property
     def diagonal(self) -> Float[np.ndarray, " m"]:
-        """Of the curvature."""
+        """The diagonal of the curvature."""
         return squared_distances(self.inner, self.pairs) * squared_distances(
             self.moved, self.pairs
         )
@@ -193,7 +193,7 @@ def _differences(
 
 
 class BallProblem(NamedTuple):
-    """The dual problem for one point p and the balls around some centres."""
+    """The dual problem of one point p and balls around some centres."""
 
     gram: Float[np.ndarray, "n n"]  # <centre_k - p, centre_l - p>
     limits: Float[np.ndarray, " n"]  # squared radii

@@ -1,12 +1,12 @@
-"""Personal corrections of low rank: matrices A_l B_l, beside the matrices of a row.
+"""Personal corrections of low rank: a product A_l B_l for each matrix of a model.
 
-A row of factors holds, matrix after matrix, A_l (o, k) and then B_l (k, i), where
-k = min(rank, o, i). Expanded, they are the change of a row of parameters, which is 0
-outside the matrices; and a gradient g of parameters becomes that of the factors,
+A row of factors holds A_l (o, k) and then B_l (k, i) of one matrix after another, where
+k = min(rank, o, i). Their products change the matrices of a model and nothing else. A
+gradient in the parameters, G_l in a matrix, gives the gradient in the factors:
 
     grad A_l = G_l B_l',    grad B_l = A_l' G_l.
 
-A `shape` is the rank, and then of every matrix its begin, rows and columns.
+A `shape` is the rank, and then begin, rows and columns of every matrix.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ..checks import InputError
 
 
 def refuse_layers(layers: Int[Tensor, "l 3"], columns: int) -> None:
-    """Refuses matrices that are not within so many columns."""
+    """Refuses matrices that do not lie in this number of columns."""
     whole = layers.dim() == 2 and layers.shape[1] == 3 and len(layers) > 0
     if not whole or layers.dtype != torch.long:
         raise InputError(
-            "`layers` must be whole numbers (matrices, 3): begin, rows and columns, "
-            f"got {layers.dtype} of shape {tuple(layers.shape)}."
+            "`layers` must be whole numbers of shape (matrices, 3), for begin, rows "
+            f"and columns, got {layers.dtype} of shape {tuple(layers.shape)}."
         )
     end = int((layers[:, 0] + layers[:, 1] * layers[:, 2]).max())
     if end > columns or int(layers.min()) < 0:
         raise InputError(
-            f"`layers` must lie in the {columns} columns of a model, got an end {end}."
+            f"`layers` must lie in the {columns} columns of a model, but end at {end}."
         )
 
 
 def _matrices(
     shape: Sequence[int],
 ) -> Iterator[tuple[slice, slice, slice, tuple[int, int, int]]]:
-    """Of each matrix: columns in a row, those of both factors, and (o, k, i)."""
+    """For each matrix: its columns, the columns of both factors, and (o, k, i)."""
     (rank, *layers), at = shape, 0
     for begin, o, i in zip(layers[::3], layers[1::3], layers[2::3], strict=True):
         k = min(rank, o, i)
@@ -48,14 +48,14 @@ def _matrices(
 
 
 def factor_columns(shape: Sequence[int]) -> int:
-    """How many numbers all factors are."""
+    """The length of a row of factors."""
     return sum(k * (o + i) for *_, (o, k, i) in _matrices(shape))
 
 
 def expand(
     factors: Float[Tensor, "n f"], shape: Sequence[int], columns: int
 ) -> Float[Tensor, "n d"]:
-    """Rows of parameters with A_l B_l in the matrices, and 0 elsewhere."""
+    """Rows of parameters: A_l B_l in the matrices, 0 elsewhere."""
     rows = factors.new_zeros(len(factors), columns)
     for where, a, b, (o, k, i) in _matrices(shape):
         left, right = factors[:, a].view(-1, o, k), factors[:, b].view(-1, k, i)
@@ -66,7 +66,7 @@ def expand(
 def factor_gradient(
     g: Float[Tensor, "n d"], factors: Float[Tensor, "n f"], shape: Sequence[int]
 ) -> Float[Tensor, "n f"]:
-    """The gradient in the factors, from that in the parameters."""
+    """The gradient in the factors, from the gradient in the parameters."""
     parts = []
     for where, a, b, (o, k, i) in _matrices(shape):
         left, right = factors[:, a].view(-1, o, k), factors[:, b].view(-1, k, i)
@@ -78,7 +78,7 @@ def factor_gradient(
 def first_factors(
     shape: Sequence[int], rng: torch.Generator, like: Tensor
 ) -> Float[Tensor, " f"]:
-    """Zeros in A_l, so that nothing is corrected, and in B_l noise of variance 1/i."""
+    """Zeros in A_l, so that corrections begin at 0; in B_l noise of variance 1/i."""
     factors = torch.zeros(factor_columns(shape), dtype=like.dtype)
     for _, _, b, (_, k, i) in _matrices(shape):
         noise = torch.randn(k * i, generator=rng, dtype=like.dtype, device=rng.device)

@@ -1,7 +1,6 @@
-"""Client programs for models c + v_i U in a common subspace, by all training data.
+"""Client programs for models c + v_i U in a common subspace, on all training data.
 
-U (r, D) has orthonormal rows, which are the same for everybody; only v_i is a client's
-own. Everything is row-wise.
+The orthonormal rows of U (r, D) are the same for all clients; v_i is personal.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def model(
 def coordinates(
     u: Float[Tensor, "n r d"], g: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n r"]:
-    """Coordinates U g_i of rows in the subspace."""
+    """The coordinates U g_i of rows in the subspace."""
     return (u @ g[:, :, None])[:, :, 0]
 
 
@@ -39,7 +38,7 @@ def heads_by_descent(
     cap: float,
     steps: int,
 ) -> Float[Tensor, "n r"]:
-    """A client program: `v <- cap_norms(v - lr U g_i(c + v U))`, so many times."""
+    """A client program: `steps` times `v <- cap_norms(v - lr U g_i(c + v U))`."""
     data = clients.whole()
     for _ in range(steps):
         v = cap_norms(v - lr * coordinates(u, data.grad(model(centre, v, u))), cap)
@@ -52,7 +51,7 @@ def whole_gradient(
     losses: Float[Tensor, "n 1"],
     x: Float[Tensor, "n d"],
 ) -> tuple[Tensor, Tensor]:
-    """A client program: gradient and loss of all training data at x."""
+    """A client program: the gradient and the loss of all training data at x."""
     del g, losses  # the places for the results
     data = clients.whole()
     return data.grad(x), data.loss(x)[:, None]
@@ -69,7 +68,7 @@ def heads_and_slope(
     cap: float,
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: steps of the head, then the gradient of the model there."""
+    """A client program: steps of the head, then the gradient at that model."""
     del g  # the place for the result
     v = heads_by_descent(clients, v, centre, u, lr=lr, cap=cap, steps=steps)
     return v, clients.whole().grad(model(centre, v, u))
@@ -82,11 +81,11 @@ def orthonormal(u: Float[Tensor, "r d"]) -> tuple[Tensor, Tensor]:
 
 
 def refuse_rank(rank: int, clients: int, dimension: int) -> int:
-    """Returns a rank that N models of D numbers can have."""
+    """Returns `rank` if a matrix of these models can have it."""
     integer("rank", rank, at_least=1)
     if rank > min(clients, dimension):
         raise InputError(
-            f"`rank` must be at most the number of clients and of dimensions, "
-            f"{clients} and {dimension}, got {rank}."
+            f"`rank` must be at most the number of clients ({clients}) and the number "
+            f"of parameters ({dimension}), got {rank}."
         )
     return rank

@@ -22,17 +22,17 @@ def hessian_times(
     variant: str,
     delta: float,
 ) -> Float[Tensor, "n k"]:
-    """Row j is the Hessian of client j at w[j], times u[j], as `variant` says.
+    """Row j is the Hessian of client j at w[j], times u[j].
 
     Args:
-        clients: who are asked, with one minibatch where they are asked twice.
-        w: where.
-        u: times what.
-        variant: `exact`, `hf`, or `fo`, which leaves it out.
-        delta: how far from w the two gradients of `hf` are taken.
+        clients: to ask; they must use the same minibatch twice for `hf`.
+        w: the models.
+        u: the vectors.
+        variant: `exact`; `hf`, differences of gradients; or `fo`, zeros.
+        delta: distance from w at which `hf` takes its two gradients.
     """
     if variant == "fo":
-        return u.new_zeros(len(u), 1)  # for every column
+        return u.new_zeros(len(u), 1)  # broadcasts over columns
     if variant == "exact":
         return clients.hvp(w, u)
     length = u.norm(dim=1, keepdim=True)
@@ -51,19 +51,18 @@ def sharpness(
 ) -> Float[Tensor, "n 1"]:
     """A client program: the eigenvalue of largest size of each client's Hessian at x.
 
-    By power iteration on all training data, whose Rayleigh quotient is not above it;
-    so many products with the Hessian, each of which costs two gradients of all data.
-    Gradient descent with steps above 2 over it does not stay near.
+    This is the Rayleigh quotient of power iteration on all training data, so it is
+    never too large. Gradient descent with steps above 2 over it moves away from x.
 
     Args:
-        clients: who are asked.
-        found: replaced by the result, of any value.
-        x: where.
-        iterations: how many products.
+        clients: to ask.
+        found: the place for the result; its values are not used.
+        x: the models.
+        iterations: products with the Hessian; each costs two gradients of all data.
     """
     own, rng = clients.whole(), torch.Generator().manual_seed(0)
     u = torch.randn(x.shape[1], generator=rng, dtype=torch.float64).to(x)
-    u = (u / u.norm()).expand_as(x)  # the same for all, whoever is asked along
+    u = (u / u.norm()).expand_as(x)  # the same start whichever clients are asked
     for _ in range(iterations):
         hu = own.hvp(x, u)
         found = (u * hu).sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""How far pairs of nodes that meet at random can be accelerated.
+"""Accelerated steps of pairs of nodes that meet at random.
 
 Edge e rings at rate q_e; mu is the smallest positive eigenvalue of the Laplacian with
 weights q, and R the largest effective resistance of an edge,
@@ -10,9 +10,9 @@ by alpha times the difference:
 
     eta = sqrt(mu / (2 R)),    alpha = 1 / sqrt(2 mu R).
 
-A node to which nothing happens for s seconds goes (1 - exp(-2 eta s)) / 2 of the way
-from each of its vectors to the other, so that it need not move before.
-Smaller mu and larger R are safe; the contrary may diverge.
+In s seconds without an event, each vector of a node goes (1 - exp(-2 eta s)) / 2 of the
+way to the other. So the code computes this only when something happens. A smaller mu
+and a larger R are safe; a larger mu or a smaller R may diverge.
 
 References:
     Even, Berthier, Bach, Flammarion, Hendrikx, Gaillard, Massoulié, Taylor,
@@ -39,7 +39,7 @@ from ..graphs.spectra import eigengap
 
 
 class MeetingRates(NamedTuple):
-    """What acceleration needs to know of a graph whose edges ring."""
+    """The mu and R of a graph whose edges ring."""
 
     gap: float  # mu
     resistance: float  # R
@@ -68,43 +68,43 @@ def meetings(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> MeetingRa
 
 @dataclass
 class Companions:
-    """Two rows of every node, as they were when something last happened to it."""
+    """Two rows of every node, as they were at its last event."""
 
     x: Tensor  # (N, D)
     z: Tensor  # (N, D)
-    since: list[float]  # when that was
+    since: list[float]  # the time of that event
     eta: float = 0.0  # how fast they mix
 
     def at(self, v: int, time: float) -> tuple[Tensor, Tensor]:
-        """Those of a node at a time, if nothing happens to it until then."""
+        """Both rows of a node at a time, if nothing happens to it until then."""
         share = -math.expm1(-2 * self.eta * (time - self.since[v])) / 2
         move = share * (self.z[v] - self.x[v])
         return self.x[v] + move, self.z[v] - move
 
     def move(self, v: int, time: float, dx: Tensor, dz: Tensor) -> None:
-        """Moves those of a node at a time."""
+        """Adds dx and dz to the rows of a node at a time."""
         x, z = self.at(v, time)
         self.x[v], self.z[v], self.since[v] = x + dx, z + dz, time
 
     def latest(self) -> Tensor:
-        """(N, D) the x of all nodes, when something last happened to any."""
+        """(N, D) the x of all nodes at the last event of any."""
         since = torch.tensor(self.since, dtype=torch.float64)
         share = share_of_way(since.max() - since, self.eta).to(self.x)
         return self.x + share[:, None] * (self.z - self.x)
 
 
 def companions(start: Float[Tensor, "n d"], eta: float = 0.0) -> Companions:
-    """Both rows of every node where these are, at time 0."""
+    """Both rows of every node at these rows, at time 0."""
     return Companions(start.clone(), start.clone(), [0.0] * len(start), eta)
 
 
 def share_of_way(spans: Float64[Tensor, "*s"], eta: float) -> Float64[Tensor, "*s"]:
-    """Which part of the way to the other each row has gone after these times."""
+    """The share of the way to the other row that a row goes in these times."""
     return -torch.expm1(-2 * eta * spans) / 2
 
 
 class DualSteps(NamedTuple):
-    """What nodes need to know in `coterie.algorithms.dual_accelerated`."""
+    """The step sizes of `coterie.algorithms.dual_accelerated`."""
 
     eta: float  # how fast y and z mix
     shares: Float64[Tensor, " e"]  # steps of y at each edge
@@ -120,9 +120,9 @@ def dual_steps(
 ) -> DualSteps:
     """The steps of Theorem 2.6, for edges that ring at these rates.
 
-    For losses that are m-strongly convex and L-smooth, eta = sqrt(m mu / (2 L R)),
-    shares m R_e / (2 R), and the jump is sqrt(m L / (2 mu R)). Up to some thousand
-    nodes, as all resistances are needed.
+    For losses that are m-strongly convex and L-smooth, eta is sqrt(m mu / (2 L R)), a
+    share is m R_e / (2 R), and the jump is sqrt(m L / (2 mu R)). This needs all
+    resistances, so it works for up to a few thousand nodes.
     """
     number("smoothness", smoothness, above=0)
     number("curvature", curvature, above=0, at_most=smoothness)

@@ -3,8 +3,8 @@
     phi(x) = f(x) + (ridge / 2) |x|^2,    f the loss of all training data of a client
     x <- argmin_z <lr g, z> + D_phi(z, x),  that is  grad phi(z) = grad phi(x) - lr g
 
-with D_phi(z, x) = phi(z) - phi(x) - <grad phi(x), z - x>. Solved by Newton's method, in
-which conjugate gradients take products with Hessians only.
+with D_phi(z, x) = phi(z) - phi(x) - <grad phi(x), z - x>. Newton's method solves this,
+and its conjugate gradients need only products with Hessians.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from ..options import Count
 from ..types import Clients
 
 _LEFT = 1e-4
-"""Share of a right side that conjugate gradients leave to the next Newton step."""
+"""Share of the right side that conjugate gradients leave to the next Newton step."""
 
 
 class Newton(NamedTuple):
-    """Newton's method: options of methods whose rounds solve something by it.
+    """Newton's method, as options of methods that use it in their rounds.
 
     Args:
         newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of them, and as many as parameters are
-            enough.
+        inner: products with a Hessian in each step; the number of parameters is enough.
     """
 
     newton: Count = 3
@@ -39,15 +38,15 @@ class Newton(NamedTuple):
 def conjugate_gradients(
     times: Callable[[Tensor], Tensor], b: Float[Tensor, "n d"], *, steps: int
 ) -> Float[Tensor, "n d"]:
-    """Row j is about the solution u of H_j u = b_j, after so many steps at most.
+    """Row j is about the solution u of H_j u = b_j; rows do not depend on each other.
 
-    A row stops where little is left, or its curvature is not positive: with the
-    steepest direction if it is the first. Rows do not depend on each other.
+    A row stops when little is left, or when its curvature is not positive. If that is
+    so in the first step, the result is b_j.
 
     Args:
-        times: gives the products H_j u_j of all rows.
+        times: the products H_j u_j of all rows.
         b: the right sides.
-        steps: at most; as many as columns are enough but for rounding.
+        steps: the largest number of steps; D are enough, except for rounding.
     """
     u, r, p = torch.zeros_like(b), b, b
     rr = start = (r * r).sum(1, keepdim=True)
@@ -77,17 +76,17 @@ def inverse_mirror(
     ridge: float,
     solver: Newton,
 ) -> Float[Tensor, "n d"]:
-    """Row j is where the gradient of phi_j is target_j.
+    """Row j is about the point where the gradient of phi_j is target_j.
 
-    A step of Newton's that does not bring the gradient nearer is taken back, and the
-    next one is half as long.
+    A Newton step that does not bring the gradient nearer is undone, and the next one is
+    half as long.
 
     Args:
-        clients: who are asked, with the same samples always.
-        x: from where.
-        target: the gradient that is looked for.
-        ridge: the curvature that phi has beside that of the loss.
-        solver: how many steps, at most.
+        clients: to ask; they must always use the same samples.
+        x: where to start.
+        target: the gradients to reach.
+        ridge: the curvature that phi has in addition to the loss.
+        solver: the largest number of steps.
     """
     left = target - clients.grad(x) - ridge * x
     length = torch.ones_like(x[:, :1])
@@ -118,8 +117,7 @@ def preconditioned_step(
 ) -> Float[Tensor, "n d"]:
     """A client program: the step from x along g in the geometry of phi.
 
-    `grad phi` is that of all training data, and g any gradient, such as that of all
-    clients.
+    phi has all training data; g may be any gradient, such as that of all clients.
     """
     own = clients.whole()
     target = own.grad(x) + ridge * x - lr * g

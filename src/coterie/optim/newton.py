@@ -1,13 +1,13 @@
-"""Concave functions of multipliers lam >= 0, maximised by Newton steps.
+"""Newton steps that maximise a concave function of multipliers lam >= 0.
 
 The function is the dual of projecting v onto {x : d_p(x)^2 <= R_p for all p}. Its
-gradient is (d_p^2 - R_p) / 2, and every step maximises its quadratic model over
-lam >= 0 on a working set: all p with a multiplier, and of the others those that are
-violated most. Where v violates much, Newton steps would be short and the working set
-large, so the radii come down to R in stages.
+gradient is (d_p^2 - R_p) / 2. Every step maximises its quadratic model over lam >= 0 on
+a working set: all p with a positive multiplier, and the most violated of the others. If
+v violates the bounds by much, Newton steps would be short and the working set large. So
+the radii shrink to R in stages.
 
-Small vectors and matrices in double precision: NumPy, which starts an operation faster
-than torch does, and torch for what is worth two threads.
+Vectors and matrices are small and in double precision. NumPy is used because it starts
+an operation faster than torch, and torch where two threads help.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 _STAGE = 4.0
-"""Factor between the squared radii of two stages."""
+"""The factor between the squared radii of two stages."""
 
 _STEPS, _PIVOTS, _DAMPINGS = 300, 6, 16
-"""At most so many Newton steps, exchanges within one, and attempts at one."""
+"""The largest numbers of Newton steps, of exchanges in one, and of attempts at one."""
 
 _LARGE = 64
-"""From this size on matrices go to torch, whose threads then do not fight NumPy's."""
+"""Matrices of at least this size go to torch; its threads then do not fight NumPy's."""
 
 ROUNDING = 32 * float(np.finfo(np.float64).eps)
-"""Relative error of what a few operations give."""
+"""The relative error of a few operations."""
 
 
 class Point(NamedTuple):
@@ -50,7 +50,7 @@ class Model(Protocol):
 
     @property
     def diagonal(self) -> Float[np.ndarray, " m"]:
-        """Of H."""
+        """The diagonal of H."""
 
     def times(self, p: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
         """The product H p."""
@@ -61,12 +61,12 @@ class Model(Protocol):
         b: Float[np.ndarray, " f"],
         shift: Float[np.ndarray, " f"],
     ) -> Float[np.ndarray, " f"] | None:
-        """The product (H + shift)^-1 b on the free ones; None where there is none."""
+        """The product (H + shift)^-1 b on the free ones; None if it does not exist."""
 
 
 @runtime_checkable
 class DualProblem(Protocol):
-    """What is maximised."""
+    """A concave function of multipliers, and models of it."""
 
     @property
     def limits(self) -> Float[np.ndarray, " p"]:
@@ -81,25 +81,25 @@ class DualProblem(Protocol):
     def choose(
         self, held: Bool[np.ndarray, " p"], violated: Float[np.ndarray, " p"], room: int
     ) -> Int[np.ndarray, " m"]:
-        """The working set: all that are held, and some of those that are violated.
+        """The working set: all constraints that are held, and some that are violated.
 
         Args:
-            held: who has a multiplier.
+            held: which have a positive multiplier.
             violated: how much each of the others is violated, 0 if it is not.
-            room: how many of the others to take, if more than usual.
+            room: the number of others to take, if it is more than usual.
         """
 
 
 def ascend(
     problem: DualProblem, tolerance: float, start: Float[np.ndarray, " p"] | None = None
 ) -> tuple[Point, int]:
-    """The maximum, up to a gap of tolerance * objective, and the Newton steps taken.
+    """The maximum, up to a gap of tolerance * objective, and the number of steps.
 
-    Where rounding allows no further progress, the gap tells how far it went.
+    If rounding stops the progress, the gap tells how far it went.
     """
     radius = problem.limits
     point = None if start is None else problem.evaluate(start)
-    if point is None or not point.value > 0:  # what multipliers of 0 have
+    if point is None or not point.value > 0:  # the value of multipliers 0
         point = problem.evaluate(np.zeros_like(radius))
     stage = max(1.0, float((point.squared / radius).max()) / _STAGE)
     damping, room = 0.0, 0
@@ -115,7 +115,7 @@ def ascend(
             after, damping = _newton(problem, point, chosen, target, damping)
         if after is None:
             return point, steps
-        # Where the newly chosen were needed, take twice as many the next time.
+        # If most of the newly chosen were needed, take twice as many the next time.
         new = chosen[~held[chosen]]
         needed = np.count_nonzero(after.multipliers[new]) > 0.9 * len(new)
         room = 2 * len(new) if needed else 0
@@ -138,14 +138,14 @@ def _newton(
     """The problem after one step towards squared radii `target`, and the next damping.
 
     A step that gains less than its model promised is tried again with more damping.
-    None when nothing helps, which is a matter of rounding.
+    The result is None if nothing helps, which only rounding causes.
     """
     model, more = problem.model(point, chosen), 0.5 * (target - problem.limits)
     before = point.value - dot(more, point.multipliers)
     slope = 0.5 * (point.squared - target)[chosen]
     now = point.multipliers[chosen]
     for attempt in range(_DAMPINGS):
-        # A little in any case: in few dimensions, many pairs say the same.
+        # Always shift a little: in few dimensions many pairs are redundant.
         shift = damping * model.diagonal + 1e-13 * model.diagonal.max()
         # One wrong sign in a hundred is usually not worth solving again.
         few = 0 if attempt else len(now) // 100
@@ -173,8 +173,8 @@ def _model_step(
 ) -> Float[np.ndarray, " m"] | None:
     """About the maximum of slope.p - p.(H + shift).p / 2 over all p >= -now.
 
-    Block principal pivoting: solve for the free ones, exchange all of the wrong sign,
-    and again, until these are few.
+    This is block principal pivoting: solve for the free ones, exchange all that have
+    the wrong sign, and repeat until at most `few` are exchanged.
     """
     free: Bool[np.ndarray, " m"] = np.ones(len(now), dtype=bool)
     wrong = 1e-12 * np.abs(slope).max()
@@ -195,7 +195,7 @@ def _model_step(
 
 
 def dot(a: Float[np.ndarray, " p"], b: Float[np.ndarray, " p"]) -> float:
-    """The inner product; without the threads that NumPy's own would wake."""
+    """The inner product, without the threads that NumPy's own would start."""
     return float((a * b).sum())
 
 
@@ -227,7 +227,7 @@ class DenseModel(NamedTuple):
 
     @property
     def diagonal(self) -> Float[np.ndarray, " m"]:
-        """Of the matrix."""
+        """The diagonal of the matrix."""
         return self.curvature.diagonal()
 
     def times(self, p: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
@@ -240,7 +240,7 @@ class DenseModel(NamedTuple):
         b: Float[np.ndarray, " f"],
         shift: Float[np.ndarray, " f"],
     ) -> Float[np.ndarray, " f"] | None:
-        """The product (H + shift)^-1 b on the free ones; None where there is none."""
+        """The product (H + shift)^-1 b on the free ones; None if it does not exist."""
         here = np.flatnonzero(free)
         if len(here) < len(free):
             part = self.curvature.take(here, 0).take(here, 1)
@@ -264,7 +264,7 @@ def conjugate_gradients(
     b: Float[np.ndarray, " f"],
     shift: Float[np.ndarray, " f"],
 ) -> Float[np.ndarray, " f"] | None:
-    """`solve` of a model whose curvature is known by products only."""
+    """`solve` for a model that only gives products with its curvature."""
     whole = np.zeros(len(free))
     scale = model.diagonal[free] + shift
     x, r = np.zeros_like(b), b

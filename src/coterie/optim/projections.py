@@ -5,17 +5,17 @@ pair. With multipliers lam_ij >= 0 and their Laplacian L(lam), the minimiser of
 
     1/2 |x - v|^2 + 1/2 sum_{i<j} lam_ij (|x_i - x_j|^2 - R_ij)
 
-is x = (I + L)^-1 v, so distances depend on v v^T alone. One product (N, D) x (D, N)
-gives that matrix, the dual problem is solved in it (`optim.newton`), and one product
+is x = (I + L)^-1 v, so distances depend only on v v^T. One product (N, D) x (D, N)
+gives that matrix, `optim.newton` solves the dual problem in it, and one product
 (N, N) x (N, D) gives x. The curvature of the dual function is
 
     H_ij,kl = <e_ij, (I + L)^-1 e_kl> <x_i - x_j, x_k - x_l>,      e_ij = e_i - e_j.
 
 `project_onto_balls` is the same for single points and fixed centres.
 
-The certificate: x, scaled towards the mean, is feasible, and its objective less the
-dual value is `gap`. As the objective is strongly convex, the exact projection lies
-within sqrt(2 gap) of x.
+The certificate: x, scaled towards the mean, is feasible. Its objective minus the dual
+value is `gap`. The objective is strongly convex, so the exact projection lies within
+sqrt(2 gap) of x.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from .dual_problems import (
 from .newton import ascend, product
 
 _EXACT = 2**20
-"""Models of so many values in all are multiplied in double precision."""
+"""Up to this number of values in all, models are multiplied in double precision."""
 
 _SAME = 1e-24
-"""Squared radii below this part of the largest squared distance count as 0."""
+"""Squared radii below this share of the largest squared distance count as 0."""
 
 
 def squared_radii(
@@ -52,14 +52,14 @@ def squared_radii(
     """Bounds t D on squared distances, where D is 1 on average.
 
     Args:
-        dissimilarity: infinite for two that are not tied.
+        dissimilarity: infinite for two clients that are not tied.
         t: the mean of the bounds.
-        among: the mean is over pairs of the first so many; None: over all pairs.
+        among: the mean is over pairs of this number of first clients; None: of all.
     """
     here = dissimilarity[:among, :among]
     tied = here.isfinite().fill_diagonal_(False)
     unit = float(here[tied].mean()) if tied.any() else 0.0
-    # 0 times infinity is one model for all, too.
+    # With t = 0 all share one model, so 0 times infinity is 0.
     return (t / (unit or 1.0) * dissimilarity).nan_to_num(nan=0.0, posinf=torch.inf)
 
 
@@ -68,7 +68,7 @@ class Projection(NamedTuple):
 
     x: Float[Tensor, "n d"]
     multipliers: Float[Tensor, "n n"]  # symmetric; the next call may start from them
-    mixing: Float[Tensor, "n n"]  # x = mixing @ v: rows sum to 1, nothing below 0
+    mixing: Float[Tensor, "n n"]  # x = mixing @ v; entries >= 0, rows sum to 1
     gap: float  # |x - exact|^2 <= 2 gap
     distance: float  # |x - v|
     steps: int  # Newton steps
@@ -83,15 +83,14 @@ def project(
 ) -> Projection:
     """The point nearest to x with |x_i - x_j|^2 <= squared_radius_ij for all pairs.
 
-    It is feasible up to the rounding of its precision. A squared radius of 0 makes two
-    models exactly equal, one of infinity does not tie them. What is feasible already
-    comes back as it is.
+    It is feasible up to rounding. A squared radius of 0 makes two models exactly equal;
+    an infinite one does not tie them. Models that are feasible are returned unchanged.
 
     Args:
         x: the models, on any device; the dual problem is solved on the CPU.
         squared_radius: R, symmetric with entries >= 0.
         tolerance: stop when gap <= tolerance |x - v|^2 / 2.
-        start: multipliers of an earlier call with nearby models.
+        start: multipliers of an earlier call with models nearby.
 
     >>> project(torch.tensor([[0.0], [4.0]]), torch.full((2, 2), 4.0)).x
     tensor([[1.],
@@ -140,20 +139,20 @@ def project(
 
 
 def _centred_gram(x: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
-    """Mean row, centred rows, and the products (N, N) of these."""
+    """The mean row, the centred rows, and the products (N, N) of these."""
     if x.numel() <= _EXACT:
         x = x.to(torch.float64)
     mean = x.mean(0)
     centred = x - mean
     gram = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
-    # In pieces, or else single precision would lose digits in long sums.
+    # Products of pieces: long sums would lose digits in single precision.
     for piece in centred.split(16384, dim=1):
         gram += piece @ piece.T
     return mean, centred, gram.cpu().numpy()
 
 
 def _components(linked: Bool[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
-    """Numbers 0, 1, ... of the connected components of a symmetric relation."""
+    """The number 0, 1, ... of each one's connected component."""
     linked = linked | np.eye(len(linked), dtype=bool)
     label = np.arange(len(linked))
     while True:
@@ -167,7 +166,7 @@ def _components(linked: Bool[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
 def _between_groups(
     radius: Float[np.ndarray, "n n"], label: Int[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "g g"], Int[np.ndarray, "g g"]]:
-    """The least squared radius between groups, and where in `radius` it stands."""
+    """The least squared radius between groups, and its place in `radius`."""
     groups = int(label.max()) + 1
     group = np.add.outer(label * groups, label).ravel()
     # Sorted by group, then by radius: the first of each group is the least.
@@ -220,7 +219,7 @@ def _project_groups(
 
 
 class Balls(NamedTuple):
-    """Points projected each onto its own balls, and how good they are."""
+    """Points, each projected onto its own balls, and how good they are."""
 
     x: Float[Tensor, "m d"]
     multipliers: Float[Tensor, "m n"]  # the next call may start from them
@@ -233,19 +232,19 @@ def onto_balls(
     *,
     tolerance: float = 1e-9,
 ) -> Callable[..., Balls]:
-    """A function that gives points (m, d) their nearest in balls, each in its own.
+    """A function that projects points (m, d), each onto the intersection of its balls.
 
-    That is the nearest x_j to points[j] with |x_j - centres_k|^2 <= squared_radius_jk.
-    All rows have the same centres and radii of their own. Where the balls of a row have
-    no common point, x_j makes the largest excess |x_j - centres_k|^2 -
-    squared_radius_jk as small as possible. Both are (nearly) the minimum of
+    x_j is the nearest to points[j] with |x_j - centres_k|^2 <= squared_radius_jk. The
+    centres are the same for all rows, the radii are not. If the balls of a row have no
+    common point, x_j makes the largest excess |x_j - centres_k|^2 - squared_radius_jk
+    as small as possible. Both are (nearly) the minimum of
 
-        1/2 |x_j - p_j|^2 + stiffness / 2 excess^2,     excess >= 0,
+        1/2 |x_j - p_j|^2 + stiffness / 2 excess^2,     excess >= 0.
 
-    for a stiffness so large that an excess which need not be stays below about 1e-12 of
-    the largest squared distance, times |x_j - p_j| over the radius. A squared radius of
-    0 gives the centre itself (the mean of several), one of infinity is no ball. The
-    function takes points, and multipliers of an earlier call with nearby ones.
+    The stiffness is so large that an avoidable excess stays below about 1e-12 of the
+    largest squared distance, times |x_j - p_j| over the radius. A squared radius of 0
+    gives the centre itself (the mean of several); an infinite one sets no bound. The
+    function takes points, and multipliers of an earlier call with points nearby.
 
     Args:
         centres: fixed models.
@@ -289,7 +288,7 @@ def onto_balls(
 
 
 def onto_simplex_ball(s: Float[Tensor, " k"], radius: float) -> Float[Tensor, " k"]:
-    """The nearest numbers to s >= 0 that are not negative and add up to at most R."""
+    """The numbers >= 0 with a sum of at most `radius` that are nearest to s >= 0."""
     if float(s.sum()) <= radius:
         return s
     ordered = s.sort(descending=True).values
@@ -301,7 +300,7 @@ def onto_simplex_ball(s: Float[Tensor, " k"], radius: float) -> Float[Tensor, " 
 
 
 def cap_norms(x: Float[Tensor, "*n d"], cap: float) -> Float[Tensor, "*n d"]:
-    """Rows scaled down to norm `cap` where they are longer."""
+    """The rows, scaled down to norm `cap` where they are longer."""
     number("cap", cap, above=0)
     length = x.norm(dim=-1, keepdim=True)
     return x * (cap / length.clamp(min=cap))

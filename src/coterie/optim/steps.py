@@ -5,7 +5,7 @@
 as in torch.optim.SGD. Everything is row-wise, so the same code moves all N models in a
 simulation and the single one of a site. Schedules count gradient steps from 0.
 
-A step inside a client may depend on what that client knows of itself:
+Steps inside a client may depend on the client's own data:
 
     lr = "curvature(c)"          c / (L_i + decay), L_i the curvature of its loss
     lr = "adam(c)"               Adam (Kingma and Ba, ICLR 2015) with step size c
@@ -14,7 +14,7 @@ A step inside a client may depend on what that client knows of itself:
 
 L_i is the largest eigenvalue of the Hessian at the start, n_i is the number of training
 samples, and C is the number of clients that train the model together. The mean of
-k / (n_i C), weighted by samples, is k over the samples of all of them.
+k / (n_i C), weighted by samples, is k over the number of all their samples.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCHEDULES = {"constant": 0, "step": 2, "inverse": 1, "cosine": 1}
 
 
 def schedule(name: str, text: str) -> str:
-    """Returns the text if it names a schedule with its numbers."""
+    """Returns the text if it is the name of a schedule with its numbers."""
     word, arguments = call(name, text)
     one_of(name, word, _SCHEDULES)
     if len(arguments) != _SCHEDULES[word]:
@@ -54,7 +54,7 @@ Schedule = Annotated[str, schedule]
 
 
 _EXAMPLES = {"adam": 0.005, "curvature": 1, "samples": 1}
-"""A number that goes well with each word."""
+"""A usual number for each word, for errors to suggest."""
 
 
 def _number_or_call(name: str, value: float | str, words: dict[str, int]) -> None:
@@ -79,14 +79,14 @@ def _number_or_call(name: str, value: float | str, words: dict[str, int]) -> Non
 
 
 def local_lr(name: str, value: float | str) -> None:
-    """Refuses what is not a step size inside a client."""
+    """Refuses a value that cannot be a step size inside a client."""
     _number_or_call(name, value, {"curvature": 1, "adam": 1})
     if not isinstance(value, str):
         number(name, value, above=0)
 
 
 def local_decay(name: str, value: float | str) -> None:
-    """Refuses what is not a weight decay inside a client."""
+    """Refuses a value that cannot be a weight decay inside a client."""
     _number_or_call(name, value, {"samples": 2})
     if not isinstance(value, str):
         number(name, value, at_least=0)
@@ -105,8 +105,8 @@ class LocalDescent(NamedTuple):
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model that is added to its gradient; `samples(k)` is
             k over the number of samples that the model is trained on, and
-            `samples(k, s)` has s in its place for models that clients share.
-        schedule: as of a `Descent`.
+            `samples(k, s)` uses s for models that clients share.
+        schedule: as in a `Descent`.
     """
 
     lr: LocalLr = 0.1
@@ -116,7 +116,7 @@ class LocalDescent(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """A step rule, whose fields are options of every method that descends.
+    """A step rule, whose fields are options of methods with gradient steps.
 
     Args:
         lr: step size at the start.
@@ -132,16 +132,8 @@ class Descent(NamedTuple):
     schedule: Schedule = "constant"
 
 
-class PlainDescent(NamedTuple):
-    """A step rule without momentum, with the options of a `Descent`."""
-
-    lr: Positive = 0.1
-    weight_decay: NotNegative = 0.0
-    schedule: Schedule = "constant"
-
-
 class RowDescent(NamedTuple):
-    """A step rule with numbers of its own for each of n clients."""
+    """A step rule with separate numbers for each of n clients."""
 
     lr: Float[Tensor, "n 1"]
     momentum: float
@@ -151,7 +143,7 @@ class RowDescent(NamedTuple):
 
 
 AnyDescent = Descent | RowDescent
-"""A rule by which `descend` takes steps."""
+"""A rule for the steps of `descend`."""
 
 
 def rule_in_numbers(
@@ -162,13 +154,13 @@ def rule_in_numbers(
     *,
     pull: float = 0.0,
 ) -> AnyDescent:
-    """The rule in numbers: of each client, where it depends on clients.
+    """The rule with numbers in place of texts, for each client if they differ.
 
     Args:
-        rule: of local steps.
-        clients: who take them.
+        rule: for local steps.
+        clients: the clients that take them.
         x: their models.
-        together: C, how many clients train the same model.
+        together: C, the number of clients that train the same model.
         pull: curvature of a term that is added to the loss.
     """
     lr, momentum, weight_decay, schedule = rule
@@ -201,14 +193,14 @@ def rule_in_numbers(
 
 
 @typing.overload
-def step_size(rule: Descent | PlainDescent, t: int) -> float: ...
+def step_size(rule: Descent, t: int) -> float: ...
 
 
 @typing.overload
 def step_size(rule: RowDescent, t: int) -> Tensor: ...
 
 
-def step_size(rule: Descent | PlainDescent | RowDescent, t: int) -> float | Tensor:
+def step_size(rule: AnyDescent, t: int) -> float | Tensor:
     """The step size of gradient step t = 0, 1, ...
 
     >>> step_size(Descent(1.0, schedule="step(10, 0.5)"), 25)
@@ -218,7 +210,7 @@ def step_size(rule: Descent | PlainDescent | RowDescent, t: int) -> float | Tens
     if name == "step":
         try:
             return rule.lr * arguments[1] ** (t // int(arguments[0]))
-        except OverflowError:  # where f is above 1: models will not be finite
+        except OverflowError:  # f is above 1, and models will not be finite
             return rule.lr * math.inf
     if name == "inverse":
         return rule.lr * arguments[0] / (arguments[0] + t)
@@ -230,10 +222,10 @@ def step_size(rule: Descent | PlainDescent | RowDescent, t: int) -> float | Tens
 def velocity(
     rule: LocalDescent | Descent, x: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n v"]:
-    """The buffer to begin with: zeros, and no columns where none is needed.
+    """The first buffer: zeros, without columns if the rule needs no buffer.
 
-    It has the running sum of gradients or, for Adam, the means of gradients and of
-    their squares, one after the other.
+    It holds the running sum of gradients or, for Adam, first the means of gradients and
+    then those of their squares.
     """
     if isinstance(rule.lr, str) and call("lr", rule.lr)[0] == "adam":
         return x.new_zeros(len(x), 2 * x.shape[1])
@@ -241,9 +233,9 @@ def velocity(
 
 
 def add_weight_decay(
-    rule: Descent | PlainDescent, x: Float[Tensor, "n d"], g: Float[Tensor, "n d"]
+    rule: Descent, x: Float[Tensor, "n d"], g: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n d"]:
-    """The gradient with weight decay, in the memory of g."""
+    """The gradient with weight decay, written to the memory of g."""
     return g.add_(x, alpha=rule.weight_decay) if rule.weight_decay else g
 
 
@@ -256,8 +248,7 @@ def descend(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
     """Models and momentum after gradient step t.
 
-    The memory of g, which nobody needs after, holds a result: N D values less to
-    allocate in every step.
+    A result takes the memory of g, which saves N D values in every step.
     """
     if isinstance(rule, RowDescent):
         return _adam(rule, x, g, v, t) if rule.adam else _descend_rows(rule, x, g, v, t)
@@ -271,7 +262,7 @@ def descend(
 def _descend_rows(
     rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: int
 ) -> tuple[Tensor, Tensor]:
-    """The same, with step sizes and decays of each row."""
+    """As `descend`, with a step size and a decay for each row."""
     g = g.addcmul_(rule.weight_decay.expand_as(x), x)
     lr = step_size(rule, t)
     if rule.momentum:
@@ -281,13 +272,13 @@ def _descend_rows(
 
 
 _BETAS = 0.9, 0.999
-"""Of Adam: how much of the means of gradients and of their squares stays."""
+"""Factors of Adam's old means: of gradients, and of their squares."""
 
 
 def _adam(
     rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: int
 ) -> tuple[Tensor, Tensor]:
-    """A step of Adam, with weight decay apart from the gradient (AdamW)."""
+    """A step of Adam, with weight decay outside of the gradient (AdamW)."""
     (first, second), lr = _BETAS, step_size(rule, t)
     mean, square = v.chunk(2, 1)
     mean, square = mean.lerp(g, 1 - first), square.lerp(g * g, 1 - second)
@@ -307,9 +298,9 @@ def sgd(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: `steps` local gradient steps, the first of them number t.
+    """A client program: `steps` local gradient steps, the first with number t.
 
-    So many clients train the same model `together`.
+    `together` is the number of clients that train the same model.
     """
     own = rule_in_numbers(LocalDescent(*rule), clients, x, together)
     return take_steps(clients, x, v, own, steps, t)
@@ -332,7 +323,7 @@ def take_steps(
 def train_alone(
     oracle: Oracle, x: Float[Tensor, "n d"], rule: LocalDescent | Descent, steps: int
 ) -> Float[Tensor, "n d"]:
-    """The models after gradient steps of every client by itself, from rest."""
+    """The models after local gradient steps, with a fresh buffer."""
     return oracle.each(sgd, x, velocity(rule, x), rule=rule, steps=steps, t=0)[0]
 
 
@@ -348,7 +339,7 @@ def proximal_sgd(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: SGD steps on f_i(v) + lam/2 |v - w|^2, the first number t."""
+    """A client program: SGD steps from number t on f_i(v) + lam/2 |v - w|^2."""
     away = torch.empty_like(v)  # v - w, in the same memory in every step
     rows = rule_in_numbers(LocalDescent(*rule), clients, v, together, pull=lam)
     for t_local in range(t, t + steps):
@@ -360,7 +351,7 @@ def proximal_sgd(
 def proximal_point(
     clients: Clients, w: Float[Tensor, "n d"], rule: Descent, *, lam: float, steps: int
 ) -> Float[Tensor, "n d"]:
-    """Nearly argmin_v f_i(v) + lam/2 |v - w|^2, by SGD steps from w."""
+    """About argmin_v f_i(v) + lam/2 |v - w|^2, by SGD steps from w."""
     start = w, velocity(rule, w), w
     return proximal_sgd(clients, *start, rule=rule, lam=lam, steps=steps, t=0)[0]
 
@@ -375,7 +366,7 @@ def follow(
     steps: int,
     t: int,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
-    """Steps of all active models along blended gradients, the first is number t."""
+    """Active models after steps from number t along blended gradients."""
     moving = None if bool(oracle.active.all()) else oracle.active[:, None]
     for t_now in range(t, t + steps):
         new = descend(rule, x, oracle.blended(x, weights), v, t_now)
