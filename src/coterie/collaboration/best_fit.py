@@ -41,7 +41,7 @@ def best_fit(oracle: Oracle, candidates: Float[Tensor, "n c d"]) -> Int[Tensor, 
 def mean_of_partners(
     oracle: Oracle, x: Float[Tensor, "n d"], weights: Float[Tensor, "n n"]
 ) -> Float[Tensor, "m d"]:
-    """For every newcomer, the mean of the models that its most similar client used.
+    """For every newcomer, the mean of the models its most similar client learned with.
 
         sum_k alpha_bk x_k / sum_k alpha_bk
 

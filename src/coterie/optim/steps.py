@@ -57,9 +57,12 @@ _EXAMPLES = {"adam": 0.005, "curvature": 1, "samples": 1}
 """A usual number for each word, for errors to suggest."""
 
 
-def _number_or_call(name: str, value: float | str, words: dict[str, int]) -> None:
-    """Refuses a text that is not one of these words with numbers above 0."""
+def _number_or_call(
+    name: str, value: float | str, words: dict[str, int], **limits: float
+) -> None:
+    """Refuses a number beyond the limits, and a text that is not such a word."""
     if not isinstance(value, str):
+        number(name, value, **limits)
         return
     form = re.fullmatch(r"(\w+)\(([^()]+)\)", value)
     if value in words:
@@ -80,16 +83,12 @@ def _number_or_call(name: str, value: float | str, words: dict[str, int]) -> Non
 
 def local_lr(name: str, value: float | str) -> None:
     """Refuses a value that cannot be a step size inside a client."""
-    _number_or_call(name, value, {"curvature": 1, "adam": 1})
-    if not isinstance(value, str):
-        number(name, value, above=0)
+    _number_or_call(name, value, {"curvature": 1, "adam": 1}, above=0)
 
 
 def local_decay(name: str, value: float | str) -> None:
     """Refuses a value that cannot be a weight decay inside a client."""
-    _number_or_call(name, value, {"samples": 2})
-    if not isinstance(value, str):
-        number(name, value, at_least=0)
+    _number_or_call(name, value, {"samples": 2}, at_least=0)
 
 
 LocalLr = Annotated[float | Formula, local_lr]
