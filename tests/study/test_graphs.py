@@ -404,7 +404,7 @@ def test_gradients_that_would_leave_the_graph_are_refused(tmp_path):
     """Lambda is on the edges, but Lambda Lambda^T joins neighbours of neighbours."""
     entries = [{"name": "all_for_all", "weights": "uniform on graph"}]
     assert refused(on_graph(entries, time=False), tmp_path) == (
-        "`form` must be factored on this graph: directly, a gradient would "
+        "`form` must be factored on this graph: direct would send a gradient "
         "from client 2 to client 0, and they are not neighbours."
     )
     entries = [{"name": "all_for_all", "weights": "clusters"}]
