@@ -118,7 +118,10 @@ def test_two_who_exchange_models_without_delay_take_the_mean_and_a_step():
 
 def test_a_method_of_one_face_is_refused_by_the_other_loop():
     federation = small_federation()
-    x, simulation = (starts(federation, Setting()), simulation_of(federation, Setting()))
+    x, simulation = (
+        starts(federation, Setting()),
+        simulation_of(federation, Setting()),
+    )
     in_time, in_rounds = (
         Case(ALGORITHMS[name]).build(federation) for name in ("server_sgd", "fedavg")
     )
