@@ -377,5 +377,5 @@ def test_a_method_that_knows_its_columns_needs_the_noise(tmp_path):
 
 
 def test_settings_of_the_other_unit_are_refused():
-    with pytest.raises(InputError, match=r"`privacy.aggregation` is for the unit clie"):
+    with pytest.raises(InputError, match=r"`privacy.aggregation` must be .local. for"):
         study(noise=1.5, aggregation="secure")

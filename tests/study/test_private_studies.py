@@ -272,7 +272,11 @@ def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
             "`privacy.budget.3` 0.0001 would be spent in the first round of decentral",
         ),
         ({"budget": {"Chur": 1.0}}, "fedavg", "names 'Chur', which is not a client"),
-        ({"budget": {"client 9": 1.0}}, "fedavg", "is no client. Did you mean 'client"),
+        (
+            {"budget": {"client 9": 1.0}},
+            "fedavg",
+            "is not a client. Did you mean 'client",
+        ),
         (
             {"budget": {"2": 9.0, "client 2": 9.0}},
             "fedavg",
