@@ -573,6 +573,6 @@ def test_lost_models_are_made_anew_with_one_line(done):
     assert code == 0
     assert errors == (
         f"models of 'local' with seed 0 were missing or damaged in {done} and are "
-        "made anew from its state.\n"
+        "made again from its state.\n"
     )
     assert (done / "models" / "local-0.pt").exists()

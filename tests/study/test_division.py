@@ -261,7 +261,7 @@ def test_processes_that_tell_different_things_are_named():
         name = "gap" if group.rank == 1 else "norm"
         return Division(group, 4).join_info({name: 1.0})
 
-    message = r"process 0 tells \['norm'\] and process 1 tells \['gap'\]"
+    message = r"process 0 reports \['norm'\] and process 1 reports \['gap'\]"
     with pytest.raises(InputError, match=message):
         run_divided(tell, 2)
 

@@ -100,7 +100,7 @@ def test_a_cell_of_a_file_that_is_no_number_is_named_by_its_row(
 ):
     path = tmp_path / "w.csv"
     for text, message in (
-        ("1,0\n\n0,x\n", "row 3 holds 'x' in column 2, no number"),
+        ("1,0\n\n0,x\n", "row 3, column 2 must be a number, got 'x'"),
         ("1,0\n0,1,0\n", "row 2 has 3 cells, but the first one has 2"),
     ):
         path.write_text(text)

@@ -195,7 +195,7 @@ def test_a_budget_that_choosing_would_spend_is_refused(tmp_path):
         (
             {**CHOSEN, "weights": "sliced(40)"},
             {"noise": 1.0},
-            "and cannot be made of what clients tell with noise: .* means, moments",
+            "and cannot be made with noise: .* means, moments",
         ),
         (
             CLOSE,

@@ -346,7 +346,7 @@ def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path)
         ({"run": {"newcomers": 1}}, "`run.newcomers` must be 0 with"),
         (
             {"privacy": {"noise": 1.0, "aggregation": "secure"}, "time": {}},
-            "secure is for rounds, but there is \\[time\\]",
+            "secure cannot be used with \\[time\\]",
         ),
     ],
 )

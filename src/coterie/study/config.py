@@ -3,7 +3,7 @@
     [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune] [privacy]
     [diagnostics]
 
-Which options a table may have is read from the signatures of what it names.
+The options of a table are the parameters of what it names.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TABLES = (
 
 
 _USUAL = ("local", "fedavg", "coteries")
-"""What is compared on a file of one's own where a study names no algorithm."""
+"""The algorithms that are compared on a user's table when a study names none."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Entry:
     name: str
     label: str
     options: dict[str, Any] = field(default_factory=dict)
-    tune: dict[str, Any] = field(default_factory=dict)  # all that is searched for it
-    waits: bool | None = None  # for the slowest, with [time]; None: as the method does
+    tune: dict[str, Any] = field(default_factory=dict)  # values to search, by option
+    waits: bool | None = None  # for the slowest client, with [time]; None: by method
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class Study:
     privacy: Privacy | None = None
     diagnostics: Diagnostics | None = None
     given: Table | None = field(default=None, repr=False, compare=False)  # from Python
-    chooses: tuple[str, ...] = ()  # what of [run] chooses itself: rounds, batch_size
+    chooses: tuple[str, ...] = ()  # automatic settings of [run]: rounds, batch_size
     found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What of [data] nobody said, but the data told."""
+    """Options of [data] that nobody wrote, found in the data."""
 
     def __repr__(self) -> str:
         kinds = ", ".join(t["name"] for t in (self.data, self.split, self.model))
@@ -115,11 +115,11 @@ class Study:
         return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
 
     def tables(self) -> dict[str, Any]:
-        """The study as nested plain values, as it is kept with its results.
+        """The study as nested plain values, as it is stored with its results.
 
-        Without `run.log`, as results do not depend on who is told of them, and without
-        settings that choose themselves. Baselines are named only where there are none,
-        so that older runs keep their names.
+        `run.log` is left out, because it does not change results, and so are settings
+        that are chosen automatically. `baselines` is written only if it is false, so
+        that older runs keep their names.
         """
         left_out = {"log", *self.chooses}
         left_out |= {"baselines"} if self.run.baselines else set()
@@ -153,8 +153,8 @@ def read_study(
 ) -> Study:
     """The study in a TOML file, with overrides such as "run.rounds=10".
 
-    A study may name code of one's own. That of a run folder is read as the work of
-    somebody else: code that it names is refused, but for modules in `trust`.
+    A study may name the user's own code. The study of a run folder counts as somebody
+    else's: code that it names is refused, except modules in `trust`.
     """
     path = Path(path)
     try:
@@ -181,9 +181,9 @@ def read_study(
 
 
 def _find_data(path: Path, tables: dict[str, Any]) -> None:
-    """Makes a relative `data.path` one from the current folder, not from the study's.
+    """Makes a relative `data.path` relative to the current folder, not to the study's.
 
-    A file that is not there beside the study is looked for in the current folder.
+    A file that is not next to the study is looked up in the current folder.
     """
     data = tables.get("data")
     given = data.get("path") if isinstance(data, dict) else None
@@ -196,7 +196,7 @@ def _find_data(path: Path, tables: dict[str, Any]) -> None:
 
 
 def _from_current_folder(path: Path, given: Any) -> Any:
-    """The path from the current folder of what lies beside a study, if it does."""
+    """The path of a file next to the study, from the current folder, if it is there."""
     if not isinstance(given, str) or given.startswith("~") or Path(given).is_absolute():
         return given
     beside = path.parent / given
@@ -207,10 +207,10 @@ def study_of(tables: dict[str, Any], data: Given | None = None) -> Study:
     """The study of nested tables, as in TOML, checked.
 
     Args:
-        tables: by name. With `data`, the table "data" has the options of a file:
-            "client", "target" and so on.
-        data: in place of a data set by name or a file: a pandas DataFrame or a `Table`
-            of all clients; a list or a dictionary with a frame, a pair (features,
+        tables: the tables by name. With `data`, the table "data" has the options of a
+            file, such as "client" and "target".
+        data: replaces a data set by name or a file. It is a pandas DataFrame or a
+            `Table` of all clients; a list or dictionary with a frame, a pair (features,
             targets) or a torch Dataset for each client; or one Dataset, which a split
             divides.
     """
@@ -227,17 +227,17 @@ def study_of(tables: dict[str, Any], data: Given | None = None) -> Study:
 def _data(
     table: dict[str, Any], data: Given | None
 ) -> tuple[Table | None, dict[str, Any]]:
-    """The table [data], and what was given from Python."""
+    """The data that were given from Python, if any, and the table [data]."""
     if data is not None:
         if "path" in table or table.pop("name", GIVEN) != GIVEN:
             raise InputError(
-                "[data] must not name a data set or a file where `data` is given."
+                "[data] must not name a data set or a file when `data` is given."
             )
         found, made = given_table(data, table)
         return found, {"name": GIVEN, **made}
     if table.get("name") == GIVEN:
         raise InputError(
-            "the data of this study were given from Python, so it runs there: "
+            "the data of this study were given from Python, so run it there: "
             "`run_study(study_of(tables, data=...))`."
         )
     if "path" in table:
@@ -250,7 +250,7 @@ def _data(
 def _check_tables(
     tables: dict[str, Any], data: dict[str, Any], given: Table | None
 ) -> Study:
-    """The study of all tables, where [data] is known."""
+    """The checked study of all tables, given its table [data]."""
     text("data.name", data["name"])
     split = {"name": "natural", **_table(tables, "split")}
     one_of("split.name", text("split.name", split["name"]), SPLITS)
@@ -277,8 +277,8 @@ def _check_tables(
     run = _run_table(_table(tables, "run"))
     if run.newcomers and model.get("personal"):
         raise InputError(
-            "`run.newcomers` must be 0 where `model.personal` keeps parameters home: a "
-            f"newcomer would have none of its own, got {run.newcomers}."
+            "`run.newcomers` must be 0 with `model.personal`, because a newcomer has "
+            f"no personal parameters, got {run.newcomers}."
         )
     read = _with_different_labels([_entry(entry, timed) for entry in entries])
     _refuse_choices(split, read, tune)
@@ -310,7 +310,7 @@ def _check_tables(
 
 
 def _found_options(data: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """The options of [data] that were not said, but for names that are usual."""
+    """The options of [data] that nobody wrote, except columns named as their option."""
     return {
         key: value
         for key, value in data.items()
@@ -319,7 +319,7 @@ def _found_options(data: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]
 
 
 def _choices_of(study: Study, run: dict[str, Any]) -> tuple[str, ...]:
-    """What of [run] chooses itself: where it is not written, and may be found."""
+    """The settings of [run] that are chosen automatically: those not written."""
     if study.privacy is not None or study.time is not None:
         return ()
     found = [] if "rounds" in run else ["rounds"]
@@ -329,10 +329,11 @@ def _choices_of(study: Study, run: dict[str, Any]) -> tuple[str, ...]:
 
 
 def chooses_steps(study: Study, entry: Entry) -> bool:
-    """Whether the step size of an entry chooses itself.
+    """Whether the step size of an entry is chosen automatically.
 
-    That is where it is neither written nor searched for, and its method has the usual
-    one. With [privacy] it would have to be paid for, and with [time] nobody waits.
+    It is if the study neither writes nor searches it, and the method has the usual
+    default. With [privacy] the choice would cost budget, and with [time] nobody waits
+    for it.
     """
     known = options_of(entry.name)
     usual = "lr" in known and "weight_decay" in known and known["lr"].default == 0.1
@@ -347,7 +348,7 @@ def _is_own_table(data: dict[str, Any]) -> bool:
 def factory(
     section: str, name: str, registry: dict[str, Callable[..., Any]]
 ) -> Callable[..., Any]:
-    """What a name stands for: an entry of the registry or "module:attribute"."""
+    """The factory with a name: an entry of the registry or "module:attribute"."""
     if ":" not in name:
         one_of(f"{section}.name", name, registry)
         return registry[name]
@@ -360,7 +361,7 @@ def algorithm_factory(name: str) -> Callable[..., Algorithm]:
 
 
 def _entries(tables: dict[str, Any]) -> list[Any]:
-    entries = tables.get("algorithm", [])  # one may stand as [algorithm]
+    entries = tables.get("algorithm", [])  # a single one may be a table [algorithm]
     return entries if isinstance(entries, list) else [entries]
 
 
@@ -378,7 +379,7 @@ def _table(tables: dict[str, Any], name: str) -> dict[str, Any]:
 def _refuse_choices(
     split: dict[str, Any], entries: Sequence[Entry], tune: Tune | None
 ) -> None:
-    """Refuses what chooses by validation data where a study has none."""
+    """Refuses algorithms that choose by validation data if a study has none."""
     if split.get("validation") != 0:
         return
     who = [entry.label for entry in entries if entry.name in CHOOSING]
@@ -418,13 +419,13 @@ def _entry(table: Any, timed: bool) -> Entry:
 
 
 def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, ...]:
-    """The entries, each with all that is searched for it."""
+    """The entries with their search spaces."""
     known = [_usable_options(entry) for entry in entries]
     for key in [] if tune is None else tune.space:
         if not any(key in options for options in known):
             options = {option: None for each in known for option in each}
             raise InputError(
-                f"[tune.space] no algorithm has an option {key!r}."
+                f"[tune.space]: no algorithm has an option {key!r}."
                 f"{checks.suggestion(key, options)}"
             )
     for entry in entries:
@@ -439,7 +440,7 @@ def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, 
 
 
 def _usable_options(entry: Entry) -> dict[str, Any]:
-    """The options that an entry uses."""
+    """The options that an entry can use."""
     waits = entry.waits is not False
     other = unused_options(algorithm_factory(entry.name), waits=waits)
     known = options_of(entry.name).items()
@@ -512,7 +513,7 @@ def _override(tables: dict[str, Any], text: str) -> None:
 def _override_algorithm(
     tables: dict[str, Any], name: str, key: str, value: Any, text: str
 ) -> None:
-    """Sets an option of the algorithms of that name or label, or of all that have it.
+    """Sets an option of the algorithms with a name or label, or of all that have it.
 
     Args:
         tables: the study, which is changed.

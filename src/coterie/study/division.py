@@ -1,7 +1,7 @@
-"""A study in several processes, each of which holds a block of the clients.
+"""A study in several processes that each hold a block of the clients.
 
-All of them run the same code. Process 0 reads and writes the run folder, and what it
-reads, or why it cannot, it tells the others.
+All of them run the same code. Process 0 reads and writes the run folder. It sends the
+others what it reads, or why it cannot.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Division(NamedTuple):
     clients: int  # in all of them
 
     def part(self, federation: Federation) -> Federation:
-        """The clients of a federation at hand, with their samples alone."""
+        """This process's clients of a federation, with their samples alone."""
         if self.group.size == 1:
             return federation
         return federation.select(torch.arange(self.clients)[self.mine]).compact()
 
     @property
     def mine(self) -> slice:
-        """Where the clients at hand stand among all."""
+        """The positions of this process's clients among all."""
         return block(self.clients, self.group)
 
     def join(self, rows: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class Division(NamedTuple):
         return self.group.join(rows.contiguous(), blocks(self.clients, self.group.size))
 
     def join_samples(self, values: Tensor, sizes: Tensor) -> Tensor:
-        """The values of all clients' samples, where each client has so many of them."""
+        """The values of all clients' samples, given how many each client has."""
         counts = sizes.cpu().split(blocks(self.clients, self.group.size))
         return self.group.join(values.contiguous(), [int(c.sum()) for c in counts])
 
@@ -62,29 +62,29 @@ class Division(NamedTuple):
         return None if found is None else found[0]
 
     def join_info(self, info: dict[str, Tensor | float]) -> dict[str, Tensor | float]:
-        """What a round tells, with the rows of all clients."""
+        """What a round reports, with the rows of all clients."""
         if self.group.size == 1:
             return info
         told = self.group.gather(list(info))
         for rank, names in enumerate(told):
             if names != told[0]:
                 raise InputError(
-                    "a round must tell the same in every process, but process 0 tells "
-                    f"{told[0]} and process {rank} tells {names}."
+                    "a round must report the same names in every process, but process "
+                    f"0 reports {told[0]} and process {rank} reports {names}."
                 )
         return {name: self._of_all(name, value) for name, value in info.items()}
 
     def _of_all(self, name: str, value: Tensor | float) -> Tensor | float:
-        """An entry of what a round tells, with the rows of all clients."""
+        """One value that a round reports, with the rows of all clients."""
         if not isinstance(value, Tensor) or value.dim() == 0:
             return value
         if name == "weights" and len(value) == self.clients:
-            return value  # all of them, in every process
+            return value  # already complete in every process
         return self.join(value.to_dense())
 
 
 def from_first(group: Group, call: Callable[[], Found]) -> Found:
-    """What process 0 finds, or the error that it meets, in every process."""
+    """The result of a call in process 0, or its error, in every process."""
     found: tuple[Any, str, str] = (None, "", "")
     if group.rank == 0:
         try:
@@ -100,22 +100,23 @@ def from_first(group: Group, call: Callable[[], Found]) -> Found:
 
 
 def only_first(group: Group, call: Callable[[], Found]) -> Found | None:
-    """What process 0 finds, there alone; the error that it meets, in every process."""
+    """The result of a call in process 0, there alone; its error, in every process."""
     kept = list[Found]()
     from_first(group, lambda: kept.append(call()))
     return kept[0] if kept else None
 
 
 _LARGE = 2**20
-"""Bytes of a tensor from which it is mapped, and not sent."""
+"""Tensors of this number of bytes or more are mapped, and not sent."""
 
 
 def read_once(group: Group, read: Callable[[], Table]) -> Table:
-    """The table that process 0 reads, which the processes of a machine hold once.
+    """The table that process 0 reads, in one copy for all processes of a machine.
 
-    Large tensors are laid down in files, which every process maps: pages are read when
-    they are used, and are shared. The files are gone when all have mapped them. Who
-    cannot, being on another machine or short of space, reads the table itself.
+    Large tensors are written to files, which every process maps. So their pages are
+    shared, and read when they are used. The files are deleted when all processes have
+    mapped them. A process that cannot, because it is on another machine or out of
+    space, reads the table itself.
     """
     if group.size == 1:
         return read()
@@ -125,7 +126,7 @@ def read_once(group: Group, read: Callable[[], Table]) -> Table:
             table = read()
             try:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
-            except OSError:  # no space: nobody finds anything there
+            except OSError:  # no space: no process will find files there
                 folder = os.devnull
             return _write_large(table, Path(folder))
 
@@ -137,18 +138,18 @@ def read_once(group: Group, read: Callable[[], Table]) -> Table:
             found = table._replace(**mapped)
         except (OSError, RuntimeError):
             found = None
-        group.gather(None)  # until then the files are there
+        group.gather(None)  # the files must exist until here
     return read() if found is None else found
 
 
 def _write_large(table: Table, folder: Path) -> tuple[Table, dict[str, Tensor], str]:
-    """The table without its large tensors, and what these are like, without storage."""
+    """The table without its large tensors, their shapes, and the folder they are in."""
     large = {
         name: value
         for name, value in table._asdict().items()
         if isinstance(value, Tensor) and value.numel() * value.itemsize >= _LARGE
     }
-    with contextlib.suppress(OSError):  # no space: nobody finds them
+    with contextlib.suppress(OSError):  # no space: no process will find them
         for name, value in large.items():
             flat = value.detach().cpu().contiguous().flatten()
             flat.view(torch.uint8).numpy().tofile(folder / name)
@@ -160,16 +161,16 @@ def _write_large(table: Table, folder: Path) -> tuple[Table, dict[str, Tensor], 
 
 
 def _map_file(path: Path, alike: Tensor) -> Tensor:
-    """The tensor in a file; what is written to it stays in this process."""
+    """The tensor in a file; changes to it stay in this process."""
     size = alike.numel()
     if path.stat().st_size != size * alike.itemsize:
-        raise OSError(f"{path} is not whole.")
+        raise OSError(f"{path} is incomplete.")
     found = torch.from_file(str(path), shared=False, size=size, dtype=alike.dtype)
     return found.view(alike.shape)
 
 
 def refuse_any(group: Group, message: str) -> None:
-    """Stops training in every process where one of them has a reason to."""
+    """Stops training in every process if one of them has a reason to."""
     reasons = [said for said in group.gather(message) if said]
     if reasons:
         raise TrainingError(reasons[0])
@@ -195,7 +196,7 @@ class SharedFolder:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The folder's path."""
         return self._folder.path
 
     def _first(self, call: Callable[[], Found]) -> Found:
@@ -208,7 +209,7 @@ class SharedFolder:
         objective: Objective,
         oracles: Sequence[str] = (),
     ) -> None:
-        """Keeps the sizes and clusters of the clients of one seed, and the score."""
+        """Writes the sizes and clusters of the clients of one seed, and the score."""
         told = (seed, federation, objective, oracles)
         self._first(lambda: self._folder.describe(*told))
 
@@ -218,7 +219,7 @@ class SharedFolder:
         self._first(lambda: self._folder.save(replace(cell, state=state)))
 
     def grow(self, cell: Cell) -> None:
-        """Appends the cell's last evaluation to metrics.csv, for those who watch."""
+        """Appends the cell's last evaluation to metrics.csv, which others may watch."""
         self._first(lambda: self._folder.grow(cell))
 
     def cell(self, label: str, seed: int) -> Cell | None:

@@ -1,6 +1,7 @@
 """Runs a study: every algorithm on the same data, seeds and starting point.
 
-The only place where data, models, oracle, algorithms and records are wired together.
+This is the only place where data, models, oracle, algorithms and records are wired
+together.
 """
 
 from __future__ import annotations
@@ -67,19 +68,19 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """Where a study stands, for whoever shows it."""
+    """How far a study is, for a display."""
 
     label: str
     seed: int
     t: int
-    rounds: int  # the last of this algorithm and seed, or of a trial
+    rounds: int  # of this algorithm and seed, or of a trial
     done: int  # rounds of all cells so far
     total: int
-    score: float | None  # mean validation score, where just evaluated
-    measure: str  # what the score is called
+    score: float | None  # mean validation score, if just evaluated
+    measure: str  # the name of the score
     higher_is_better: bool
     time: float | None = None  # virtual seconds, where a study has them
-    epsilon: float | None = None  # of the client who has released most, with [privacy]
+    epsilon: float | None = None  # of the client that has released most
     noise_source: str = "seed"  # of [privacy]
     measure_words: str = ""  # the measure with the class that it is about
 
@@ -111,11 +112,11 @@ class Result:
 
     folder: Path
     study: Study
-    kept: Records | None = None  # which the process has that wrote them
+    kept: Records | None = None  # in the process that wrote them
 
     @functools.cached_property
     def records(self) -> Records:
-        """All that was recorded."""
+        """Everything that was recorded."""
         return load_records(self.folder) if self.kept is None else self.kept
 
     def __repr__(self) -> str:
@@ -131,7 +132,7 @@ class Result:
         return self._run.table()
 
     def newcomers(self) -> pd.DataFrame:
-        """One row for each algorithm, on test data of those held out of training."""
+        """One row for each algorithm, on test data of the newcomers."""
         from ..report.tables import newcomer_summary
 
         return newcomer_summary(self.records)
@@ -145,7 +146,8 @@ class Result:
     def models(self, label: str | None = None, seed: int | None = None) -> Tensor:
         """The personal models (N, D) of an algorithm, by default the last listed.
 
-        Row j is that of the j-th client who trained, in the order of `records.clients`.
+        Row j is the model of the j-th client that trained, in the order of
+        `records.clients`.
         """
         return self._run.models(label, seed)
 
@@ -158,7 +160,7 @@ class Result:
     def model(
         self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> nn.Module:
-        """The model of one client, who trained or joined later; see `Run.model`.
+        """The model of one client, which trained or joined later; see `Run.model`.
 
         Args:
             client: its name, or its position among all clients.
@@ -174,18 +176,18 @@ class Result:
         label: str | None = None,
         seed: int | None = None,
     ) -> pd.DataFrame:
-        """What models predict for the rows of a frame; see `Run.predict`.
+        """The predictions of models for the rows of a frame; see `Run.predict`.
 
         Args:
             frame: has the columns that the models were trained on.
-            client: whose model; None: in each row that of the client that it names.
+            client: whose model; None: each row names its client.
             label: of the algorithm; None: the last listed.
             seed: None: the first.
         """
         return self._run.predict(frame, client, label, seed)
 
     def report(self) -> Page:
-        """Writes the page that `coterie run` writes; a notebook shows it."""
+        """Writes the page that `coterie run` writes, which a notebook shows."""
         from ..report.pages import write_report
 
         return Page(write_report(self.records, self.folder / "report.html"))
@@ -206,28 +208,28 @@ def run_study(
     notice: Callable[[str], None] | None = None,
     group: Group | None = None,
 ) -> Result:
-    """Runs what of a study has not run yet, and returns all of its results.
+    """All results of a study, after running what has not run yet.
 
-    The folder is named by the study's settings and by the content of what it reads, so
-    that the same study again goes on where it stopped; nothing is run twice.
+    The folder is named after the study's settings and the content of what it reads. So
+    the same study goes on where it stopped, and nothing is run twice.
 
     Args:
         study: from `read_study` or `study_of`.
         runs: where the folder is made.
-        resume: a folder to go on in, instead; it must belong to the same study.
+        resume: a folder to go on in instead; it must belong to the same study.
         progress: called after every round.
-        notice: called with one line where there is something to know; None: what is
-            odd about data is a warning.
+        notice: called with each line for the user; None: doubts about data become
+            warnings.
         group: processes that divide the clients, all of which call this; None: this
-            process has them all.
+            process has all clients.
     """
     group = SingleProcess() if group is None else group
     _refuse_start(study, resume, group)
-    say = functools.cache(notice or (lambda line: None))  # nothing twice
+    say = functools.cache(notice or (lambda line: None))  # no line twice
     data = data_of(study, group)
     setup = _prepare(study, study.run.seeds[0], data, group)
     place = _RunFiles(study, data, Path(runs), resume, group)
-    setup = place.charge_partners(setup)  # whom even a refusal asks
+    setup = place.charge_partners(setup)  # even the checks below ask them
     _refuse(setup, data, place)
     _say_beforehand(setup, say, notice or _warn)
     own, read = place.folder, place.read
@@ -296,7 +298,7 @@ class _Trainer:
     def _cells(
         self, setup: Setup, folder: AnyFolder, work: Callable[..., Cell], *, again: bool
     ) -> list[Cell]:
-        """The cells of one seed."""
+        """The cells of one seed, trained."""
         study, cells = self._study, list[Cell]()
         shows = functools.partial(_teller, self._progress, setup, self._total)
         found = find_or_load_settings(setup, folder)
@@ -330,7 +332,7 @@ class _Trainer:
 
 
 class _RunFiles:
-    """Where a run is kept; nothing is written before it is asked for."""
+    """The folder and the ledger of a run; nothing is written before it is asked for."""
 
     def __init__(
         self,
@@ -348,10 +350,10 @@ class _RunFiles:
         self._ledger: DataLedger | None = None
         refuse_different_studies(group, identity_of(study, self._read))
 
-    # No cached properties, which all threads would make wait for each other.
+    # Not cached properties: their locks would make threads wait for each other.
     @property
     def read(self) -> dict[str, str]:
-        """What is kept of what the study reads: digests with a key."""
+        """The keyed digests of what the study reads, as they are stored."""
         if self._kept is None:
             self._kept = from_first(self._group, lambda: keyed(self._read, self.runs))
         return self._kept
@@ -373,7 +375,7 @@ class _RunFiles:
         return self._ledger
 
     def charge_partners(self, setup: Setup) -> Setup:
-        """Charges what clients tell before training; the setup can then be told it."""
+        """The setup that may ask clients before training, which is charged first."""
         if not partner_releases(setup) or self.ledger is None:
             return setup
         charge_partners(setup, self.folder.path.name, self.ledger)
@@ -393,13 +395,13 @@ def _lock(stack: contextlib.ExitStack, folder: Path, say: Say) -> None:
 
 
 def _create(folder: Folder, study: Study, read: dict[str, str]) -> None:
-    """Makes the folder, or takes up an old one."""
+    """Makes the folder, or goes on in an old one."""
     folder.create(study.tables(), read)
     folder.begin_metrics()
 
 
 def _export_records(place: _RunFiles, cells: list[Cell], say: Say) -> Records:
-    """The records of all cells, and what was spent together so far, which is kept."""
+    """The records of all cells; what was spent in total is written next to them."""
     if place.ledger is not None:
         found = summary_of(place.study, place.folder.path.name, place.ledger)
         write(place.folder.path / SPENDING, json.dumps(found) + "\n")
@@ -408,7 +410,7 @@ def _export_records(place: _RunFiles, cells: list[Cell], say: Say) -> Records:
 
 
 def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
-    """What is to know before training, and what is odd about data."""
+    """Tells the user what to know before training, and doubts about the data."""
     study, device = setup.study, setup.x.device
     first_of_all = setup.simulation.group.rank == 0
     if study.found and first_of_all:
@@ -419,7 +421,7 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
     if alone and "min_classes" not in study.split:
         doubt(
             f"all training data of {some_of(alone)} are of one class, from which "
-            "training alone learns nothing; split.min_classes says what is meant."
+            "training alone learns nothing; set `split.min_classes` to 1 or 2."
         )
     if study.privacy is not None and setup.federation.raw is not None:
         say(
@@ -436,7 +438,7 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
 
 
 def _found_text(study: Study) -> str:
-    """Says what was assumed about a table."""
+    """The sentence about options that were found in the data."""
     shown = {k: json.dumps(v, ensure_ascii=False) for k, v in study.found.items()}
     said = ", ".join(f"{name} = {value}" for name, value in shown.items())
     advice = "`coterie init` writes this into a study"
@@ -446,7 +448,7 @@ def _found_text(study: Study) -> str:
 
 
 def _describe(setup: Setup, own: Folder, folder: AnyFolder) -> None:
-    """Writes about clients, model and graph of a seed, by all or by the first."""
+    """Writes down the clients, the model and the graph of a seed."""
     study, seed, federation = setup.study, setup.seed, setup.federation
     group = setup.simulation.group
     folder.describe(seed, federation, setup.simulation.objective, _oracles(study))
@@ -466,7 +468,7 @@ def _warn(line: str) -> None:
 
 
 def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None:
-    """Refuses what can be known before data are loaded."""
+    """Refuses what can be refused before data are loaded."""
     refuse_different_studies(group, identity_of(study, {}))
     refuse_uncounted_choices(study)
     only_first(group, lambda: refuse_absent(study.run.log))
@@ -481,7 +483,7 @@ def _refuse_start(study: Study, resume: Path | str | None, group: Group) -> None
 
 
 def _refuse(setup: Setup, data: Data, place: _RunFiles) -> None:
-    """Refuses what cannot be run, before anything is written but what was charged."""
+    """Refuses what cannot run; until then, only charges are written."""
     study = setup.study
     for entry in study.algorithms:
         training_of(setup, entry).like()
@@ -504,7 +506,7 @@ def _refuse(setup: Setup, data: Data, place: _RunFiles) -> None:
 
 
 def _oracles(study: Study) -> list[str]:
-    """The algorithms with an ingredient made from what nobody knows, by label."""
+    """The labels of algorithms with an ingredient made from true clusters or optima."""
     told = []
     for entry in study.algorithms:
         for name in ingredients_of(algorithm_factory(entry.name)):
@@ -518,7 +520,7 @@ def _oracles(study: Study) -> list[str]:
 
 
 def _refuse_measures(setup: Setup) -> None:
-    """Refuses measures of clients as a whole that raise, or a score that nobody has."""
+    """Refuses measures of whole clients that raise, and a score that nobody has."""
     simulation, said = setup.simulation, ""
     objective, group = simulation.objective, simulation.group
     if not objective.of_client:

@@ -1,6 +1,7 @@
-"""What identifies a run: the study as it was resolved, and the content of what it read.
+"""What identifies a run: the tables of its study, and the content of what it read.
 
-The source of this package is no part of that; what made a cell stands in its records.
+The source of this package does not count. A cell's records name the versions that made
+it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from .config import Study
 from .ingredients import RECIPES, file_of
 
 _OWN = ("name", "objective", "loss", "measures", "criterion")
-"""Keys of settings that may read "module:name"."""
+"""Keys of settings that may say "module:name"."""
 
 
 def identity_of(study: Study, read: Mapping[str, str]) -> str:
-    """The study's name, as a file's, and a short hash of its settings and what it read.
+    """The study's name, fit for a file, and a hash of its settings and what it read.
 
     Args:
         study: whose run it is.
@@ -40,20 +41,23 @@ def identity_of(study: Study, read: Mapping[str, str]) -> str:
 
 
 def settings_text(study: Study, read: Mapping[str, str]) -> str:
-    """All settings of a study and what it read: of two that differ, other text."""
+    """All settings of a study and what it read; two that differ have other texts."""
     return json.dumps([study.tables(), read], sort_keys=True, default=str)
 
 
 def whole_name(study: Study, read: Mapping[str, str]) -> str:
-    """The same with all other files that the settings name: what no other study has."""
+    """The same text, with digests of all other files that the settings name.
+
+    No other study has it.
+    """
     return settings_text(study, {**read, **settings_read(study)})
 
 
 def data_name(study: Study, read: Mapping[str, str]) -> str:
-    """What the data of a study are, for their ledger: content, or settings without it.
+    """The identity of a study's data, for their ledger: their content, or else [data].
 
-    Files count by their content alone, whatever they are called. A file of which one
-    row differs is another data set here.
+    Files count by their content alone, not by their names. A file in which one row
+    differs is another data set here.
     """
     digests = sorted(v for k, v in read.items() if not k.startswith("the columns of "))
     made = {key: value for key, value in study.data.items() if key != "seed"}
@@ -63,7 +67,7 @@ def data_name(study: Study, read: Mapping[str, str]) -> str:
 def choosing_of(
     study: Study, seed: int, read: Mapping[str, str], secret: bytes | None = None
 ) -> PartnerMechanism | None:
-    """How clients tell of their data for a choice of partners, under [privacy]."""
+    """How clients release what a choice of partners needs, with [privacy]."""
     if study.privacy is None:
         return None
     name = seeds.key(seed, "partners", whole_name(study, read))
@@ -71,12 +75,12 @@ def choosing_of(
 
 
 def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
-    """Digests of what data were read from: files, or what one's own program gave.
+    """Digests of the files that data were read from, or of what a user's program gave.
 
     Args:
         table: the data.
         name: of the data set, or "module:function", or `GIVEN`.
-        seed: that they were drawn with, if they were.
+        seed: the data were drawn with it; None: they do not depend on one.
     """
     if ":" not in name and name != GIVEN:
         read = {f"the data file {path.name}": digest_of([path]) for path in table.files}
@@ -98,7 +102,7 @@ def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
 
 
 def settings_read(study: Study) -> dict[str, str]:
-    """Digests of all other files and modules of one's own that the settings name."""
+    """Digests of all other files, and the user's modules, that the settings name."""
     read = {}
     for key, text in _texts(study):
         file = file_of(text) if key in RECIPES else None
@@ -125,9 +129,9 @@ def settings_read(study: Study) -> dict[str, str]:
 
 
 def own_modules(study: Study) -> tuple[str, ...]:
-    """The modules of the model of a study that was run here: its own, if it is one's.
+    """The user's modules that define the model of a study, if it is not one of ours.
 
-    The factory may come from another module than the one that names it.
+    The factory may come from another module than the one that the study names.
     """
     module, own, attribute = str(study.model["name"]).partition(":")
     made = getattr(sys.modules.get(module), attribute, None) if own else None

@@ -1,7 +1,7 @@
 """How a study trains an algorithm: in rounds, or in virtual time.
 
-Whatever it is, it begins with a state, yields rounds, and gives every client a model,
-of which it is kept what becomes of test samples.
+Either way, training begins with a state, yields rounds and gives every client a model.
+At the end the outcomes of test samples are kept.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from .setup import Setup, draws_each_seed
 
 
 class Training(NamedTuple):
-    """How to begin, how to go on, and which models clients use."""
+    """How training begins and goes on, and which models clients use."""
 
     init: Callable[[], State]
     rounds: Callable[..., Iterator[Round]]  # given `rounds` and `start`
     personal: Callable[[State, Oracle], Tensor]
-    inner: Callable[[State], State]  # what the algorithm itself calls its state
+    inner: Callable[[State], State]  # the algorithm's own state
     lr: float = math.nan  # its step size, where it has one
-    blank: Callable[[], State] | None = None  # as `init`, of clients without data
+    blank: Callable[[], State] | None = None  # as `init`, for clients without data
 
     def like(self) -> State:
         """A state of the same types; with [privacy] no client is asked for it."""
@@ -49,7 +49,7 @@ class Training(NamedTuple):
 
 
 def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
-    """How a study trains an entry, whose method has one face.
+    """The training of an entry, whose method has one face.
 
     Args:
         setup: of a seed.
@@ -61,7 +61,7 @@ def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
     else:
         guard = guard_of(setup, entry, held=held)
         training = _training(setup, guard.method, guard.clients)
-        if setup.study.time is None:  # in time nobody is asked in the beginning
+        if setup.study.time is None:  # in time, nobody is asked at the start
             blank = functools.partial(_blank_state, setup, guard)
             training = training._replace(blank=blank)
     known = parameters_of(algorithm_factory(entry.name)).get("lr")
@@ -72,19 +72,19 @@ def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
 
 
 def _blank_state(setup: Setup, guard: Guard) -> State:
-    """The state at the beginning of clients without data."""
+    """The first state, made with clients without data."""
     clients = without_data(setup) if guard.blank is None else guard.blank
     return guard.method.init(setup.x.clone(), init_oracle(clients))
 
 
 def _naming_own_code(training: Training, name: str) -> Training:
-    """The same, with one sentence where a method of one's own raises."""
+    """The same training, where errors of a user's method become one sentence."""
 
     def rounds(**options: Any) -> Iterator[Round]:
         with own_code("algorithm.name", name):
             yield from training.rounds(**options)
 
-    told = own_code("algorithm.name", name)  # which decorates, too
+    told = own_code("algorithm.name", name)  # also a decorator
     return training._replace(
         init=told(training.init),
         rounds=rounds,
@@ -149,9 +149,9 @@ def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
 
 
 def sharpness_of(cell: Cell, setup: Setup, x: Tensor) -> dict[str, Tensor]:
-    """How sharp each client's training loss is at its model, if a study asks for it.
+    """The sharpness of each client's training loss at its model, with [diagnostics].
 
-    It asks clients for nothing that the method's rounds use, and counts as no gradient.
+    It changes nothing in the method's rounds, and does not count as gradients.
     """
     table = setup.study.diagnostics
     if table is None:
@@ -164,7 +164,7 @@ def sharpness_of(cell: Cell, setup: Setup, x: Tensor) -> dict[str, Tensor]:
 
 
 def with_outcomes(cell: Cell, setup: Setup, x: Tensor) -> Cell:
-    """The cell with what becomes of test samples at the end, and of labels in them."""
+    """The cell with the outcomes of test samples, its confusion and its calibration."""
     simulation = setup.simulation
     cell = replace(
         cell,
@@ -188,16 +188,16 @@ def with_outcomes(cell: Cell, setup: Setup, x: Tensor) -> Cell:
 def outcomes_of(
     setup: Setup, x: Tensor, simulation: Simulation, division: Division | None = None
 ) -> dict[str, Tensor]:
-    """What becomes of every test sample of some clients, (M,) each, client by client.
+    """The outcome of every test sample of some clients, (M,) each, client by client.
 
-    A sample is known by its place in the data table, so that seeds can be paired where
+    A sample is identified by its place in the data table. So seeds can be paired if
     they test the same samples.
 
     Args:
         setup: of the seed.
         x: a model for each client at hand.
-        simulation: of them.
-        division: of all who train among processes; None: the clients are all here.
+        simulation: of these clients.
+        division: of the training clients among processes; None: all clients are here.
     """
     federation = simulation.federation if division is None else setup.federation
     table = tested_samples(setup, federation)
@@ -216,14 +216,14 @@ def tested_samples(setup: Setup, federation: Federation) -> dict[str, Tensor]:
         torch.arange(len(federation), device=size.device)
     )
     sample = index[mask]
-    if draws_each_seed(setup.study):  # places of one table are not those of another
+    if draws_each_seed(setup.study):  # each seed has a table with other rows
         sample = sample + (setup.seed << 32)
     who = federation.clients.repeat_interleave(size)
     return {"client": who.cpu(), "sample": sample.cpu()}
 
 
 def as_kept(name: str, values: Tensor, objective: Objective) -> Tensor:
-    """What became of samples as it is kept: whole numbers of right and wrong."""
+    """Outcomes as they are stored: small whole numbers if each is right or wrong."""
     right = ((values == 0) | (values == 1)).all()
     is_right = name in objective.per_sample and bool(right)
     return values.to("cpu", torch.uint8 if is_right else torch.float32)

@@ -1,8 +1,8 @@
 """Clients that are held out of training and join afterwards.
 
-A federation goes on after its models are trained: somebody new comes with a little data
-and wants a model from what the others have learned. A study can hold clients out for
-that. They take no part in training, in ingredients or in any choice; when an algorithm
+New clients join a federation after its models are trained. They bring a little data and
+want a model from what the others have learned. A study can hold clients out to test
+that. They take no part in training, in ingredients or in any choice. When an algorithm
 has finished, its `welcome` gives each of them a model, which is evaluated on its data.
 """
 
@@ -25,7 +25,7 @@ from ..types import Oracle, State
 
 
 class Newcomers(NamedTuple):
-    """Those who were held out, and what is needed to welcome them."""
+    """The clients that were held out, and what is needed to welcome them."""
 
     everybody: Federation  # those who trained, then the newcomers
     simulation: Simulation  # of the newcomers alone
@@ -39,10 +39,10 @@ class Newcomers(NamedTuple):
 def hold_out(
     federation: Federation, count: int, seed: int
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
-    """Positions of those who train and of `count` newcomers, each in rising order.
+    """Positions of the clients that train and of `count` newcomers, in ascending order.
 
-    Who is held out depends on the seed alone; with a larger count the same clients are
-    held out and more.
+    The choice depends on the seed alone. A larger count holds out the same clients and
+    more.
 
     Raises:
         InputError: when fewer than two clients would be left to train.
@@ -58,7 +58,7 @@ def hold_out(
 
 
 def on_the_device_of(trained: Simulation, newcomers: Federation) -> Federation:
-    """The newcomers with the samples that those who train have in memory already."""
+    """The newcomers, with the samples that training clients already hold in memory."""
     there = trained.federation
     return replace(newcomers, features=there.features, targets=there.targets)
 
@@ -72,10 +72,10 @@ def models_for(
     """A model for every newcomer.
 
     Args:
-        welcome: of an algorithm built for all clients, the newcomers last.
-        state: of those who trained.
-        personal: their models; where the algorithm has no `welcome`, a newcomer takes
-            the one of least loss on its training data.
+        welcome: from an algorithm built for all clients, the newcomers last.
+        state: of the training clients.
+        personal: their models. Without `welcome`, a newcomer takes the one with the
+            least loss on its training data.
         oracle: asks the newcomers.
     """
     if welcome is None:
@@ -91,7 +91,7 @@ def models_for(
 
 
 def newcomer_table(federation: Federation) -> dict[str, Tensor]:
-    """Identity, true cluster (-1 unknown) and training samples of each newcomer."""
+    """Identity, true cluster (-1: unknown) and training samples of each newcomer."""
     clients, clusters = federation.clients, federation.clusters
     return {
         "client": clients,

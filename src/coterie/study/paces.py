@@ -1,4 +1,4 @@
-"""How long things take in a study of virtual time."""
+"""The durations in a study with [time]."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .setup import Setup
 
 
 def pace_of(setup: Setup, method: Algorithm) -> Pace:
-    """How long things take in a study of time."""
+    """The durations of computing, messages and meetings in a study with [time]."""
     time, seed = setup.study.time, setup.seed
-    assert time is not None  # asked of studies that have one
+    assert time is not None  # only called with [time]
     everybody = len(setup.federation) + setup.study.run.newcomers
     pace = Pace(
         time.clock(seed, everybody),
@@ -27,7 +27,7 @@ def pace_of(setup: Setup, method: Algorithm) -> Pace:
     edges, work = flow.edges.cpu(), usual_work(flow, setup.simulation)
     rates = time.rates(len(edges), float(work.max()))
     if flow.couples and not time.rings:
-        # Theorem 5.5, for what is typical of every node, and of messages.
+        # Theorem 5.5, with the typical times of every node and of messages.
         seconds = work * time.medians(pace.clock, setup.federation.clients.cpu())
         busy = time.typical_message + seconds[edges].amax(1)
         rates = loss_rates(edges, busy)

@@ -3,10 +3,10 @@
     draw settings; train each for a few rounds; the best third trains on for three times
     as long; and so on; the best at the end is chosen
 
-Draws from ranges are named by seed and option, so that all methods try the same step
-sizes and none is luckier in them than another. What a search does next follows from
-what it has found, so that one that was stopped goes on where it was. Test data are
-never asked.
+Draws from ranges depend on the seed and the option alone. So all methods try the same
+step sizes, and none has more luck with them than another. The next step of a search
+follows from what it has found, so that a search that was stopped goes on where it was.
+Test data are never used.
 
 References:
     Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 2012.
@@ -14,7 +14,7 @@ References:
     optimization", AISTATS 2016, arXiv 1502.07943 (successive halving).
 
 Differences:
-    Halving stops at two settings or more: to train the last one on decides nothing.
+    Halving stops at two settings or more: training the last one on decides nothing.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "wga_bc": {"alpha": {"from": 0.1, "to": 0.9, "scale": "linear"}},
 }
-"""What is searched beside the step size where a study names no space, by method."""
+"""What is searched besides the step size if a study names no space, by method."""
 
 _DRAWN = 16
-"""Draws for each trial, at most: settings that were drawn before do not count."""
+"""The most draws for each trial, because draws that repeat a setting do not count."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Tune:
 
     trials: int = 8  # settings tried for every algorithm and seed
     search: str = "random"  # or grid
-    halving: int = 3  # one in so many settings goes on; 1 trains all to the end
+    halving: int = 3  # a share 1 / halving goes on; 1 trains all settings to the end
     folds: int = 0  # of train and validation together; 0 takes the validation part
     rounds: int = 0  # of a trial that goes to the end; 0 takes those of the run
-    space: dict[str, Any] = field(default_factory=dict)  # of all that have the option
+    space: dict[str, Any] = field(default_factory=dict)  # of all algorithms, by option
 
     def __post_init__(self) -> None:
         integer("tune.trials", self.trials, at_least=1, at_most=10_000)
@@ -98,16 +98,16 @@ def space_of(
     known: Mapping[str, inspect.Parameter],
     name: str,
 ) -> dict[str, Any]:
-    """What is searched for one algorithm: lists of values and ranges, checked.
+    """The checked search space of one algorithm: lists of values and ranges, by option.
 
-    Ranges of its own win over the shared ones, of which it takes those that it has an
-    option for; without shared ones, the step size is searched around the written one,
-    and what is the method's `OWN`.
+    The algorithm's own ranges win over the shared ones. Shared ranges for options that
+    it does not have are left out. Without shared ranges, the step size is searched
+    around the written one, together with the method's `OWN`.
 
     Args:
         tune: the table [tune].
         own: the table `tune` of the algorithm.
-        written: its options.
+        written: the options that the study writes for it.
         known: the options that it has.
         name: of the algorithm.
     """
@@ -121,7 +121,7 @@ def space_of(
                 checks.options(section, name, known, {key: values})
     lr = written.get("lr", known["lr"].default) if "lr" in known else None
     if not tune.space and "lr" not in space and isinstance(lr, int | float) and lr > 0:
-        number("lr", lr, at_least=1e-300, at_most=1e300)  # or its range has no ends
+        number("lr", lr, at_least=1e-300, at_most=1e300)  # its range must be finite
         low, high = (float(f"{factor * lr:.6g}") for factor in (0.1, 10))
         space["lr"] = {"from": low, "to": high, "scale": "log"}
     for key, values in space.items():
@@ -130,22 +130,24 @@ def space_of(
                 f"`tune.search` grid needs lists of values in [tune.space], but {key} "
                 f"of {name} has a range."
             )
-    # The same order, whatever the order in which they were written.
+    # The order does not depend on how they were written.
     return dict(sorted(space.items(), key=lambda item: (item[0] != "lr", item[0])))
 
 
 def _check_space(
     section: str, key: str, values: Any, parameter: inspect.Parameter, name: str
 ) -> list[Any] | dict[str, Any]:
-    """A list of values, or a range with its scale, for one option."""
+    """The checked list of values, or range with its scale, of one option."""
     where = f"{section}.{key}"
     if key in COLUMNS:
-        raise InputError(f"`{where}` cannot be tuned: records use the name otherwise.")
+        raise InputError(f"`{where}` cannot be tuned: records have a column {key!r}.")
     if isinstance(values, list) and values:
         for value in values:
             checks.options(section, name, {key: parameter}, {key: value})
             if values.count(value) > 1:
-                raise InputError(f"`{where}` must differ, got {value!r} twice.")
+                raise InputError(
+                    f"values of `{where}` must differ, got {value!r} twice."
+                )
         return values
     if not isinstance(values, dict) or not {"from", "to"} <= values.keys():
         raise InputError(
@@ -178,8 +180,8 @@ def settings_of(
 ) -> tuple[Options, ...]:
     """The settings to try, all different; the first has the written values.
 
-    Lists alone give all their combinations, or a random choice where these are more
-    than `trials`.
+    If the space has only lists, these are all their combinations, or a random choice of
+    `trials` of them.
     """
     first = {key: written[key] for key in space if key in written}
     if all(isinstance(values, list) for values in space.values()):
@@ -206,7 +208,7 @@ def _uniform(count: int, seed: int, key: str) -> list[float]:
 def _draw(values: list[Any] | dict[str, Any], u: float) -> Any:
     """The value at the share u of a list or range.
 
-    Real numbers have four digits, so that what is printed is what was used.
+    Real numbers are rounded to four digits, so that the printed value is the used one.
     """
     if isinstance(values, list):
         return values[int(u * len(values))]
@@ -244,19 +246,19 @@ def choose(
     *,
     higher: bool,
 ) -> Search:
-    """The search brought to its end.
+    """The search after its last step, with the trial that it chose.
 
     Args:
         search: what was found so far.
-        train: brings a trial to the end of a rung, from where it stood.
-        keep: called after each step with the trials that may still train on.
-        higher: whether a higher score is better; of equals the earlier trial is.
+        train: brings a trial to the end of a rung, from where it stopped.
+        keep: called after each step with the trials that may go on.
+        higher: whether a higher score is better. Ties go to the earlier trial.
 
     Raises:
         TrainingError: when no trial could be trained.
     """
     going = list(range(len(search.settings)))
-    # After the last rung, one trial goes on: to be chosen.
+    # After the last rung one trial is left, which is chosen.
     onwards = [*(rung.trials for rung in search.rungs[1:]), 1]
     for rung, count in zip(search.rungs, onwards, strict=True):
         for trial in going:
@@ -290,7 +292,7 @@ def folds_of(federation: Federation, folds: int, seed: int) -> list[Federation]:
     """The federation once for each fold of its training and validation data.
 
     In federation j, every client's fold j is its validation part and its other folds
-    are its training part. The test part is as it was.
+    are its training part. The test part does not change.
     """
     n = len(federation)
     who = torch.arange(n)
@@ -299,7 +301,7 @@ def folds_of(federation: Federation, folds: int, seed: int) -> list[Federation]:
     owner = torch.cat([who.repeat_interleave(mask.sum(1)) for _, mask in pieces])
     index, start, size = part(index, owner, n)
     owner = who.repeat_interleave(size)
-    # Half of three samples would leave a client one to train on.
+    # Half of three samples would leave a client only one to train on.
     needed = max(folds, 4 if folds == 2 else 3)
     if int(size.min()) < needed:
         raise InputError(

@@ -1,4 +1,4 @@
-"""What the algorithms of a study share: data, model, clients, and their own making."""
+"""What the algorithms of a study share, and how they are built from data and tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from .private.mechanisms.guards import Guard
 
 _COMPILE_AFTER = {"cpu": 20_000, "cuda": 500}
-"""Gradient steps from which compiling (seconds) costs less than it saves."""
+"""The number of gradient steps above which compiling (seconds) saves more than it
+costs. """
 
 
 Build = Callable[[Entry], Algorithm]
@@ -62,7 +63,7 @@ Build = Callable[[Entry], Algorithm]
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What all algorithms of one seed share, every piece made once; N clients train."""
+    """What all algorithms of one seed share, each piece made once; N clients train."""
 
     study: Study
     seed: int
@@ -86,20 +87,20 @@ class Setup:
 
     @functools.cached_property
     def algorithm(self) -> Build:
-        """Gives the algorithm of an entry, for those who train."""
+        """The function from an entry to its algorithm, for the training clients."""
         return _algorithm_builder(self, self.federation)
 
     @functools.cached_property
     def welcoming(self) -> Build:
-        """Gives the algorithm of an entry, for those who train and the newcomers."""
-        assert self.newcomers is not None  # asked of studies that have some
+        """The same function, for the training clients and the newcomers."""
+        assert self.newcomers is not None  # only called with newcomers
         return _algorithm_builder(self, self.newcomers.everybody)
 
     @property
     def folds(self) -> list[Setup]:
-        """What a setting is trained and judged on: this, or one for each fold."""
-        # No cached property, which all objects would make wait for each other: making
-        # folds is a matter of all processes.
+        """The setups that a setting is trained and judged on: this, or its folds."""
+        # Not a cached property: all objects share its lock, and making folds needs
+        # all processes.
         if not self._folds:
             made = [
                 self if fold is self.federation else self._on(fold)
@@ -109,7 +110,7 @@ class Setup:
         return self._folds
 
     def _on(self, federation: Federation) -> Setup:
-        """The same for a federation that has other parts of the same samples."""
+        """This setup with other parts of the same samples."""
         group = self.simulation.group
         federation = prepared_by(federation, range(len(federation)), group, like=True)
         if group.size == 1 and federation.raw is None:
@@ -123,7 +124,7 @@ class Setup:
 
 
 def _algorithm_builder(setup: Setup, federation: Federation) -> Build:
-    """Builds algorithms for a federation, and their ingredients, each of them once."""
+    """A function that builds algorithms for a federation, each ingredient once."""
     graph = setup.study.graph
     choosing = choosing_of(setup.study, setup.seed, setup.read, setup.secret)
     context = Context(federation, layout(setup.module), setup.seed, choosing=choosing)
@@ -141,7 +142,7 @@ def _algorithm_builder(setup: Setup, federation: Federation) -> Build:
             if made.flow is not None and setup.study.model.get("personal"):
                 raise InputError(
                     f"`model.personal` needs rounds, but {entry.label} reacts to "
-                    "answers in time: it must say `waits = true`, or be left out."
+                    "answers in time: set `waits = true` for it, or leave it out."
                 )
             built[key] = made
         return built[key]
@@ -157,7 +158,7 @@ class Data(NamedTuple):
 
 
 def data_of(study: Study, group: Group | None = None) -> Data:
-    """The data of a study, loaded once where they do not depend on the seed."""
+    """The data of a study, loaded once if they do not depend on the seed."""
     name, drawn = study.data["name"], draws_each_seed(study)
     federations: dict[int, Federation] = {}
     read: dict[str, str] = {}
@@ -173,14 +174,14 @@ def data_of(study: Study, group: Group | None = None) -> Data:
 
 
 def draws_each_seed(study: Study) -> bool:
-    """Whether every seed has data of its own, not only a split of its own."""
+    """Whether every seed has its own data, not only its own split."""
     if study.given is not None:
         return False
     return depends_on_seed(study.data["name"]) and "seed" not in study.data
 
 
 def federation_of(study: Study, seed: int) -> Federation:
-    """The data of a study as they lie with the clients, for one of its seeds."""
+    """The data of a study divided among the clients, for one of its seeds."""
     return divide_table(study, _table(study, seed), seed)
 
 
@@ -203,7 +204,7 @@ def divide_table(study: Study, table: Table, seed: int) -> Federation:
             "nothing to predict, choose another `target`."
         )
     if OBJECTIVES[checks.one_of("task", table.task, OBJECTIVES)].labelled:
-        # There is nothing to learn from one class; who means it can say so.
+        # There is nothing to learn from one class; a study can still ask for it.
         split = {"min_classes": 2, **split}
     federation = divide(table, name, **{**split, **_as_they_are(study)})
     if _as_they_are(study) and len(one_class_clients(federation)) == len(federation):
@@ -216,7 +217,7 @@ def divide_table(study: Study, table: Table, seed: int) -> Federation:
 
 
 def _as_they_are(study: Study) -> dict[str, int]:
-    """Natural clients may have one class: some must not stop the others."""
+    """Allows natural clients with one class, so that a few do not stop the others."""
     natural = study.split["name"] == "natural" and "min_classes" not in study.split
     return {"min_classes": 1} if natural else {}
 
@@ -238,7 +239,7 @@ def module_of(study: Study, federation: Federation, seed: int) -> nn.Module:
 
 
 def objective_of(study: Study, federation: Federation) -> Objective:
-    """What a study minimises and measures: as it says, or as is usual for the task."""
+    """What a study minimises and measures: its own choice, or the task's usual one."""
     name = study.model.get("objective", federation.task)
     task = name if name in OBJECTIVES else federation.task
     keys = ("loss", "measures", "score")
@@ -259,13 +260,13 @@ def prepare(
     everybody: Federation | None = None,
     group: Group | None = None,
 ) -> Setup:
-    """Everything that the algorithms of one seed share, checked and in place.
+    """The checked setup of one seed: everything that its algorithms share.
 
     Args:
-        study: says how.
+        study: the study.
         seed: one of its seeds.
-        everybody: its data, where they are loaded already.
-        group: processes that divide the clients; None: they are all here.
+        everybody: its data, if they are loaded already.
+        group: processes that divide the clients; None: this process has all of them.
     """
     everybody = federation_of(study, seed) if everybody is None else everybody
     trains, joins = hold_out(everybody, study.run.newcomers, seed)
@@ -292,13 +293,15 @@ def prepare(
 def prepared_by(
     everybody: Federation, trains: Sequence[int], group: Group, *, like: bool = False
 ) -> Federation:
-    """The federation with features as those who train agree, through the oracle's verb.
+    """The federation with features prepared as the training clients agree.
+
+    They agree through a verb of the oracle.
 
     Args:
-        everybody: where they have no raw columns, nothing is changed.
-        trains: positions of those who train.
+        everybody: the federation, which is returned as it is if it has no raw columns.
+        trains: positions of the training clients.
         group: processes that divide them.
-        like: keep which features there are, and fit their numbers.
+        like: whether to keep the set of features and only fit their numbers.
     """
     if everybody.raw is None:
         return everybody
@@ -317,7 +320,7 @@ def simulation_of(
     seed: int,
     group: Group | None = None,
 ) -> Simulation:
-    """Clients that answer as the study says."""
+    """The simulation of a federation's clients, with the settings of the study."""
     run, device = study.run, study.run.place
     return Simulation(
         federation,
@@ -335,7 +338,7 @@ def simulation_of(
 
 
 def home_of(study: Study, module: nn.Module) -> Tensor | None:
-    """The columns that `model.personal` keeps at home; None where all are shared."""
+    """The columns that `model.personal` keeps at home; None: all are shared."""
     patterns = study.model.get("personal", [])
     if not patterns:
         return None
@@ -346,7 +349,7 @@ def home_of(study: Study, module: nn.Module) -> Tensor | None:
 
 
 def folds_for(study: Study, federation: Federation, seed: int) -> list[Federation]:
-    """What a setting is trained and judged on: the federation or its folds."""
+    """The federations to train and judge a setting on: this one, or its folds."""
     if study.tune is None or study.tune.folds == 0:
         return [federation]
     return folds_of(federation, study.tune.folds, seed)
@@ -386,11 +389,11 @@ def build_algorithm(
 def _try_model(
     module: nn.Module, objective: Objective, federation: Federation, dtype: torch.dtype
 ) -> None:
-    """Refuses what does not fit together, before anything is run."""
+    """Refuses a model that does not fit the data or the objective."""
     for name, parameter in module.named_parameters():
         if parameter.numel() == 0:
             raise InputError(f"`model` has a layer without units: {name} is empty.")
-    # Not as many samples as outputs, so that shapes do not fit by chance.
+    # The numbers of samples and outputs differ, so that no shape fits by chance.
     count = 2 if federation.outputs != 2 else 3
     sample, targets = (
         few.to("cpu", dtype if few.is_floating_point() else None)
@@ -420,7 +423,7 @@ def _try_model(
 def _try_gradient(
     module: nn.Module, objective: Objective, sample: Tensor, targets: Tensor
 ) -> None:
-    """Refuses what cannot be computed for many clients at once."""
+    """Refuses a model that cannot be computed for many clients at once."""
     points = ravel(module).repeat(2, 1)
     weight = points.new_full((2, len(sample)), 1 / len(sample))
     batch = Batch(torch.arange(len(sample)), weight)
@@ -440,7 +443,7 @@ def _reason(error: Exception) -> str:
 
 
 def wants_compiling(study: Study, device: torch.device) -> bool:
-    """Whether a study is long enough for compiling, or says so itself."""
+    """Whether a study asks for compiling, or is long enough for it."""
     if study.run.compile != "auto":
         return study.run.compile == "always"
     steps = most_steps(study.algorithms) * study.run.rounds

@@ -1,8 +1,8 @@
-"""The tables [run], [graph], [time] and [diagnostics]: how long, with whom, when.
+"""The tables [run], [graph], [time], [privacy] and [diagnostics].
 
-A study of rounds becomes one of time: `run.rounds` rounds of `period` virtual seconds
-each, in which every client does as much as it can. Algorithms that go round by round
-wait for the slowest client; with `waits = false` their flows do not.
+With [time], a study takes `run.rounds` rounds of `period` virtual seconds each, in
+which every client does as much as it can. Algorithms in rounds wait for the slowest
+client; with `waits = false` their flows do not.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from ..privacy.mechanisms.settings import Privacy, privacy_of
 from ..records.sinks import SINKS
 
 _LOOKED_AT = 200
-"""Clients, and tasks of each, whose times say what is typical."""
+"""The number of clients, and of tasks of each, whose times say what is typical."""
 
-_CYCLES = 1e5  # a tenth of what clocks sum up, as clients may begin after the end
+_CYCLES = 1e5  # a tenth of what clocks add up, because clients may begin late
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RunTable:
     compile: str = "auto"  # auto, always, never
     loop: bool = False  # debug mode, client after client
     checkpoint_seconds: float = 30.0
-    log: tuple[str, ...] = ()  # who is told of evaluations, see `records.sinks`
+    log: tuple[str, ...] = ()  # where evaluations are sent, see `records.sinks`
     baselines: bool = True  # a constant and scikit-learn, see `study.baselines`
 
     def __post_init__(self) -> None:
@@ -80,19 +80,19 @@ class RunTable:
 
     @property
     def place(self) -> torch.device:
-        """Where rows are."""
+        """The device that holds the rows."""
         try:
             device = torch.device(self.device)
         except RuntimeError:
             device = None
-        # torch takes "cpu:5" for a device, of which there is one.
+        # torch accepts "cpu:5", although there is only one CPU.
         if device is None or (self.device != "cpu" and device.type != "cuda"):
             raise InputError(f"`run.device` must be cpu or cuda, got {self.device!r}.")
         return device
 
 
 def logs_of(given: Any) -> tuple[str, ...]:
-    """The names in `run.log`, which may be one."""
+    """The names in `run.log`, which may also be a single name."""
     names = [given] if isinstance(given, str) else given
     is_list = isinstance(names, list | tuple)
     if not is_list or not all(isinstance(name, str) for name in names):
@@ -101,7 +101,7 @@ def logs_of(given: Any) -> tuple[str, ...]:
 
 
 def refuse_no_patterns(personal: Any) -> None:
-    """Refuses a `model.personal` that is no list of texts."""
+    """Refuses a `model.personal` that is not a list of names."""
     is_list = isinstance(personal, list | tuple)
     if not is_list or not all(isinstance(pattern, str) for pattern in personal):
         raise InputError(
@@ -110,23 +110,23 @@ def refuse_no_patterns(personal: Any) -> None:
 
 
 def privacy_table(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
-    """The table [privacy] of a study, none of whose others would release more."""
+    """The table [privacy], checked with the tables that would release more."""
     if "tune" in tables:
         raise InputError(
-            "[tune] trains and chooses on data without counting it: with [privacy], "
+            "[tune] cannot be used with [privacy], which does not count its trials: "
             "options must be given."
         )
     run = tables.get("run", {})
     if isinstance(run, dict) and run.get("newcomers"):
         raise InputError(
-            "`run.newcomers` must be 0 with [privacy]: newcomers are handed models of "
-            f"others as they are, got {run['newcomers']}."
+            "`run.newcomers` must be 0 with [privacy], because newcomers get others' "
+            f"models without noise, got {run['newcomers']}."
         )
     privacy = privacy_of(table)
     if privacy.secure and "time" in tables:
         raise InputError(
-            "`privacy.aggregation` secure is for rounds, but there is [time], where "
-            "answers are seen one by one: leave it out."
+            "`privacy.aggregation` secure cannot be used with [time], where answers "
+            "are seen one by one: leave it out."
         )
     return privacy
 
@@ -135,8 +135,8 @@ def privacy_table(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
 class Diagnostics:
     """The table [diagnostics]: how sharp losses are along a run."""
 
-    every: int = 1  # evaluations between two looks
-    iterations: int = 20  # products with a Hessian in a look
+    every: int = 1  # evaluations between two measurements
+    iterations: int = 20  # products with a Hessian for each measurement
 
     def __post_init__(self) -> None:
         integer("diagnostics.every", self.every, at_least=1)
@@ -144,14 +144,14 @@ class Diagnostics:
 
 
 def text(name: str, value: Any) -> str:
-    """Returns `value` if it is text, and not only spaces."""
+    """Returns `value` if it is text that is not blank."""
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"`{name}` must be text, got {value!r}.")
     return value
 
 
 def refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
-    """Refuses keys of a table that it does not have."""
+    """Refuses keys that a table does not have."""
     names = [f.name for f in fields(of)]
     for key in table:
         if key not in names:
@@ -169,13 +169,13 @@ def diagnostics_of(table: dict[str, Any]) -> Diagnostics:
 
 @dataclass(frozen=True)
 class Graph:
-    """The table [graph]: between whom weights may be."""
+    """The table [graph]: which clients may learn from each other."""
 
     edges: str  # a graph by name, or a file of its edges
     mixing: str = "metropolis"  # what kind of matrix is made of them
 
     def table(self) -> dict[str, str]:
-        """What differs from the default: an older run goes on under its name."""
+        """The table without a default `mixing`, so that older runs keep their names."""
         kind = {} if self.mixing == "metropolis" else {"mixing": self.mixing}
         return {"edges": self.edges, **kind}
 
@@ -195,13 +195,13 @@ class Time:
     """The table [time]."""
 
     law: str = "constant(1)"  # seconds of a minibatch's gradient
-    speeds: str | tuple[float, ...] = ()  # factors of these; (): all are equal
+    speeds: str | tuple[float, ...] = ()  # factors by client; (): all are equal
     availability: str = "always"  # or on_off(on, off)
     trace: str = ""  # a file of measured times, in place of a law
     links: str = ""  # law of the seconds that a message travels; empty: none
-    rings: float = 0.0  # of an edge per second, where pairs meet; 0: what fits
-    capacity: int = 0  # clients that may be at work at once; 0: all
-    period: float = 0.0  # seconds of a round; 0: of one that waits for the slowest
+    rings: float = 0.0  # meetings of an edge per second, for pairs; 0: automatic
+    capacity: int = 0  # clients that may work at the same time; 0: all
+    period: float = 0.0  # seconds of a round; 0: until the slowest client is ready
 
     def __post_init__(self) -> None:
         """Refuses what cannot be used."""
@@ -211,7 +211,7 @@ class Time:
         given = (self.law, self.speeds or (), self.availability)
         if self.trace and given != ("constant(1)", (), "always"):
             raise InputError(
-                "`time.trace` gives the times of all clients, so that `time.law`, "
+                "`time.trace` gives the times of all clients, so `time.law`, "
                 "`time.speeds` and `time.availability` must not be set, got "
                 f"{self.trace!r}."
             )
@@ -230,7 +230,7 @@ class Time:
 
         Args:
             seed: of the study.
-            clients: how many there are, who then all need times; None: not known.
+            clients: how many there are, who all need times; None: not known.
         """
         if self.trace:
             return trace(self.trace_file, clients=clients)
@@ -266,7 +266,7 @@ class Time:
         names = torch.arange(known or _LOOKED_AT)
         drawn = times.durations(names, torch.zeros_like(names), _LOOKED_AT)
         median = float(drawn.median())
-        # Where no time is drawn, rounds last exactly as long as they take.
+        # Constant times are not rounded: rounds last exactly as long as they take.
         return median if drawn.min() == drawn.max() else float(f"{median:.3g}")
 
     @property
@@ -293,7 +293,7 @@ class Time:
 
     @property
     def typical_message(self) -> float:
-        """The median time for which a message travels."""
+        """The median time that a message travels."""
         messages = self.messages(0)
         if messages is None:
             return 0.0
@@ -301,10 +301,10 @@ class Time:
         return float(messages.relay_delays(names, names, _LOOKED_AT).median())
 
     def with_period(self, steps: int) -> Time:
-        """The same with a period, where none is set: a round that waits for everybody.
+        """The table with a period; by default, a round that waits for everybody.
 
-        In it, the slowest client takes so many typical gradients, and messages travel
-        to it and back. So methods that wait finish rounds, too.
+        In it, the slowest client computes `steps` typical gradients, and messages
+        travel to it and back. So methods that wait finish their rounds, too.
         """
         if self.period:
             return self
@@ -322,12 +322,12 @@ class Time:
             )
 
     def rates(self, edges: int, work: float) -> Tensor:
-        """Rings per second of each edge, where tasks take so many gradients."""
+        """(edges,) meetings per second of each edge, if tasks take `work` gradients."""
         rate = self.rings or 1 / (self.typical * work)
         return torch.full((edges,), rate, dtype=torch.float64)
 
     def table(self) -> dict[str, Any]:
-        """As it stands in a file."""
+        """The table as it stands in a file."""
         speeds = self.speeds
         return vars(self) | {
             "speeds": list(speeds) if isinstance(speeds, tuple) else speeds

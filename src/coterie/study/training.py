@@ -1,4 +1,4 @@
-"""One algorithm on one seed: trained, evaluated and recorded from start to end."""
+"""Trains, evaluates and records one algorithm on one seed, from start to end."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from .settings.stopping import last_round
 from .setup import Setup
 
 _SNAPSHOTS = 50
-"""Collaboration matrices kept of each cell, about."""
+"""About how many collaboration matrices of each cell are kept."""
 
 Tell = Callable[..., None]
 """Called after every round with its number, a score or None, and perhaps the state."""
 
 
 Say = Callable[[str], None]
-"""Called with one line where there is something to know."""
+"""Called with one line for the user."""
 
 Log = Callable[[Cell], None]
 """Called after every evaluation."""
 
 AnyFolder = Folder | SharedFolder
-"""Where a run is kept, by this process or by the first of several."""
+"""The folder of a run, written by this process or by the first of several."""
 
 
 class Listeners(NamedTuple):
-    """Who is told what, while a cell is trained."""
+    """The callbacks while a cell is trained."""
 
     tell: Tell
     say: Say
@@ -59,7 +59,7 @@ class _End(NamedTuple):
     """When a cell ends."""
 
     rounds: int
-    flat: bool  # or before, where it no longer improves; it may go on later
+    flat: bool  # or before, when it no longer improves; it may go on later
 
     def is_reached(self, cell: Cell) -> bool:
         """Whether a cell need not go on now."""
@@ -76,18 +76,18 @@ def run_cell(
     rounds: int | None = None,
     until_flat: bool = False,
 ) -> Cell:
-    """Runs one algorithm on one seed from where it stands to its end, which comes back.
+    """One algorithm on one seed, trained to its end; without its state.
 
-    That is without its state, which is in the folder.
+    Training goes on from where the cell in the folder stands. The state is kept there.
 
     Args:
         setup: of the seed.
         entry: the algorithm.
         folder: of the run.
-        listeners: who is told what.
+        listeners: the callbacks.
         ledger: of the data, with [privacy].
         rounds: after which it ends; None: as the study says.
-        until_flat: only to the round after which it no longer improves; it may go on.
+        until_flat: whether to stop when it no longer improves; it may go on later.
     """
     cell = _load_or_begin(setup, entry, folder, listeners.say)
     if cell.done or (until_flat and last_round(cell) is not None):
@@ -116,7 +116,7 @@ def _run_to_end(
     account: CellAccount,
     end: _End,
 ) -> Cell:
-    """The cell after all rounds, with all models kept, or where it does not improve."""
+    """The cell after all rounds, or after the round where it no longer improves."""
     run, simulation, (tell, say, log) = setup.study.run, setup.simulation, listeners
     training = training_of(setup, entry, held=bool(account.lost))
     begins = not cell.rounds
@@ -136,7 +136,7 @@ def _run_to_end(
                 tell(r.t, None, r.state)
                 continue
             sums = book.sum_up(due=time.monotonic() - saved >= run.checkpoint_seconds)
-            # Whenever an interruption comes, `cell` is as it was after some round.
+            # An interruption at any time finds `cell` as it was after a whole round.
             after = _after_round(cell, r, sums, time.monotonic() - began)
             if evaluates:
                 after = _evaluate(after, setup, training, r.info)
@@ -155,7 +155,7 @@ def _run_to_end(
                 break
         return cell if end.flat else _conclude(cell, setup, entry, training, folder)
     except (TrainingError, InputError, KeyboardInterrupt) as error:
-        # Of several processes, all know that training fails, but not who was stopped.
+        # All processes know that training fails, but not that one was interrupted.
         fails = isinstance(error, TrainingError)
         if cell.rounds and (simulation.group.size == 1 or fails):
             folder.save(cell)
@@ -163,7 +163,7 @@ def _run_to_end(
         if not fails:
             raise
         raise TrainingError(
-            f"{error}; what was before is kept in {folder.path}, and a smaller step "
+            f"{error}; earlier rounds are kept in {folder.path}, and a smaller step "
             "size usually helps."
         ) from None
 
@@ -175,7 +175,7 @@ def _with_state(
     folder: AnyFolder,
     account: CellAccount,
 ) -> Cell:
-    """The cell with the state to go on from, which has paid for rounds that were lost.
+    """The cell with the state to go on from, after paying for lost rounds.
 
     With [privacy], no client is asked for anything before that is charged.
     """
@@ -188,7 +188,7 @@ def _with_state(
 
 
 def _load_or_begin(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> Cell:
-    """The cell as it was saved, or a new one, and the versions that make it."""
+    """The cell as it was saved, or a new one, with the versions that train it."""
     maker = algorithm_factory(entry.name)
     group, device = setup.simulation.group, setup.x.device
     now = from_first(group, lambda: versions(device, maker.__module__))
@@ -199,8 +199,8 @@ def _load_or_begin(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> C
     if now in [before for _, before in cell.versions[-1:]]:
         return cell
     say(
-        f"{folder.path} holds cells that other versions have made (versions.csv): what "
-        "is finished stays as it is, the rest goes on under these."
+        f"{folder.path} holds cells that other versions have made (versions.csv): "
+        "finished ones stay as they are, the others go on with these versions."
     )
     if cell.done:
         return cell
@@ -210,11 +210,11 @@ def _load_or_begin(setup: Setup, entry: Entry, folder: AnyFolder, say: Say) -> C
 def _conclude(
     cell: Cell, setup: Setup, entry: Entry, training: Training, folder: AnyFolder
 ) -> Cell:
-    """The cell after its last round, with all models kept, also those of newcomers."""
+    """The cell after its last round, with all models saved, also those of newcomers."""
     oracle = setup.simulation.at(cell.t, purpose="use")
     x = training.personal(cell.state, oracle)
     if setup.newcomers is not None:
-        folder.save(cell)  # before what may take long
+        folder.save(cell)  # before welcoming newcomers, which may take long
         group, clients = setup.division
         state = whole(training.inner(cell.state), group, clients)
         everybody = setup.division.collect(x)
@@ -230,17 +230,17 @@ def _conclude(
 def _welcome(
     cell: Cell, state: State, setup: Setup, entry: Entry, x: Tensor | None
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """The models that newcomers get, and what is recorded of them and their samples.
+    """The models of newcomers, their measures, and the outcomes of their samples.
 
     Args:
         cell: as it is after the last round.
-        state: of the algorithm, then, of all clients.
-        setup: says who is new, and what is evaluated.
+        state: of the algorithm at that time, for all clients.
+        setup: has the newcomers, and says what is evaluated.
         entry: the algorithm.
-        x: the personal models of those who trained.
+        x: the personal models of the training clients.
     """
     newcomers = setup.newcomers
-    assert newcomers is not None and x is not None  # asked in process 0
+    assert newcomers is not None and x is not None  # only called in process 0
     oracle = newcomers.simulation.at(cell.t, purpose="welcome")
     method = setup.welcoming(entry)
     with own_code("algorithm.name", entry.name):
@@ -261,13 +261,13 @@ def _welcome(
 def _keep_models(
     cell: Cell, setup: Setup, entry: Entry, folder: AnyFolder, say: Say
 ) -> None:
-    """Makes the models of a finished cell anew, where they are lost or damaged."""
+    """Makes the models of a finished cell again, if they are lost or damaged."""
     wanted = ["clients"] if setup.newcomers is None else ["clients", "newcomers"]
     if all(folder.has_models(cell.label, cell.seed, of=of) for of in wanted):
         return
     say(
         f"models of {cell.label!r} with seed {cell.seed} were missing or damaged in "
-        f"{folder.path} and are made anew from its state."
+        f"{folder.path} and are made again from its state."
     )
     training = training_of(setup, entry)
     state = restore_state(cell, training.like(), folder, setup)
@@ -275,7 +275,7 @@ def _keep_models(
 
 
 def restore_state(cell: Cell, like: Any, folder: AnyFolder, setup: Setup) -> Any:
-    """The state of a cell that was read from its file, of the clients at hand."""
+    """The state of the clients at hand, from a cell that was read from its file."""
     try:
         return unpack(own(cell.state, like, *setup.division), like)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -286,11 +286,11 @@ def restore_state(cell: Cell, like: Any, folder: AnyFolder, setup: Setup) -> Any
 
 
 _FULL = 10
-"""Rounds of several processes between two reckonings, at most."""
+"""The most rounds between two sums over several processes."""
 
 
 class RoundSums(NamedTuple):
-    """What all processes together counted since they reckoned last."""
+    """What all processes together have counted since the last sum."""
 
     gradients: float  # of single samples
     floats: float  # that were sent
@@ -299,12 +299,11 @@ class RoundSums(NamedTuple):
 
 
 class RoundCounts:
-    """What this process counts of rounds until all of them reckon, in one message.
+    """What this process has counted since all processes last added up their counts.
 
-    A round of several processes has no message of its own. They reckon where they
-    evaluate, and every few rounds: then all of them learn what all counted, and whether
-    a model of any was not finite, and in which round. A process that is alone reckons
-    after every round.
+    Several processes send no message for every round. They add up when they evaluate,
+    and every few rounds. Then all of them know the sums, and whether any model was not
+    finite, and after which round. A single process adds up after every round.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -314,7 +313,7 @@ class RoundCounts:
         self.failed = 0  # the first round after which a model was not finite; 0: none
 
     def keep(self, r: Round, cell: Cell) -> None:
-        """Counts a round, whose cell is as it was at some time before."""
+        """Counts a round; `cell` may be of an earlier round."""
         if not self._why:
             self._why = nonfinite_state(r, cell, self._setup)
             self.failed = r.t if self._why else 0
@@ -323,17 +322,17 @@ class RoundCounts:
         self._counts = gradients, floats, peers
 
     def is_full(self, t: int) -> bool:
-        """Whether processes reckon after round t, also where they do not evaluate."""
+        """Whether processes add up after round t, even if they do not evaluate."""
         return self._group.size == 1 or t % _FULL == 0
 
     def sum_up(self, *, due: bool = False) -> RoundSums:
-        """What all processes counted, who then begin anew.
+        """The sums over all processes, whose counts then begin again at 0.
 
         Args:
-            due: whether this process would like a checkpoint.
+            due: whether this process wants a checkpoint.
 
         Raises:
-            TrainingError: in each of them, where anything of a model was not finite.
+            TrainingError: in each of them, if any model was not finite.
         """
         said = self._group.gather((self._why, self.failed, *self._counts, due))
         failures = [(t, why) for why, t, *_ in said if why]
@@ -346,7 +345,7 @@ class RoundCounts:
 
 
 def _after_round(cell: Cell, r: Round, sums: RoundSums, seconds: float) -> Cell:
-    """The cell after a round, with what was counted since."""
+    """The cell after a round, with the sums since the last one."""
     after = replace(
         cell,
         t=r.t,
@@ -360,7 +359,7 @@ def _after_round(cell: Cell, r: Round, sums: RoundSums, seconds: float) -> Cell:
 
 
 def _with_lapse(cell: Cell, lapse: Lapse) -> Cell:
-    """The cell with a record of what virtual time brought."""
+    """The cell with a record of the virtual time that passed."""
     delays = Counter(cell.delays)
     delays.update(lapse.delays)
     room = max(0, SPANS - len(cell.spans))
@@ -377,7 +376,7 @@ def _with_lapse(cell: Cell, lapse: Lapse) -> Cell:
 def _evaluate(
     cell: Cell, setup: Setup, training: Training, info: dict[str, Tensor | float]
 ) -> Cell:
-    """The cell with a record of the personal models on their own clients' parts."""
+    """The cell with an evaluation of personal models on their clients' own parts."""
     study, simulation = setup.study, setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, cell, setup)
@@ -401,7 +400,7 @@ def _evaluate(
 
 
 def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Tensor]:
-    """What is known of each client's own model on its own parts, (N,) each."""
+    """The measures of each client's own model on its own parts, (N,) each."""
     joined = Division(simulation.group, len(simulation)).join
     values: dict[str, Tensor] = {}
     for part in PARTS:
@@ -427,7 +426,7 @@ def _say_infinite(before: Cell, after: Cell, setup: Setup, say: Say) -> None:
 
 
 def _infinite(cell: Cell, setup: Setup) -> str:
-    """The first loss of the last evaluation that is not finite; nothing if all are."""
+    """The first loss of the last evaluation that is not finite; "" if all are."""
     for part in PARTS:
         loss = cell.metrics[-1].get(f"{part}_loss") if cell.metrics else None
         if loss is not None:
@@ -439,7 +438,7 @@ def _infinite(cell: Cell, setup: Setup) -> str:
 
 
 def _score(cell: Cell, simulation: Simulation) -> float | None:
-    """The mean validation score of the last evaluation; None without such data."""
+    """The mean validation score of the last evaluation; None: no validation data."""
     objective, found = simulation.objective, cell.metrics[-1]
     if not simulation.validates:
         return None
@@ -448,7 +447,7 @@ def _score(cell: Cell, simulation: Simulation) -> float | None:
 
 
 def mean_score(objective: Objective, found: Mapping[str, Tensor]) -> float:
-    """The mean over clients, without those whose samples leave the score undefined.
+    """The mean over clients, except those on whose samples the score is undefined.
 
     Args:
         objective: names the score.
@@ -456,13 +455,13 @@ def mean_score(objective: Objective, found: Mapping[str, Tensor]) -> float:
     """
     scores = found[objective.score].double()
     if objective.score in objective.of_client:
-        # Where models fail, the loss is no number either.
+        # When models fail, the loss is NaN, too.
         scores = scores[~(scores.isnan() & found["loss"].isfinite())]
     return float(scores.mean())
 
 
 def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:
-    """Means over clients of what a round tells about itself, and how many groups."""
+    """Means over clients of what a round reports, and the number of groups."""
     named = {k: v for k, v in info.items() if k not in ("weights", "member", "uses")}
     found = {k: float(torch.as_tensor(v).double().mean()) for k, v in named.items()}
     member = info.get("member")
@@ -472,7 +471,7 @@ def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:
 
 
 def _with_snapshot(cell: Cell, study: Study, info: dict[str, Tensor | float]) -> Cell:
-    """The cell with a record of who learns with whom, at some of the evaluations."""
+    """The cell with a snapshot of who learns with whom, at some of the evaluations."""
     evaluations = max(1, study.run.rounds // study.run.every)
     stride = max(1, evaluations // _SNAPSHOTS)
     number = len(cell.rounds) - 1
@@ -497,8 +496,8 @@ def _with_snapshot(cell: Cell, study: Study, info: dict[str, Tensor | float]) ->
 
 
 def nonfinite_state(r: Round, cell: Cell, setup: Setup) -> str:
-    """Why training cannot go on, where anything of a model's size is not finite."""
-    if _hides(setup):  # a run that ended would tell of data
+    """Why training cannot go on, if anything of a model's size is not finite; or ""."""
+    if _hides(setup):  # stopping would reveal something about data
         return ""
     after, parameters = replace(cell, t=r.t), setup.x.shape[1]
     found = ""
@@ -520,7 +519,7 @@ def nonfinite_state(r: Round, cell: Cell, setup: Setup) -> str:
 def _tensors(state: Any) -> Iterator[Tensor]:
     """All tensors of nested tuples and dataclasses."""
     if isinstance(state, PrivateState | PrivateFlow):
-        state = state.state  # what was spent is no model, and infinite without noise
+        state = state.state  # spent budgets are not models, and infinite without noise
     if isinstance(state, Tensor):
         yield state
     elif isinstance(state, tuple) or is_dataclass(state):
@@ -530,21 +529,21 @@ def _tensors(state: Any) -> Iterator[Tensor]:
 
 
 def refuse_nonfinite(x: Tensor, cell: Cell, setup: Setup) -> None:
-    """Stops training where a personal model is not finite, and says whose."""
+    """Stops training if a personal model is not finite, and says whose."""
     found = _nonfinite(x, "a personal model", cell, setup)
     refuse_any(setup.simulation.group, found)
 
 
 def _hides(setup: Setup) -> bool:
-    """Whether clients hide their data."""
+    """Whether clients hide their data with noise."""
     privacy = setup.study.privacy
     return privacy is not None and privacy.noise != 0
 
 
 def _nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> str:
-    """Whose row is not finite; nothing where all are, or clients hide their data."""
+    """Whose row is not finite; "" if all rows are, or if clients hide their data."""
     bad = ~torch.isfinite(x.sum(1))
-    if not bad.any() or _hides(setup):  # a run that ended would tell of data
+    if not bad.any() or _hides(setup):  # stopping would reveal something about data
         return ""
     identity = cell.clients[setup.division.mine][int(bad.nonzero()[0])]
     client = client_name(setup.federation.names, identity)

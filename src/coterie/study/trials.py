@@ -1,6 +1,6 @@
-"""Searches for options: trains trials, and judges them by validation data alone.
+"""Trains the trials of a search, and judges them by validation data alone.
 
-What is tried, and for how long, is decided in `search`.
+`search` decides what is tried, and for how long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .training import (
 
 
 def search_for(study: Study, entry: Entry, seed: int) -> Search | None:
-    """The search for the options of an entry, before it begins, if there is one."""
+    """The search for an entry's options before its first step; None: it has none."""
     tune = study.tune
     if tune is None or not entry.tune:
         return None
@@ -36,7 +36,7 @@ def search_for(study: Study, entry: Entry, seed: int) -> Search | None:
 
 
 def refuse_settings(setup: Setup) -> None:
-    """Refuses settings of [tune] that cannot be used, before anything is run."""
+    """Refuses settings of [tune] that cannot be used, before anything runs."""
     study = setup.study
     for entry in study.algorithms:
         searches = [search_for(study, entry, seed) for seed in study.run.seeds]
@@ -92,16 +92,16 @@ def _train_trial(
     folder: AnyFolder,
     tells: Callable[[int], Tell],
 ) -> Step:
-    """What becomes of a trial in a rung, which it enters where the last one ended.
+    """The step of a trial through one rung, from where its last rung ended.
 
     Args:
         entry: the algorithm with the options of the trial.
         search: what was found so far.
         trial: its number.
         rung: how far it is trained.
-        folds: what it is trained and judged on, one after the other.
-        folder: where states are kept between rungs, so that memory holds one trial.
-        tells: gives what to call after every round, by the rounds before.
+        folds: setups to train and judge it on, one after the other.
+        folder: keeps states between rungs, so that memory holds one trial.
+        tells: makes the callback of every round, from the number of rounds before.
     """
     since, states, scores = search.since(rung.rounds), [], []
     t, kept = folder.trial(search.label, search.seed, trial) or (0, [])
@@ -135,7 +135,7 @@ def _train_trial(
 
 
 def _validation_score(cell: Cell, training: Training, setup: Setup) -> float:
-    """The mean validation score of the personal models; nothing else is looked at."""
+    """The mean validation score of the personal models; no other data are used."""
     simulation = setup.simulation
     x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
     refuse_nonfinite(x, cell, setup)

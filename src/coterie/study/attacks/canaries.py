@@ -1,11 +1,11 @@
-"""Units of privacy that are in the data or not: what an attacker guesses about.
+"""Canaries, units of privacy that are in the data or not: an attacker guesses which.
 
-Of the unit client, every client is a canary: it has its own training and validation
-data, or others in their place, whose features are turned round and louder, so that a
-model learns the opposite from them. Of the unit sample, some training samples of each
-client are: they are made of noise, with another target, and each is in the data or not.
-Where features are ids of words, they stay, and targets alone are others: the next
-class, or a quantity two standard deviations larger.
+For the unit client, every client is a canary. It has its own training and validation
+data, or replacements with negated and larger features, from which a model learns the
+opposite. For the unit sample, some training samples of each client are replaced by
+canaries, which are noise with another target, and each is in the data or not. Where
+features are ids of words, they stay, and only targets are replaced: by the next class,
+or by a quantity two standard deviations larger.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from ...models.objectives import target_values
 from ...privacy.attacks import confidence_of
 
 _OF_EACH, _OF_ALL = 50, 2000
-"""Canaries among the samples of one client, and of all, at most; everybody has one."""
+"""The most canaries among the samples of one client, and of all. One for each client is
+always allowed. """
 
 _RIDGE = 0.1
-"""Of the least squares that tell the canaries of a client apart."""
+"""The ridge of the least squares that separate the canaries of a client."""
 
 _LOUD = 2.0
-"""Features of canaries are so much larger than those of samples."""
+"""The features of canaries are larger than those of samples by this factor."""
 
 _SHARE = 4
-"""One in so many training samples is one, at most: most data stay as they are."""
+"""At most one in `_SHARE` training samples is a canary, so that most data stay."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class Canaries:
 
     federation: Federation  # with samples of canaries behind the others
     clients: Int[Tensor, " c"]  # positions, in ascending order
-    inside: Int[Tensor, "c l"]  # where the samples of a canary lie
-    outside: Int[Tensor, "c k"]  # those in their place; empty: there are none
-    mask: Bool[Tensor, "c l"]  # which of these there are
+    inside: Int[Tensor, "c l"]  # positions of a canary's samples
+    outside: Int[Tensor, "c k"]  # of those that replace them; empty: there are none
+    mask: Bool[Tensor, "c l"]  # which of these exist
     rest: Int[Tensor, " r"]  # training samples that are always there
-    owners: Int[Tensor, " r"]  # of them
-    held_out: Int[Tensor, " v"]  # in place of validation samples; empty: these stay
+    owners: Int[Tensor, " r"]  # their clients
+    held_out: Int[Tensor, " v"]  # instead of validation samples; empty: these stay
 
     def federation_with(self, members: Bool[Tensor, " c"]) -> Federation:
         """The data with these canaries, and without the others."""
@@ -79,7 +80,7 @@ class Canaries:
         u = g / g.norm(dim=1, keepdim=True).clamp(min=torch.finfo(g.dtype).tiny)
         for one in self.clients.unique().tolist():
             mine = u[self.clients == one]
-            if len(mine) > 1:  # they are told apart by least squares
+            if len(mine) > 1:  # separated by least squares
                 among = mine @ mine.T + _RIDGE * torch.eye(len(mine)).to(u)
                 u[self.clients == one] = torch.linalg.solve(among, mine)
         return u
@@ -101,8 +102,8 @@ class Canaries:
     ) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
         """Mean losses of each canary's client at a model, with it and without it.
 
-        Of other canaries of the same client it is not known whether they are in: they
-        count half.
+        Other canaries of the same client count half, because it is not known whether
+        they are in.
         """
         if self.outside.shape[1]:  # all samples of a client, or others for them
             everybody = torch.ones_like(self.clients, dtype=torch.bool)
@@ -135,7 +136,7 @@ class Canaries:
         federation: Federation,
         held_out: bool,
     ) -> tuple[Float64[Tensor, " n"], Float64[Tensor, " n"]]:
-        """Mean losses of all clients' samples at a model, and how many there are."""
+        """Mean losses of all clients' samples at a model, and their number."""
         some = federation.validation if held_out else federation.train
         index, mask = some.rows(torch.arange(len(federation)).to(some.size))
         size = some.size.double()
@@ -182,7 +183,7 @@ def canaries_of(federation: Federation, unit: str, seed: int) -> Canaries:
 
 
 def _choose_samples(mask: Bool[Tensor, "n l"], seed: int) -> Bool[Tensor, "n l"]:
-    """So many samples of each client, at random."""
+    """Which samples of each client are replaced by canaries, at random."""
     rng = seeds.generator(seed, "audit", "canaries")
     draws = torch.rand(mask.shape, generator=rng).to(mask.device)
     order = draws.masked_fill(~mask, 2.0).argsort(1).argsort(1)
@@ -193,14 +194,14 @@ def _choose_samples(mask: Bool[Tensor, "n l"], seed: int) -> Bool[Tensor, "n l"]
 def _opposite(
     features: Tensor, targets: Tensor, other: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What teaches the opposite."""
+    """Samples that teach the opposite."""
     return -_LOUD * features, targets
 
 
 def _noise(
     rng: torch.Generator, features: Tensor, targets: Tensor, other: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What resembles no sample."""
+    """Samples that resemble no other."""
     noise = torch.randn(features.shape, generator=rng).to(features)
     return _LOUD * features.std() * noise, other
 
@@ -211,7 +212,7 @@ def _with_others(
     used: Bool[Tensor, "*n"],
     made: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
 ) -> tuple[Federation, Int[Tensor, "*n"]]:
-    """The federation with others made of these samples, and where they lie."""
+    """The federation with samples that replace these, and their positions."""
     features, targets = (
         federation.features[index[used]],
         federation.targets[index[used]],

@@ -25,10 +25,10 @@ from .proofs import Account, Proof
 from .samples import sample_canaries
 
 TESTS = 2
-"""Of each algorithm: one canary in the eyes of all, one in those of a receiver."""
+"""Tests of each algorithm: a canary as all see it, and one as a receiver sees it."""
 
 _MORE = 1e-6
-"""By which a pair may learn more than is said, relatively: rounding."""
+"""The relative amount by which a pair may learn more than is stated: rounding."""
 
 
 def insider_proofs(
@@ -58,7 +58,7 @@ def insider_proofs(
     releases = max(1, round(account.square / unit))
     found = row_canaries(mechanism, releases, setup.x.shape[1])
     proofs = [_proof(entry, "chosen rows", found, account, confidence)]
-    if len(setup.federation) <= SNAPSHOT_CLIENTS:  # or no pairs are printed
+    if len(setup.federation) <= SNAPSHOT_CLIENTS:  # with more, no pairs are printed
         proofs.extend(_of_pair(setup, entry, account, mechanism, confidence))
     return proofs
 
@@ -78,7 +78,7 @@ def _of_pair(
     mechanism: Mechanism,
     confidence: float,
 ) -> list[Proof]:
-    """What one receiver proves of one sender, beside what is printed of this pair."""
+    """What one receiver proves about one sender, next to what is said of the pair."""
     n, federation = len(setup.federation), setup.federation
     events = heard_events(account.events, n)
     said = by_pairs(events, n)[:, :n]
@@ -86,7 +86,7 @@ def _of_pair(
         return []  # clients hear nothing of each other
     less = (said > 0) & (said < said.amax(1, keepdim=True) * (1 - _MORE))
     hears = (said > 0).any(0)
-    # Of this receiver it is said most often that it learns less than others.
+    # The receiver that is most often said to learn less than others.
     receiver = int((less.sum(0) + hears.double() / 2).argmax())
     view = view_of(events, n, receiver, mechanism)
     unit = mechanism.sensitivity / mechanism.noise
@@ -105,14 +105,14 @@ def _of_pair(
 def _most_revealing_sender(
     view: View, said: Float64[Tensor, " n"], less: Bool[Tensor, " n"], unit: float
 ) -> int | None:
-    """The sender of whom a receiver learns most, where it is said to learn less.
+    """The sender about whom a receiver learns most, if it is said to learn less there.
 
-    One of whom it learns more than is said comes before all others.
+    A sender about whom it learns more than is said comes before all others.
 
     Args:
         view: what the receiver sees.
-        said: mu^2 of each client in its eyes, 0 of itself.
-        less: who tells somebody else more, as is said.
+        said: mu^2 of each client towards the receiver, 0 for itself.
+        less: which clients tell somebody else more, as is said.
         unit: mu of a row.
     """
     own = torch.tensor([view.mu(k, unit) ** 2 for k in range(len(said))])

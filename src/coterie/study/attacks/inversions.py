@@ -1,12 +1,12 @@
 """Samples rebuilt from what a training releases, with the noise of a study and without.
 
-Every client gets a single training sample, which is the best that an attacker can hope
-for, and the study's first round is trained with the study's own noise. What each client
-releases in it is recorded (`privacy.attacks.Listener`) and turned back into its sample.
-A second training, without noise, shows what a release is: a gradient at the first model
-or, after a step, a difference of models, c times that gradient. Of c, which says also
-how much was clipped away, the attacker is told. Where only sums are seen, it knows all
-other clients' data, and takes off what they would send without noise.
+Every client gets a single training sample, the best case for an attacker, and the
+study's first round is trained with the study's own noise. What each client releases in
+it is recorded (`privacy.attacks.Listener`) and turned back into its sample. A second
+training, without noise, shows what a release is: a gradient at the first model or,
+after a step, a difference of models, which is c times that gradient. The attacker knows
+c, and with it how much was clipped away. If it sees only sums, it knows all other
+clients' data, and takes off what they would send without noise.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from ..private import guard_of
 from ..setup import Setup, simulation_of
 
 _SAMPLES = 11
-"""An odd number, of which the median is one."""
+"""The number of samples; it is odd, so that the median is one of them."""
 
 _LONGEST = 20_000
-"""Parameters of a model through which features are sought, which takes seconds."""
+"""The most parameters of a model through which features are sought, in seconds."""
 
 _ALONG = 0.9
-"""Cosine of a release and a gradient, above which one is made of the other."""
+"""A release with a larger cosine to a gradient is made from it."""
 
 
 class Inversion(NamedTuple):
-    """How well samples are rebuilt: |rebuilt - sample| / |sample|, the median."""
+    """The median error of rebuilt samples, |rebuilt - sample| / |sample|."""
 
     label: str
     error: float | None  # with the noise of the study; None: it has none
@@ -58,19 +58,19 @@ class _Victims(NamedTuple):
     """Clients whose releases are gradients, or a step along one."""
 
     who: Int[Tensor, " k"]
-    samples: Int[Tensor, " k"]  # of each, its only one
+    samples: Int[Tensor, " k"]  # the only one of each
     scale: Float[Tensor, " k"]  # of the release, in gradients
     of_rows: bool  # rows are gradients themselves, not changes of a model
 
 
 def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
-    """How well samples of a study are rebuilt; None where no attack here fits.
+    """How well samples of a study are rebuilt; None if no attack here fits.
 
-    A first layer with a bias gives its inputs away; through other small models features
-    are sought by steps, where they are quantities.
+    A first layer with a bias gives its inputs away. Through other small models,
+    features are sought by steps, if they are quantities.
     """
     if setup.simulation.home is not None or setup.study.time is not None:
-        return None  # of what stays at home, or is sent without rounds
+        return None  # for what stays at home, or is sent without rounds
     kernel, index = setup.simulation.kernel, setup.federation.train.index
     features = kernel.data(index[:1])[0]
     quick = _first_layer(setup.module) is not None
@@ -99,7 +99,7 @@ def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
 
 
 def _with_one_sample(setup: Setup) -> Setup:
-    """The setup, where everybody who has training samples has one of them."""
+    """The setup in which every client that has training samples has one of them."""
     federation, train = setup.federation, setup.federation.train
     rng = seeds.generator(setup.seed, "audit", "inversion")
     draws = torch.rand(len(federation), generator=rng).to(train.size.device)
@@ -114,19 +114,19 @@ def _with_one_sample(setup: Setup) -> Setup:
 
 
 def _with_noise(setup: Setup, noise: float) -> Setup:
-    """The setup with so much noise, in clips, where there is privacy."""
+    """The setup with this noise, in clips, if there is privacy."""
     privacy = setup.study.privacy
     if privacy is None:
         return setup
     privacy = replace(privacy, noise=noise, epsilon=None, budget=None)
-    # Sums are seen where there is noise in them; without, it is known who adds what.
+    # With noise, only sums are seen; without, the attacker knows who adds what.
     aggregation = privacy.aggregation if noise else "local"
     privacy = replace(privacy, aggregation=aggregation)
     return replace(setup, study=replace(setup.study, privacy=privacy))
 
 
 def _active(setup: Setup) -> Bool[Tensor, " n"]:
-    """Who takes part in the first round."""
+    """(N,) which clients take part in the first round."""
     share = setup.study.run.participation
     return participants(len(setup.federation), share, setup.seed, 1)
 
@@ -154,7 +154,7 @@ def _record_releases(setup: Setup, entry: Entry) -> FirstRows | None:
 
 
 def _victims(setup: Setup, quiet: FirstRows) -> _Victims | None:
-    """Whose releases are made of gradients at the first model; None: nobody's."""
+    """Clients whose releases are made of gradients at the first model, if any."""
     train = setup.federation.train
     who = ((train.size > 0) & _active(setup).to(train.size.device)).nonzero()[:, 0]
     samples = train.index[train.start[who]]

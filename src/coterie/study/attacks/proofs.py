@@ -1,4 +1,4 @@
-"""What attacks have proved, beside what an account promises."""
+"""What attacks have proved, next to what an account promises."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ..config import Study
 
 
 class Proof(NamedTuple):
-    """What one attack on one algorithm has proved, beside what is promised."""
+    """What one attack on one algorithm has proved, next to what is promised."""
 
     label: str
     attack: str
     right: int
     guesses: int
     lower: float  # epsilon is larger than this
-    most: float  # the largest lower bound that so many guesses could give
+    most: float  # the largest lower bound that this number of guesses could give
     upper: float  # the accountant's epsilon; infinite: nothing is promised
 
     @property
@@ -35,7 +35,7 @@ class Proof(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What a training has released, by the client who released most."""
+    """What a training has released, for the client that released most."""
 
     delta: float
     square: float = 0.0  # mu^2, of the unit client
@@ -43,7 +43,7 @@ class Account(NamedTuple):
     steps: Mapping[Step, int] | None = None  # of the unit sample
 
     def epsilon(self, factor: float = 1.0) -> float:
-        """What the accountant says, if every release told so many times its mu."""
+        """The accountant's epsilon, if every release had `factor` times its mu."""
         if not factor:
             return 0.0
         if self.steps is None:
@@ -59,7 +59,7 @@ class Account(NamedTuple):
     def proved_epsilons(
         self, made: Decisions, confidence: float
     ) -> tuple[float, float]:
-        """Epsilon that calls of canaries prove, and would if all were right."""
+        """The epsilon that calls of canaries prove, and the one if all were right."""
         if not made.mu:  # a model that is the same with the canary and without
             return 0.0, 0.0
         least, most = made.at_least(confidence), made.could(confidence)

@@ -18,19 +18,20 @@ from ..setup import Setup, simulation_of
 from .canaries import Canaries
 
 _DRAWS, _SAMPLES, _AT_ONCE = 8, 4000, 64
-"""Answers of each client, samples of all that are looked at, and those at a time."""
+"""Answers of each client, the most samples that are looked at, and those at a time."""
 
 _NUMBERS, _MOST, _FEWEST = 4_000_000, 50_000_000, 256
-"""Numbers in answers about canaries, at a time and in all; canaries, at least."""
+"""The most numbers in answers about canaries, at a time and in all, and the fewest
+canaries. """
 
 _ANSWERS = 32
-"""About one canary, at most."""
+"""The most answers about one canary."""
 
 _LOUD = 100.0
-"""Features of chosen canaries are so much larger, so that their gradients are cut."""
+"""The factor of chosen canaries' features, so large that their gradients are cut."""
 
 _EASY = 0.3
-"""Answers about one canary are so many that mu is this, where that is possible."""
+"""The number of answers about one canary gives this mu, if that is possible."""
 
 
 def whole_gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -46,26 +47,26 @@ def residuals_of_samples(
     clip: float,
     noise: float,
 ) -> Residuals:
-    """What private answers about all samples of a client differ by from a loop.
+    """The residuals of private answers about all samples of a client, against a loop.
 
     Args:
-        clients: who answer privately.
+        clients: that answer privately.
         kernel: that evaluates models, without clipping.
         federation: with the samples of these clients.
-        x: models at which they are asked; twice, as they are and moved by noise.
+        x: models; clients are asked at these models, moved at random.
         clip: C, the length to which gradients are cut.
         noise: standard deviation of the noise in a sum of samples.
     """
     found, sizes = Residuals(), federation.train.size
     found.expect(clip, noise)
-    # Where many models have the same gradient at the start, moved ones do not.
+    # Many models may have the same gradient at the start, but moved ones do not.
     rng = torch.Generator().manual_seed(0)
     x = x + 0.1 * torch.randn(x.shape, generator=rng).to(x)
     order = sizes.argsort()
     some = order[: max(1, int((sizes[order].cumsum(0) <= _SAMPLES).sum()))].tolist()
     sums = [_cut_sums(kernel, federation, x[i], i, clip) for i in some]
     for t in range(1, _DRAWS + 1):
-        # For use at home: nothing leaves, and nothing is counted.
+        # With the purpose `use`, nothing leaves, and nothing is counted.
         (z,) = clients.at(t, purpose="use").each(whole_gradient, x)
         for i, (clean, whole) in zip(some, sums, strict=True):
             size = int(sizes[i])
@@ -93,13 +94,13 @@ def _cut_sums(
 def sample_canaries(
     setup: Setup, canaries: Canaries, clip: float, noise: float
 ) -> Decisions:
-    """How well whoever sees answers of a client tells whether a sample is in.
+    """How well somebody who sees a client's answers tells whether a sample is in.
 
-    Made-up clients have one ordinary sample, and every second a canary too. They are
-    asked for the gradient of all their samples. The auditor takes off what the ordinary
-    sample adds, knows the gradient g of the canary, and so the log likelihood ratio of
-    R answers: it is N(mu^2/2, mu^2) in and N(-mu^2/2, mu^2) out, mu = sqrt(R) |g| / (C
-    noise), where g is cut to C.
+    Made-up clients have one ordinary sample, and every second one has a canary, too.
+    They are asked for the gradient of all their samples. The auditor takes off what the
+    ordinary sample adds. It knows the canary's gradient g, and so the log likelihood
+    ratio of R answers. With the canary this is N(mu^2/2, mu^2), and without it
+    N(-mu^2/2, mu^2), where mu = sqrt(R) |g| / (C noise) and g is cut to C.
 
     Args:
         setup: whose clients answer so.
@@ -146,11 +147,11 @@ def sample_canaries(
 
 
 def _made_up_clients(canaries: Canaries, pairs: int, loud: float) -> Federation:
-    """So many clients with an ordinary sample and a canary, and so many without.
+    """Clients in turn with an ordinary sample and a canary, and with the sample alone.
 
     Args:
-        canaries: of which the first is taken.
-        pairs: how many.
+        canaries: the first of them is taken.
+        pairs: the number of clients with a canary.
         loud: factor of its features.
     """
     made = canaries.federation

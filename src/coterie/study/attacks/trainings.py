@@ -1,11 +1,12 @@
 """An audit of a study: what its own training tells about units of privacy.
 
 The study is trained many times, each time with canaries that are in the data by a coin.
-An attacker hears all that leaves the clients and sees the models of all others. Some of
-the trainings, of which it knows the coins, show it what canaries do (shadow runs); of
-the others it guesses the coins. All guesses together are those about one run of a
-mechanism that has as many canaries as all these runs: each changes its own run alone.
-So the theorem for one run (`coterie.privacy.attacks.bounds`) bounds epsilon from below.
+An attacker hears all that leaves the clients and sees the models of all others. It
+knows the coins of some of the trainings (shadow runs), and learns from them what
+canaries do. It guesses the coins of the others. All guesses together are those about
+one run of a mechanism that has as many canaries as all these runs: each changes its own
+run alone. So the theorem for one run (`coterie.privacy.attacks.bounds`) bounds epsilon
+from below.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ from .samples import residuals_of_samples
 
 _ABSTAINS = (0.0, 0.5, 0.9)
 """Shares of the canaries that an attacker leaves out: it may guess about all, or about
-few of which it is sure."""
+the few of which it is sure. """
 
 _DELTA = 1e-5
-"""Of bounds where nothing is promised."""
+"""For bounds if nothing is promised."""
 
 FALSE_ALARM = 1e-3
-"""Chance that an audit accuses noise and clipping that are right."""
+"""The chance that an audit accuses noise and clipping that are right."""
 
 _FEWEST = 8
-"""Runs, half of which an attacker needs to learn from."""
+"""The fewest runs: an attacker needs half of them to learn from."""
 
 
 class AuditFindings(NamedTuple):
@@ -75,16 +76,16 @@ class AuditFindings(NamedTuple):
 
 
 class _Attack(NamedTuple):
-    """What is the same in all runs."""
+    """What all runs have in common."""
 
     canaries: Canaries
     kernel: Kernel  # of all samples, those of canaries too
-    along: Float[Tensor, "c d"]  # in which canaries move what leaves
-    start: Float[Tensor, "n d"]  # of what leaves
+    along: Float[Tensor, "c d"]  # directions in which canaries move what leaves
+    start: Float[Tensor, "n d"]  # the first models, as far as they leave
 
 
 class _AuditRun(NamedTuple):
-    """What an attacker heard and saw of a run, and whom it had."""
+    """What an attacker heard and saw of a run, and which canaries it had."""
 
     scores: Mapping[str, Float[Tensor, " c"]]
     members: Bool[Tensor, " c"]
@@ -105,9 +106,9 @@ def audit_study(
 
     Args:
         study: its [privacy] says what is promised; without one, nothing is.
-        runs: trainings of each algorithm, of which a quarter teach the attacker.
+        runs: trainings of each algorithm; about a quarter of them teach the attacker.
         confidence: that all lower bounds hold together.
-        progress: called with trainings that are done, and all.
+        progress: called with the number of trainings that are done, and of all.
     """
     integer("runs", runs, at_least=_FEWEST)
     number("confidence", confidence, above=0, below=1)
@@ -140,12 +141,12 @@ def audit_study(
 
 
 def _shadows(runs: int) -> int:
-    """So many of the runs teach the attacker: a quarter, an even number."""
+    """The number of runs that teach the attacker: about a quarter, and even."""
     return max(4, 2 * (runs // 8))
 
 
 def _coins(runs: int, canaries: int, seed: int) -> Bool[Tensor, "r c"]:
-    """Who is in, run by run; in shadow runs everybody is in as often as out."""
+    """(R, C) which canaries are in, by run; each is in half of the shadow runs."""
     rng = seeds.generator(seed, "audit", "coins")
     coins = torch.rand(runs, canaries, generator=rng) < 0.5
     known = _shadows(runs)
@@ -164,7 +165,7 @@ def _attack(setup: Setup, unit: str) -> _Attack:
 
 
 def _setup_with(setup: Setup, attack: _Attack, members: Tensor, run: int) -> Setup:
-    """The setup with these canaries, and noise and minibatches of its own."""
+    """The setup with these canaries, and with its own noise and minibatches."""
     seed = seeds.key(setup.seed, "audit", run) & (2**62 - 1)
     federation = attack.canaries.federation_with(members)
     simulation = simulation_of(setup.study, federation, setup.module, seed)
@@ -181,7 +182,7 @@ def _run_training(
     residuals = Residuals()
     if study.time is None:
         state, x, heard, sends = _listen_to_rounds(setup, entry, attack, residuals)
-        if sends:  # or what is told is told to nobody
+        if sends:  # otherwise nobody hears what is reported
             scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
     else:  # where there are no rounds to listen to
         training, rounds = training_of(setup, entry), study.run.rounds
@@ -232,7 +233,7 @@ def _listen_to_rounds(
 def _check_noise(
     setup: Setup, entry: Entry, runs: list[_AuditRun], level: float
 ) -> NoiseCheck | None:
-    """What an auditor who sees inside finds in all runs; None: there is no noise."""
+    """What an auditor of the mechanism finds in all runs; None: there is no noise."""
     found, privacy = Residuals(), setup.study.privacy
     for run in runs:
         found += run.residuals
@@ -255,7 +256,7 @@ def _attacks(runs: list[_AuditRun]) -> list[str]:
 
 
 def _confidence_of_one(study: Study, runs: list[_AuditRun], confidence: float) -> float:
-    """The confidence of one bound, where all hold together."""
+    """The confidence of one bound, so that all bounds hold together."""
     inside = TESTS if study.privacy is not None and study.time is None else 0
     tries = len(_attacks(runs)) * len(_ABSTAINS) + inside
     return 1 - (1 - confidence) / (tries * len(study.algorithms))

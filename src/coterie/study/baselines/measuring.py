@@ -1,9 +1,8 @@
-"""What baselines score on the clients' parts, as models of methods do.
+"""The scores of baselines, on the same parts and by the same objective as methods.
 
-They are trained once for every seed, on the same features and training parts, and go
-through the same objective. Each client trains alone; `linear pooled` has the training
-data of all clients in one place, so it is only there in a simulation by one process
-without [privacy].
+Baselines are trained once for every seed, on the same features and training parts. Each
+client trains alone. `linear pooled` has the training data of all clients in one place,
+so it needs a simulation in one process without [privacy].
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from ..training import AnyFolder, Say
 from .predictors import Predict, TrainingSet, constant_output, linear, trees
 
 _COLUMNS = 500
-"""More features than that make no table."""
+"""Features with more columns than this do not count as a table."""
 
 _VALUES = {LINEAR: 10_000_000, POOLED: 10_000_000, TREES: 5_000_000}
-"""Training values (rows times columns times outputs) of all clients, at most."""
+"""The most training values (rows times columns times outputs) of all clients."""
 
 _FITS = {LINEAR: 1000, POOLED: 1000, TREES: 60}
-"""Models of one output each, at most: a tree costs the more the more classes."""
+"""The most models of one output each; trees cost more with every class."""
 
 _TABULAR = ("heart_disease", "houses")
-"""Sets of ours whose features are columns of a table, which trees are made for."""
+"""Our data sets whose features are columns of a table, which trees are made for."""
 
 Train = Callable[[TrainingSet], Predict]
 
@@ -68,7 +67,7 @@ def baselines_of(setup: Setup) -> Baselines:
     """All baselines of a seed that suit its data, and why others were left out."""
     task = str(setup.study.model.get("objective", setup.federation.task))
     if task not in OBJECTIVES:
-        why = "the study has an objective of its own, whose outputs are not known"
+        why = "the study has its own objective, so the meaning of outputs is not known"
         return Baselines(setup.seed, [], [f"There are no baselines: {why}."])
     cells: list[Cell] = []
     left_out: list[str] = []
@@ -76,7 +75,7 @@ def baselines_of(setup: Setup) -> Baselines:
         began, said = time.monotonic(), ""
         try:
             found = _evaluate(setup, task, label, train)
-        except InputError as error:  # a measure of one's own that wants other outputs
+        except InputError as error:  # a user's measure may need other outputs
             said = str(error)
         said = next(filter(None, setup.simulation.group.gather(said)), "")
         if said:
@@ -119,7 +118,7 @@ Columns = dict[str, Tensor]
 def _evaluate(
     setup: Setup, task: str, label: str, train: Train | None
 ) -> tuple[Columns, Columns]:
-    """Measures of the clients at hand, and what becomes of their test samples."""
+    """Measures of the clients at hand, and the outcomes of their test samples."""
     federation, objective = setup.simulation.federation, setup.simulation.objective
     parts: dict[str, _Rows] = {
         name: _rows(federation, federation.part(name)) for name in PARTS
@@ -137,7 +136,7 @@ def _evaluate(
 
 
 def _cell(setup: Setup, label: str, values: Columns, samples: Columns) -> Cell:
-    """A baseline of all clients, as the record of a method that has ended."""
+    """A baseline of all clients, as the cell of a method that has ended."""
     device, division = setup.x.device, setup.division
     table = tested_samples(setup, setup.federation)
     for name, column in samples.items():
@@ -204,10 +203,10 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 
 def _of_tensors(predict: Predict) -> Callable[[Tensor], Tensor]:
-    """The same from tensors to tensors, also of no samples."""
+    """The same prediction from tensors to tensors, also for no samples."""
 
     def predict_some(asked: Tensor) -> Tensor:
-        # Models of scikit-learn refuse to predict for nobody.
+        # Models of scikit-learn refuse to predict for no samples.
         some = asked if len(asked) else asked.new_zeros(1, *asked.shape[1:])
         return torch.from_numpy(predict(_array(some)))[: len(asked)]
 
@@ -217,7 +216,7 @@ def _of_tensors(predict: Predict) -> Callable[[Tensor], Tensor]:
 def measure(
     objective: Objective, outputs: list[Tensor], rows: _Rows
 ) -> dict[str, Tensor]:
-    """Loss and measures of each client, (n,) each; NaN of one without samples."""
+    """Loss and measures of each client, (n,) each; NaN without samples."""
     every, sizes = torch.cat(outputs), torch.tensor(rows.sizes)
     owner, found = torch.arange(len(sizes)).repeat_interleave(sizes), {}
     for name, of in objective.per_sample.items():

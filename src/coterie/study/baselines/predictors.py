@@ -1,7 +1,7 @@
-"""Models of scikit-learn, and constants, that give what models of coterie give.
+"""Models of scikit-learn, and constants, with the outputs that coterie's models have.
 
-That is one logit for two classes (task binary), a logarithm of the probability of each
-class (classification), or quantities in the unit in which targets are.
+These are one logit for two classes (task binary), the logarithm of the probability of
+each class (classification), or quantities in the unit of the targets.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _ALPHAS = np.logspace(-3, 3, 13)
 
 
 def constant_output(task: str, targets: Tensor, outputs: int) -> Tensor:
-    """The best prediction for everybody alike, as far as training data tell.
+    """The best constant prediction, as far as training data tell.
 
-    Of classes it has their frequencies, by Laplace's rule (k + 1) / (n + C), and of
+    For classes it is their frequencies by Laplace's rule, (k + 1) / (n + C), and for
     quantities their mean.
 
     Args:
@@ -51,7 +51,7 @@ class TrainingSet(NamedTuple):
     task: str  # what outputs mean, a name in `coterie.models.OBJECTIVES`
     outputs: int  # how many a model has
     features: np.ndarray  # (n, F)
-    targets: np.ndarray  # (n,) or (n, k); of classes at least two are there
+    targets: np.ndarray  # (n,) or (n, k), with at least two classes
     seed: int
 
 
@@ -68,7 +68,8 @@ def linear(training: TrainingSet) -> Predict:
 def trees(training: TrainingSet) -> Predict:
     """Gradient-boosted trees as scikit-learn makes them, with smaller leaves.
 
-    Its leaves of 20 samples leave no tree of fewer than 40: here a tenth is enough.
+    Its leaves of 20 samples allow no tree with fewer than 40 samples. Here a tenth of
+    the samples is enough for a leaf.
     """
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,
@@ -92,11 +93,11 @@ def trees(training: TrainingSet) -> Predict:
 
 
 def _fit_classifier(training: TrainingSet, model: Any) -> Predict:
-    """Logits, or logarithms of probabilities of the classes 0, 1, ..."""
+    """The logits, or the logarithms of probabilities of the classes 0, 1, ..."""
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        # After so many steps it is as good a baseline as at the optimum.
+        # After 2000 steps it is as good a baseline as at the optimum.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(training.features, training.targets)
     if training.task == "binary":

@@ -36,15 +36,15 @@ def train(
             dictionary of frames by client, a `Table`, pairs of tensors, or datasets.
         client: the column that names the client.
         target: the column to predict.
-        method: one name is compared with `local`, training alone; a list is taken as
-            it is, and its last is the one whose models `result.model` gives.
+        method: one name is compared with `local`, training alone. A list is taken as it
+            is, and `result.model` gives models of its last method.
         runs: where the run folder is made; None: in a new temporary folder.
         progress: called after every round.
-        notice: called with one line where there is something to know.
+        notice: called with each line for the user.
         settings: tables of a study (`model="mlp"`, `split={"test": 0.3}`), options of
             its tables [data] (`task="regression"`, `drop=["id"]`) and [run]
-            (`rounds=20`, `seeds=[0, 1]`), or options of the methods (`lr=0.1`), which
-            those get that have them. What is not set is chosen as in a study file.
+            (`rounds=20`, `seeds=[0, 1]`), or options of the methods (`lr=0.1`), for
+            those that have them. The defaults are those of a study file.
     """
     named = {"client": client, "target": target}
     own = {key: value for key, value in named.items() if value is not None}
@@ -67,17 +67,17 @@ def train(
 
 
 def _of_data() -> list[str]:
-    """Options of a table of one's own."""
+    """The options of [data] for a user's own table."""
     return list(parameters_of(files.table, ingredients=1))
 
 
 def _table(key: str, value: Any) -> Any:
-    """A table by the name of what it is about, or as it is."""
+    """A table from a name alone, or as it is."""
     return {"name": value} if isinstance(value, str) and key != "name" else value
 
 
 def _methods(method: str | Sequence[str]) -> list[str]:
-    """One is compared with training alone; several are taken as they are."""
+    """The methods to compare: a single one with training alone, several as they are."""
     if isinstance(method, str):
         return list(dict.fromkeys(["local", method]))
     if not method or not all(isinstance(name, str) for name in method):
@@ -94,8 +94,8 @@ def _set_options(entries: Any, settings: dict[str, Any]) -> None:
             every = [*(key for some in known.values() for key in some), *TABLES]
             every += [*_of_data(), *(field.name for field in fields(RunTable))]
             raise InputError(
-                f"`train` has no setting {key!r}: it is no table of a study, no option "
-                f"of [data] or [run], and none of {', '.join(known)}."
+                f"`train` has no setting {key!r}: it is not a table of a study, nor an "
+                f"option of [data], [run] or {', '.join(known)}."
                 f"{suggestion(key, every)}"
             )
         for entry in entries:

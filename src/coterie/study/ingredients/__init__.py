@@ -1,4 +1,4 @@
-"""What a study gives an algorithm beside numbers: sizes, weights, biases, precisions.
+"""What a study gives an algorithm besides numbers: sizes, weights, biases, precisions.
 
 A factory's positional parameters are ingredients. Each has a recipe here, which makes
 it from a short text of the study, such as `weights = "clusters"`, in its context.

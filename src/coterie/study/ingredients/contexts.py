@@ -20,22 +20,20 @@ ON_GRAPH = " on graph"
 
 
 class Context(NamedTuple):
-    """What there is to make an ingredient from, beside its text."""
+    """What an ingredient is made from, besides its text."""
 
     federation: Federation
     layout: Layout  # the columns of a model
     seed: int  # of the study
-    edges: Int[Tensor, "e 2"] | None = None  # places of clients whom [graph] joins
+    edges: Int[Tensor, "e 2"] | None = None  # positions of clients joined by [graph]
     kind: str = "metropolis"  # of gossip matrices
-    choosing: PartnerMechanism | None = (
-        None  # how clients tell of their data under [privacy]
-    )
+    choosing: PartnerMechanism | None = None  # how clients release data, with [privacy]
 
 
 def places_in_files(federation: Federation) -> tuple[int, Tensor]:
-    """How many clients a file is about, and where in it these clients stand.
+    """The number of clients in a file, and the positions of these clients in it.
 
-    Where clients are held out of training, a file is about them too.
+    A file also has the clients that are held out of training.
     """
     if federation.everybody is None:
         return len(federation), torch.arange(len(federation))
@@ -43,7 +41,7 @@ def places_in_files(federation: Federation) -> tuple[int, Tensor]:
 
 
 def without_graph(choice: str) -> str:
-    """What a choice names, without whether it is for a graph."""
+    """The choice without its ending " on graph"."""
     return choice.removesuffix(ON_GRAPH)
 
 
@@ -57,7 +55,7 @@ def file_of(choice: str) -> Path | None:
 def from_file(name: str, path: Path) -> Tensor:
     """The values of a CSV or NumPy file."""
     try:
-        with warnings.catch_warnings():  # that a file is empty, which its shape tells
+        with warnings.catch_warnings():  # that a file is empty: its shape is checked
             warnings.simplefilter("ignore", UserWarning)
             is_csv = path.suffix == ".csv"
             values = np.loadtxt(path, delimiter=",") if is_csv else np.load(path)
@@ -70,7 +68,7 @@ def from_file(name: str, path: Path) -> Tensor:
 
 
 def _bad_row(path: Path) -> str:
-    """Which row of a CSV file is not like the first, or no numbers, as one counts."""
+    """What is wrong with a CSV file's first bad row, counted from 1; "" if nothing."""
     width = 0
     try:
         lines = (
@@ -91,5 +89,5 @@ def _bad_row(path: Path) -> str:
             try:
                 float(cell)
             except ValueError:
-                return f"row {row} holds {brief(cell)} in column {place}, no number"
+                return f"row {row}, column {place} must be a number, got {brief(cell)}"
     return ""

@@ -19,12 +19,16 @@ from .contexts import Context, file_of, from_file, places_in_files
 def mixing(choice: str, context: Context) -> Tensor:
     """(N, N) weights to gossip with on a graph, sparse; a kind, a graph, or a file.
 
-    `metropolis`, `max_degree`, `lazy` and `fastest` are kinds of weights for the edges
-    of [graph]. `complete`, `ring`, `grid` and so on (`coterie list graphs`) join the
-    clients in the order of their numbers; a CSV file with the columns v and w names the
-    edges, by names of clients or their numbers: these have weights of the kind that
-    [graph] names, Metropolis otherwise. A NumPy file has a doubly stochastic matrix
-    itself.
+        `metropolis`, `max_degree`, `lazy` and `fastest` are kinds of weights
+            for the edges of [graph].
+        `complete`, `ring`, `grid` and so on (`coterie list graphs`) are graphs
+            that join the clients in the order of their numbers.
+        A CSV file with the columns v and w has edges, by names or numbers of
+            clients.
+        A NumPy file has a doubly stochastic matrix.
+
+    Edges of a graph or a CSV file have weights of the kind that [graph] names, which is
+    Metropolis by default.
     """
     n, file = len(context.federation), file_of(choice)
     if file and file.suffix == ".npy":
@@ -43,10 +47,10 @@ def graph(choice: str, context: Context) -> Tensor | None:
 
 
 def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
-    """The edges of a graph of these clients, by their places.
+    """The edges of a graph between these clients, by their positions.
 
-    A graph by name joins those who are there in their order. A file is about all
-    clients, also those held out of training, without whom it must hold together too.
+    A graph by name joins these clients in their order. A file is about all clients,
+    also those held out of training. Without these, it must still be connected.
     """
     n, file = len(federation), file_of(choice)
     if file is None:

@@ -49,16 +49,22 @@ def sizes(choice: str, context: Context) -> Tensor:
 def weights(choice: str, context: Context) -> Tensor:
     """(N, N) weights whose rows sum to 1, by one of these names, or from a file.
 
-    `clusters`, `uniform` and `alone`; `mixture(alpha)` is alpha for the others and the
-    rest for oneself; from known optima, `biases(threshold)` joins those no further than
-    that, and `water_filling(c)` weighs their squared distances against the variance.
-    From S training samples of every client, `means(S)`, `moments(S)`, `mmd(S)` and
-    `sliced(S)` join those who are near by these distances, and `unlabelled_means(S)`
-    and so on do without labels; a second number is the threshold for squared distances
-    in place of the widest gap among them (see `coterie.similarity.partners`).
+        `clusters`, `uniform` and `alone`.
+        `mixture(alpha)`: alpha for the others, and the rest for the client
+            itself.
+        `biases(threshold)`: joins clients whose known optima are at most that
+            far apart.
+        `water_filling(c)`: weighs squared distances of known optima against the
+            variance.
+        `means(S)`, `moments(S)`, `mmd(S)` and `sliced(S)`: join clients that
+            are near by these distances, from S training samples of each.
+        `unlabelled_means(S)` and so on: the same without labels.
 
-    Each of them with `on graph` behind it, as in `clusters on graph`, is what is left
-    of it for oneself and one's neighbours on [graph], divided by its sum.
+    A second number of the last two kinds is the threshold for squared distances,
+    instead of the widest gap among them (see `coterie.similarity.partners`).
+
+    With `on graph` behind a name, as in `clusters on graph`, only the weights of the
+    client and its neighbours on [graph] are kept, divided by their sum.
     """
     federation, n = context.federation, len(context.federation)
     if choice.endswith(ON_GRAPH):
@@ -134,9 +140,11 @@ def _estimate(
 def biases(choice: str, context: Context) -> Tensor:
     """(N, N) bounds b_ik on the gap f_i(x_k^*) - f_i(x_i^*) >= 0, or a file of them.
 
-    `clusters` is 0 within a cluster and 1 between two, or the number in brackets;
-    `optima` is half the squared distance of known optima, times the curvature of the
-    losses in brackets: a loss |x - x_i^*|^2 without a factor 1/2 has `optima(2)`.
+    `clusters`: 0 within a cluster, and 1 (or the number in brackets)
+        between two.
+    `optima`: half the squared distance of known optima, times the curvature
+        of the losses in brackets. A loss |x - x_i^*|^2 without a factor 1/2
+        has `optima(2)`.
     """
     federation = context.federation
     if file := file_of(choice):
@@ -156,11 +164,15 @@ def biases(choice: str, context: Context) -> Tensor:
 def radius(choice: str, context: Context) -> Tensor:
     """(N, N) how far apart two models may be, squared and up to a factor, or a file.
 
-    `transport(size, most)` is how differently the training data of two clients lie to
-    a reference of that size (100), from at most so many samples of each (0: all), and
-    `cosine(size, most)` the same with another ground cost, for classes (see
-    `similarity.transport`). `clusters` is 0 within a true cluster and 1 between two,
-    `optima` the squared distance of known optima. A file may have infinite entries.
+        `transport(size, most)`: how differently the training data of two
+            clients lie to a reference of `size` samples (100), from at most
+            `most` samples of each (0: all).
+        `cosine(size, most)`: the same with another ground cost, for classes
+            (see `similarity.transport`).
+        `clusters`: 0 within a true cluster, and 1 between two.
+        `optima`: the squared distance of known optima.
+
+    A file may have infinite entries.
     """
     federation = context.federation
     if file := file_of(choice):
@@ -212,7 +224,7 @@ def _distances(name: str, federation: Federation) -> Tensor:
 
 
 def precision(choice: str, context: Context) -> Tensor | None:
-    """(N,) `samples`, `equal`, `estimated` during training, or a file's name."""
+    """(N,) from `samples`, `equal`, `estimated` during training, or a file's name."""
     federation = context.federation
     if file := file_of(choice):
         values = from_file("precision", file).flatten()
@@ -226,7 +238,7 @@ def precision(choice: str, context: Context) -> Tensor | None:
 
 
 def reference(choice: str, context: Context) -> Tensor:
-    """(N,) who holds the server's sample: `largest` of all clients, or its name."""
+    """(N,) who holds the server's sample: the `largest` client, or a client by name."""
     federation = context.federation
     names = [short_name(federation.names, int(i)) for i in federation.clients]
     if choice == "largest" and "largest" not in names:

@@ -18,7 +18,7 @@ from .links import graph, head, layers, mixing
 from .partners import biases, precision, radius, reference, sizes, weights
 
 Ingredients = Callable[[str, str | None, str], Any]
-"""Gives an ingredient by its name, its text if there is one, and whom it is for."""
+"""Gives an ingredient from its name, its text (if any) and the algorithm's label."""
 
 RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "sizes": (sizes, "samples"),
@@ -32,10 +32,10 @@ RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "layers": (layers, "all"),
     "reference": (reference, "largest"),
 }
-"""Name of an ingredient -> its recipe and what it is made from by default."""
+"""Name of an ingredient -> its recipe and its default text."""
 
 OF_MODELS = ("head", "layers")
-"""Ingredients that are about the columns of a model, whoever the clients are."""
+"""Ingredients that depend on the columns of a model, and not on the clients."""
 
 
 def ingredients_of(factory: Callable[..., Any]) -> list[str]:
@@ -55,7 +55,7 @@ def ingredients_of(factory: Callable[..., Any]) -> list[str]:
 
 
 def is_from_truth(name: str, choice: str) -> bool:
-    """Whether an ingredient is made from what nobody knows: true clusters or optima.
+    """Whether an ingredient needs true clusters or optima, which nobody knows.
 
     >>> [is_from_truth("weights", name) for name in ("water_filling(2)", "uniform")]
     [True, False]
@@ -80,7 +80,7 @@ def is_from_data(name: str, choice: str) -> bool:
 
 
 def can_have_noise(name: str, choice: str) -> bool:
-    """Whether a measured ingredient can be made of what clients tell with noise.
+    """Whether an ingredient made from data can use what clients release with noise.
 
     >>> [can_have_noise("weights", f"{name}(9)") for name in ("mmd", "sliced")]
     [True, False]
@@ -91,7 +91,7 @@ def can_have_noise(name: str, choice: str) -> bool:
 
 
 def cached_ingredients(context: Context) -> Ingredients:
-    """Ingredients for this context, each of them made when it is asked for first."""
+    """Makes ingredients for this context, each of them once, when first needed."""
 
     @functools.cache
     def make(name: str, choice: str | None) -> Any:

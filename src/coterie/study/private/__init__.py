@@ -1,4 +1,4 @@
-"""Studies with [privacy]: how entries are guarded, and what is told of it."""
+"""Studies with [privacy]: how entries are trained privately, and what that costs."""
 
 from .accounting.releases import (
     exact_epsilon,

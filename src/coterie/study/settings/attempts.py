@@ -1,4 +1,4 @@
-"""Trains with settings that were found, and with smaller steps where that fails."""
+"""Trains with settings that were found, and with smaller steps if that fails."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .halves import find_settings, needs_rule
 from .rules import options_of, with_smaller_steps
 
 _ATTEMPTS = 4
-"""Step sizes that are tried, each a quarter of the last."""
+"""The number of step sizes that are tried, each a quarter of the last."""
 
 _FAILED = 2.0
-"""Training has failed where the loss ends above this many times that of the start."""
+"""Training has failed if the last loss is above this multiple of the first."""
 
 
 def find_or_load_settings(setup: Setup, folder: AnyFolder) -> FoundSettings | None:
@@ -40,7 +40,7 @@ def find_or_load_settings(setup: Setup, folder: AnyFolder) -> FoundSettings | No
 
 
 def with_settings(study: Study, entry: Entry, found: FoundSettings | None) -> Entry:
-    """The entry with the settings that were found, where it chooses for itself."""
+    """The entry with the settings that were found, if its steps are automatic."""
     if found is None or not chooses_steps(study, entry):
         return entry
     return replace(entry, options=options_of(found, entry))
@@ -54,7 +54,7 @@ def train_with_retries(
     folder: AnyFolder,
     say: Say,
 ) -> tuple[Cell, FoundSettings | None]:
-    """The cell of an entry, by smaller steps where the first ones fail.
+    """The cell of an entry and its settings, with smaller steps if training fails.
 
     Args:
         train: trains an entry, from where its cell stands.

@@ -1,4 +1,4 @@
-"""Finds the weight decay of a study on two halves of everybody's training data."""
+"""Finds the weight decay of a study on two halves of all clients' training data."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from ..setup import Setup, simulation_of
 from .rules import STEPS, takes_whole
 
 DECAYS = {1000.0: 10, 100.0: 10, 10.0: 30, 1.0: 30, 0.1: 30}
-"""The k that are tried, and for how many steps.
+"""The k that are tried, and the number of steps for each.
 
-Each begins where the last one ended, and models with large k are soon there.
+Each k begins where the last one ended. Models with large k converge soon.
 """
 
 SHARED_DECAYS = dict.fromkeys(DECAYS, STEPS)
 """The same for a model that all clients share: one round of FedAvg with each k."""
 
 Train = Callable[[Oracle, Tensor, float, int], Tensor]
-"""Gives models (n, D) after steps from such models with a k."""
+"""The models (n, D) after training from models with a k for a number of steps."""
 
 _MOMENTUM = 0.9
 _LR = Formula("curvature(1)")
-"""Of models that are only scored. Those of a study have none: the memory of earlier
-gradients would hide from methods in which direction clients differ now."""
+"""For models that are only scored. Models of a study have no momentum, because the
+memory of earlier gradients would hide from methods how clients differ now. """
 
 _ENOUGH = 8
-"""Training samples from which a client takes part in the choice."""
+"""Clients with at least this number of training samples take part in the choice."""
 
 
 def find_settings(setup: Setup) -> FoundSettings:
-    """What the entries of a study use that say nothing themselves.
+    """The settings of all entries whose steps are automatic.
 
     Clients measure the curvature of their losses, which stays with them. For a linear
-    model they also train on halves of their data, alone and together, and tell the
+    model they also train on halves of their data, alone and together, and report the
     scores of each k. No validation data are used.
     """
     study, simulation, division = setup.study, setup.simulation, setup.division
@@ -64,7 +64,7 @@ def find_settings(setup: Setup) -> FoundSettings:
         shared, more = _scores_by_decay(setup, _train_together(setup), SHARED_DECAYS)
         cost = cost + more
         own, ours = (_best(setup, scores) for scores in (alone, shared))
-        # Where clients differ, a model of all needs more than one of a group.
+        # If clients differ, a model of all needs more decay than one of a group.
         found = replace(found, decay=own, shared_decay=min(own, ours))
         found = replace(found, scores=alone, shared_scores=shared)
     total = float(division.join(cost.to(setup.x.device)).sum())
@@ -72,19 +72,19 @@ def find_settings(setup: Setup) -> FoundSettings:
 
 
 def needs_rule(setup: Setup) -> bool:
-    """Whether an entry of a study says nothing of its steps."""
+    """Whether the steps of any entry of a study are automatic."""
     study = setup.study
     return any(chooses_steps(study, entry) for entry in study.algorithms)
 
 
 def _best(setup: Setup, scores: dict[str, float]) -> float:
-    """The k with the best score; of equals the largest. Without any score: 1."""
+    """The k with the best score; ties go to the largest. Without any score: 1."""
     sign = 1 if setup.simulation.objective.higher_is_better else -1
     return float(max(scores, key=lambda k: sign * scores[k], default=1.0))
 
 
 def _train_alone(oracle: Oracle, x: Tensor, k: float, steps: int) -> Tensor:
-    """Everybody's own model after these steps."""
+    """Every client's own model after these steps."""
     rule = LocalDescent(_LR, _MOMENTUM, Formula(f"samples({k:g})"))
     return train_alone(oracle, x, rule, steps)
 
@@ -105,10 +105,10 @@ def _train_together(setup: Setup) -> Train:
 def _scores_by_decay(
     setup: Setup, train: Train, decays: Mapping[float, int]
 ) -> tuple[dict[str, float], Tensor]:
-    """Mean scores of both halves by k, and the gradients (n,) that it took.
+    """Mean scores of both halves by k, and the gradients (n,) that this took.
 
-    The mean is over the clients with enough samples who have a score with every k.
-    Where there are none, there are no scores.
+    The mean is over the clients with enough samples and a score for every k. Without
+    such clients, there are no scores.
     """
     objective, division = setup.simulation.objective, setup.division
     total = torch.zeros(len(decays), division.clients, dtype=torch.float64)
@@ -143,8 +143,8 @@ def _on(setup: Setup, federation: Federation) -> Simulation:
 def halves_of(federation: Federation, seed: int) -> list[Federation]:
     """The federation twice: each half of its training data judges the other.
 
-    Which samples are in which half depends on the client and its data alone. A client
-    with too few samples has all of them in both parts.
+    A sample's half depends on the seed, its client and the client's data alone. A
+    client with too few samples has all of them in both parts.
     """
     n, size = len(federation), federation.train.size.cpu()
     index, mask = federation.train.rows(torch.arange(n).to(federation.clients))

@@ -1,4 +1,4 @@
-"""The rule of a study: what its entries use where they say nothing themselves."""
+"""The settings of entries that say nothing about their steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEPS = 10
 """Local steps in a round. With more, an average of different clients drifts away."""
 
 BATCH = 32
-"""Samples of a minibatch, where a model is not linear."""
+"""Samples of a minibatch, if a model is not linear."""
 
 _ADAM = 0.005
 _PLAIN = 0.05
@@ -27,7 +27,7 @@ _REDUCED = 1 / 4
 
 
 def options_of(found: FoundSettings, entry: Entry) -> dict[str, Any]:
-    """The options of an entry that says nothing of its steps."""
+    """The options of an entry whose steps are automatic."""
     known = parameters_of(algorithm_factory(entry.name))
     factor = _REDUCED ** found.reduced.get(entry.label, 0)
     decay = f"samples({found.decay:g}, {found.shared_decay:g})"
@@ -56,17 +56,17 @@ def is_linear(module: nn.Module) -> bool:
 
 
 def takes_whole(study: Study, module: nn.Module) -> bool:
-    """Whether steps are on all data of a client, with a size by curvature."""
+    """Whether steps use all data of a client, with a size by curvature."""
     return is_linear(module) and study.run.batch_size == 0
 
 
 def with_defaults(study: Study, module: nn.Module) -> Study:
-    """The study with steps and minibatches for this model, where it says nothing."""
+    """The study with steps and minibatches for this model, unless it sets them."""
     run = study.run
     if "batch_size" in study.chooses:
         run = replace(run, batch_size=0 if is_linear(module) else BATCH)
     if "rounds" in study.chooses:
-        run = replace(run, evaluate_every=run.every)  # whatever rounds there will be
+        run = replace(run, evaluate_every=run.every)  # however many rounds it takes
     entries = [
         replace(entry, options={"steps": STEPS} | entry.options)
         if chooses_steps(study, entry) and _has(entry, "steps")

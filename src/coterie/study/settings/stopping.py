@@ -17,8 +17,8 @@ _IMPROVED = 1e-3
 def last_round(cell: Cell) -> int | None:
     """The round after which a cell no longer improved; None while it may.
 
-    It depends on what is recorded of the cell alone, so that a run that was stopped
-    ends at the same round.
+    It depends on the cell's records alone, so that a run that was stopped ends at the
+    same round.
     """
     held_out = [found.get("validation_loss") for found in cell.metrics]
     losses = [math.nan if each is None else float(each.nanmean()) for each in held_out]

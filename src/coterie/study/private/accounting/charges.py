@@ -1,8 +1,8 @@
-"""What rounds cost that may have left, although no checkpoint has them.
+"""The cost of rounds whose releases may have left, although no checkpoint has them.
 
 For the unit client a cost is mu^2 of each client; for the unit sample it is how often
-each client makes each kind of release. Both are what was foreseen without data, so
-that no run of these rounds costs more.
+each client makes each kind of release. Both are bounds that were found without data: no
+run of these rounds costs more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Cost = Tensor | list[Counter[Step]]
 """(N,) mu^2, or the steps of each client."""
 
 REPEATED = "repeated"
-"""Stands for a verb in events of rounds that may have left before a run was killed."""
+"""The verb in events of rounds that may have left before a run was killed."""
 
 _TO_PEERS = {"mix", "blended", "compare"}
 _TO_SERVER = {"average", "central"}
@@ -46,16 +46,16 @@ _TO_SERVER = {"average", "central"}
 def cost_of(
     setup: Setup, entry: Entry, rounds: Sequence[int], *, quick: bool = False
 ) -> Cost | None:
-    """What rounds cost each client at most; 0 is the beginning.
+    """The most that rounds cost each client; 0 is the beginning.
 
     Args:
         setup: of a seed.
         entry: the algorithm.
         rounds: their numbers.
-        quick: None where that is not known yet.
+        quick: whether to return None if that is not known yet.
 
     Raises:
-        InputError: where it cannot be known.
+        InputError: if it cannot be known.
     """
     guard, n = guard_of(setup, entry), len(setup.federation)
     if guard.clients is not None:
@@ -88,7 +88,7 @@ def _cost_of_samples(
         except InputError as refusal:
             raise InputError(
                 f"{entry.label} (seed {setup.seed}) cannot go on: rounds up to "
-                f"{max(rounds)} may have left before the run was killed, and what they "
+                f"{max(rounds)} may have left before the run was killed, and their "
                 f"cost cannot be counted without data ({refusal}) Begin again with "
                 "another name of the study."
             ) from None
@@ -104,9 +104,9 @@ def _both(some: list[Counter[Step]], more: list[Counter[Step]]) -> list[Counter[
 
 
 def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
-    """The state of a run that has paid for lost rounds, too.
+    """The state of a run after it has paid for lost rounds, too.
 
-    Whoever receives rows by the method's verbs is taken to have received all of them.
+    Everybody that the method's verbs may send rows to is assumed to have received them.
 
     Args:
         state: of private training.
@@ -119,7 +119,7 @@ def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
         state.state.spent += cost
     elif isinstance(state, PrivateState):
         assert isinstance(cost, Tensor)  # of whole clients
-        # Of a sum, all others together know up to N times as much as was promised.
+        # All others together know up to N times as much of a sum as was promised.
         many = len(cost) if guard.mechanism.secure and guard.sums else 1
         events = _events(many * cost, guard.verbs, t)
         ledger = [*state.ledger, *as_lists(events)]
@@ -128,7 +128,7 @@ def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
         assert not isinstance(cost, Tensor)  # of samples
         told, pays = state.told, torch.tensor([bool(steps) for steps in cost])
         received = told.received
-        if not bool(received.any()):  # nobody knows yet who receives rows
+        if not bool(received.any()):  # who receives rows is not known yet
             received = received | pays[:, None]
         told = told._replace(common=add_releases(told.common, cost), received=received)
         return state._replace(releases=add_releases(state.releases, cost), told=told)
@@ -136,7 +136,7 @@ def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
 
 
 def _events(cost: Tensor, verbs: Iterable[str], t: int) -> list[Release]:
-    """Releases of this mu^2, one for all clients who pay the same."""
+    """Releases with this mu^2, one for all clients that pay the same."""
     found, n = [], len(cost)
     server, peers = bool(_TO_SERVER & {*verbs}), bool(_TO_PEERS & {*verbs})
     for square in cost[cost > 0].unique().tolist():
@@ -153,7 +153,7 @@ def _events(cost: Tensor, verbs: Iterable[str], t: int) -> list[Release]:
 
 
 def spent_in(state: Any) -> Cost | None:
-    """What each client has paid so far; None where nobody promises anything."""
+    """What each client has paid so far; None if nothing is promised."""
     state = state.state if isinstance(state, Moment) else state
     if isinstance(state, PerSampleState):
         return state.visible_releases
@@ -163,7 +163,7 @@ def spent_in(state: Any) -> Cost | None:
 
 
 def without_partners(cost: Cost, setup: Setup, entry: Entry) -> Cost:
-    """The same without what was told to choose partners, which is charged apart."""
+    """The cost without what was released to choose partners, which is charged apart."""
     before = releases_before(setup, entry)
     if not before:
         return cost
@@ -174,7 +174,7 @@ def without_partners(cost: Cost, setup: Setup, entry: Entry) -> Cost:
 
 
 def worst_of(cost: Cost) -> float | list[Any]:
-    """What the client who pays most has paid, or more: see `records.LedgerEntry`."""
+    """A bound on what the client that pays most has paid; see `records.LedgerEntry`."""
     if isinstance(cost, Tensor):
         return float(cost.max())
     union = reduce(lambda a, b: a | b, cost, Counter[Step]())

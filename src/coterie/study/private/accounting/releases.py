@@ -1,4 +1,4 @@
-"""What a private run has released so far, and what it says of it."""
+"""What a private run has released so far, and how that is reported."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ from ...config import Study
 from ...setup import Setup
 
 PEERS = -2
-"""Stands for all other clients, where there are too many to name pairs of them."""
+"""Stands for all other clients, if there are too many pairs to name."""
 
 
 def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
-    """The epsilon (N,) of each client so far; nothing where nobody promises any."""
+    """The epsilon (N,) of each client so far; nothing if none is promised."""
     state = state.state if isinstance(state, Moment) else state
     privacy = study.privacy
-    if (
-        isinstance(state, PerSampleState) and privacy is not None
-    ):  # exactly only at the end
+    if isinstance(state, PerSampleState) and privacy is not None:  # exact only at the end
         bound = bound_on_samples(state, privacy.delta)
-        # Noise was found for all rounds together, so that no part of them costs more.
+        # The noise suits all rounds together, so no part of them costs more.
         return {"epsilon": bound.clamp(max=privacy.epsilon or math.inf)}
     if not isinstance(state, PrivateState | PrivateFlow) or privacy is None:
         return {}
@@ -49,17 +47,14 @@ def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
 
 
 def worst_epsilon(state: Any, study: Study) -> float | None:
-    """That of the client who has released most, where there is one."""
+    """The epsilon of the client that has released most; None if none is promised."""
     found = spent_of(state, study)
     return float(found["epsilon"].max()) if found else None
 
 
 def stopped_text(cell: Cell, study: Study) -> str:
-    """Where the budget ended a run, one sentence; nothing elsewhere."""
-    if (
-        not isinstance(cell.state, PrivateState | PerSampleState)
-        or not cell.state.stopped
-    ):
+    """One sentence that says where the budget ended a run; "" if it did not."""
+    if not isinstance(cell.state, PrivateState | PerSampleState) or not cell.state.stopped:
         return ""
     privacy = study.privacy
     assert privacy is not None  # as there is an account
@@ -77,7 +72,7 @@ def stopped_text(cell: Cell, study: Study) -> str:
 
 
 def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
-    """What each client has told whom, in the words of epsilon, a row for each pair."""
+    """The epsilon of each client towards each receiver, one row for each pair."""
     privacy, clients = setup.study.privacy, setup.federation.clients.cpu()
     state = state.state if isinstance(state, Moment) else state
     if privacy is None:
@@ -86,17 +81,17 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
         return _pair_table(spent_by_pairs(state, privacy.delta), clients)
     if not isinstance(state, PrivateState | PrivateFlow):
         return {}
-    if len(clients) > SNAPSHOT_CLIENTS:  # so many pairs are not kept
+    if len(clients) > SNAPSHOT_CLIENTS:  # too many pairs to keep
         squares = torch.where(_kinds_of_receivers(state), state.spent[:, None], 0.0)
     elif isinstance(state, PrivateState):
         squares = by_pairs(events_of(state.ledger), len(clients))
-    else:  # anybody may come to see what is made of it
+    else:  # anybody may see the result some day
         squares = state.spent[:, None].repeat(1, len(clients) + 1).fill_diagonal_(0)
     return _pair_table(epsilons(squares, privacy.delta), clients)
 
 
 def exact_epsilon(state: PerSampleState, study: Study) -> Tensor:
-    """(N,) of each client at the end, of single samples; on the way it is a bound."""
+    """(N,) the epsilon of each client's samples at the end; before, it is a bound."""
     assert study.privacy is not None  # as there is an account
     return spent_on_samples(state, study.privacy.delta)
 
@@ -113,7 +108,7 @@ def _kinds_of_receivers(state: PrivateState | PrivateFlow) -> Tensor:
 
 
 def _pair_table(found: Tensor, clients: Tensor) -> dict[str, Tensor]:
-    """A row for each client and receiver of (N, K + 1) who is told anything."""
+    """A row for each positive entry of (N, K + 1), by client and receiver."""
     peers = clients if found.shape[1] > 2 else torch.tensor([PEERS])
     sender, receiver = (found > 0).nonzero().unbind(1)
     if not len(sender):

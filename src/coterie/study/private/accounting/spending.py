@@ -1,10 +1,10 @@
-"""Charges the rounds of private training before they leave, and keeps all of it.
+"""Charges the rounds of private training before anything leaves, and records that.
 
 With noise that no seed repeats, a round that is trained again is another release. So
 rounds are reserved in the run folder before the first of them begins, about a second
-ahead. When a run is killed and goes on from a checkpoint, all rounds that were
-reserved after that checkpoint are charged once more. With seeded noise a repeated
-round releases the same bits, and costs nothing again.
+ahead. When a run is killed and goes on from a checkpoint, all rounds that were reserved
+after that checkpoint are charged once more. With seeded noise a repeated round releases
+the same bits, and costs nothing again.
 
 What is spent also goes into the ledger of the data (`records.ledgers`), which all
 studies of a runs folder share.
@@ -49,7 +49,7 @@ _AHEAD = 1.0
 """Seconds of rounds that are reserved at once."""
 
 PARTNERS = "choice of partners"
-"""The label, in the ledger of the data, of what clients tell before training."""
+"""The label, in the ledger of the data, of what clients release before training."""
 
 
 def lost_rounds(kept: Sequence[Reserved], cell: Cell) -> list[Reserved]:
@@ -57,7 +57,7 @@ def lost_rounds(kept: Sequence[Reserved], cell: Cell) -> list[Reserved]:
 
     Args:
         kept: what was reserved.
-        cell: as it was saved last; new, where it never was.
+        cell: as it was saved last; a new one, if it never was.
     """
     begins = not cell.rounds  # no checkpoint: the beginning may be lost, too
     found = []
@@ -70,13 +70,13 @@ def lost_rounds(kept: Sequence[Reserved], cell: Cell) -> list[Reserved]:
 
 
 def _is_latest(cell: Cell, kept: Reservations, known: Sequence[LedgerEntry]) -> bool:
-    """Whether a run folder knows all that the ledger has of it.
+    """Whether a run folder is as recent as its entries in the ledger.
 
-    A folder that was copied back does not: it is charged as another beginning.
+    A folder that was restored from a copy is not: it is charged as a new beginning.
     """
     if not kept.rounds:
         return True
-    # With an older checkpoint, or none, nobody knows the rounds before `first`.
+    # With an older checkpoint, or none, the rounds before `first` are not known.
     reached = cell.t + 1 if cell.rounds else 0
     if max(kept.rounds).first > reached:
         return False
@@ -97,12 +97,12 @@ class CellAccount:
         folder: Path,
         ledger: DataLedger | None,
     ) -> None:
-        """Finds which rounds may have left that the cell does not know of.
+        """Finds the rounds that may have left and that the cell does not have.
 
         Args:
             setup: of the seed.
             entry: the algorithm.
-            cell: as it was saved last; new, where it never was.
+            cell: as it was saved last; a new one, if it never was.
             folder: of the run.
             ledger: of the data; None without [privacy].
         """
@@ -124,7 +124,7 @@ class CellAccount:
         attempts = [cell.attempt, *(each.attempt for each in kept.rounds)]
         known = self._entries()
         latest = _is_latest(cell, kept, known)
-        # What an older folder does not know of stays charged where it was.
+        # What an older folder does not have stays charged where it was.
         self.lost = lost_rounds(kept.rounds, cell) if latest else []
         number = kept.entry if latest else 0
         attempts += [each.attempt for each in known]
@@ -170,11 +170,11 @@ class CellAccount:
             from_first(self._group, lambda: write_reserved(self._file, kept))
 
     def _charge(self, state: State, more: Sequence[int], t: int) -> None:
-        """Writes into the ledger of the data what is spent, and may be until round t.
+        """Writes to the ledger of the data what is spent, or may be until round t.
 
         Args:
             state: of the run; None: there is none yet.
-            more: rounds that come on top of that.
+            more: rounds that may be spent in addition.
             t: the last round that is charged.
         """
         ledger = self._ledger
@@ -192,7 +192,7 @@ class CellAccount:
             cost = cost_of(setup, entry, [*lost, *more], quick=True)
             reserved = None
             if cost is not None:
-                told = 0 in more  # whose cost has that of choosing partners
+                told = 0 in more  # the beginning includes the choice of partners
                 cost = without_partners(cost, setup, entry) if told else cost
                 reserved = worst_of(cost)
         name = self._run, entry.label, setup.seed, unit
@@ -205,7 +205,7 @@ class CellAccount:
             yield from range(each.first, each.last + 1)
 
     def begin(self, cell: Cell) -> Cell:
-        """The cell, which has paid for lost rounds, too."""
+        """The cell after paying for lost rounds, too."""
         rounds = [*self._lost_numbers()]
         if rounds:
             cost = cost_of(self._setup, self._entry, rounds)
@@ -216,7 +216,7 @@ class CellAccount:
         return replace(cell, attempt=self.attempt)
 
     def rounds(self, rounds: Iterator[Round], start: Cell) -> Iterator[Round]:
-        """The rounds, none of which begins before it is charged."""
+        """The rounds; each is charged before it begins."""
         t, state = start.t, start.state
         while True:
             self.reserve(t + 1, state)
@@ -228,15 +228,15 @@ class CellAccount:
             yield r
 
     def on_saved(self, cell: Cell) -> None:
-        """A checkpoint has what was spent until then."""
+        """Notes that a checkpoint has what was spent until then."""
         self._next, self.lost = cell.t + 1, []
 
     def on_interrupted(self, cell: Cell) -> None:
-        """The cell was saved in good order.
+        """Notes that the cell was saved after an interruption.
 
-        In one process one round has begun since, at most. Several processes learn of a
-        failure when they reckon, and go back to where they did so before: the rounds in
-        between have left, and are charged when the run goes on.
+        In one process, at most one round has begun since. Several processes learn of a
+        failure when they add up their counts, and go back to where they did so before.
+        The rounds in between have left, and are charged when the run goes on.
         """
         if self._ledger is None:
             return
@@ -246,14 +246,14 @@ class CellAccount:
         self._charge(cell.state, range(cell.t + 1, self._last + 1), self._last)
 
     def on_finished(self, cell: Cell) -> None:
-        """All rounds were trained."""
+        """Notes that all rounds were trained."""
         if self._ledger is not None:
             self.on_saved(cell)
             self._charge(cell.state, (), cell.t)
 
 
 def charge_partners(setup: Setup, run: str, ledger: DataLedger) -> None:
-    """Writes down what clients tell to choose partners, before they tell it."""
+    """Charges what clients release to choose partners, before they release it."""
     telling, privacy = partner_releases(setup), setup.study.privacy
     if telling and privacy is not None:
         client = privacy.unit == "client"
@@ -271,11 +271,11 @@ def charge_partners(setup: Setup, run: str, ledger: DataLedger) -> None:
 def total_epsilon(
     entries: Iterable[LedgerEntry], unit: str, delta: float
 ) -> tuple[float, bool]:
-    """The epsilon of entries for whoever sees all of them, and whether it has all.
+    """The epsilon for somebody who sees all entries, and whether all costs are known.
 
-    It adds up the client who pays most of each, so that it is a bound. Whatever hides a
-    whole client hides each of its samples. Entries of the unit sample promise nothing
-    about whole clients, and are left out there.
+    It adds up the client that pays most in each entry, so it is a bound. What hides a
+    whole client also hides each of its samples. Entries of the unit sample promise
+    nothing about whole clients, and are left out for them.
     """
     square, steps, complete = 0.0, Counter[Step](), True
     for entry in entries:
@@ -298,7 +298,7 @@ def total_epsilon(
 
 
 def summary_of(study: Study, run: str, ledger: DataLedger) -> dict[str, Any]:
-    """What a study, and all studies on its data so far, have spent together."""
+    """What a study, and all studies on its data so far, have spent in total."""
     privacy = study.privacy
     assert privacy is not None  # asked of studies that have it
     unit, delta, every = privacy.unit, privacy.delta, ledger.entries()
@@ -318,7 +318,7 @@ def summary_of(study: Study, run: str, ledger: DataLedger) -> dict[str, Any]:
 
 
 def summary_line(found: dict[str, Any]) -> str:
-    """The same as a sentence or two."""
+    """The summary in one or two sentences."""
     most = "at most" if found["complete"] else "at least"
     others = found["studies"] - 1
     text = (

@@ -1,1 +1,1 @@
-"""Guards an entry of a study: its private method, its noise and its plan."""
+"""The private training of an entry: its method, its noise and its plan."""

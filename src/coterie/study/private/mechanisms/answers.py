@@ -1,7 +1,7 @@
-"""How often each client will answer in time, seen in advance on clients without data.
+"""How often each client will answer with [time], found in advance without data.
 
-Clocks, links and walks know nothing of data, so that answers which are random numbers
-come as often, and at the same times, as true ones.
+Clocks, links and walks do not depend on data. So random answers come as often as true
+ones, and at the same times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...setup import Setup
 
 
 class _Doubles:
-    """Clients without data, who take as long as these; see `types.ClientsInTime`."""
+    """Clients without data that take as long as these; see `types.ClientsInTime`."""
 
     def __init__(self, clients: ClientsInTime) -> None:
         self.names, self.sizes = clients.names, clients.sizes
@@ -39,7 +39,7 @@ class _Doubles:
         return DoubleClients(seeds.generator("privacy", "time", *rounds), who)
 
     def width(self, clients: int) -> int:
-        """As many as there are to be asked."""
+        """The number of clients to ask."""
         return clients
 
 
@@ -53,7 +53,7 @@ def answers_until(
 ) -> list[Float64[Tensor, " n"]]:
     """How many answers with noise each client will give until the end of each round."""
     n = len(setup.federation)
-    unit = Mechanism(0.5, 1.0)  # of which every release costs 1
+    unit = Mechanism(0.5, 1.0)  # every release of it costs 1
     counted = make_private_in_time(
         method, unit, torch.arange(n), label=label, limits=Limits()
     )

@@ -1,4 +1,4 @@
-"""Clients of the same shape without their data: asking them tells nothing."""
+"""Clients of the same shape without their data: asking them reveals nothing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ...setup import Setup, simulation_of
 
 
 def without_data(setup: Setup) -> Simulation:
-    """The clients at hand, whose samples are all zeros, with as many of them as before.
+    """The clients at hand, with as many samples as before, all of them zero.
 
-    With these a study looks for what it must refuse, and what a state is made of.
+    With these a study finds what it must refuse, and the types of a state.
     """
     here = setup.simulation.federation
     blank = replace(here, features=_zeros(here.features), targets=_zeros(here.targets))

@@ -1,4 +1,4 @@
-"""Budgets that would be spent before anything is released, refused before training."""
+"""Refuses budgets that are too small for any release, before training."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ...setup import Setup
 
 
 class Least(NamedTuple):
-    """What each client has spent when it has released anything: mu^2, or epsilon."""
+    """The least that each client spends when it releases anything: mu^2, or epsilon."""
 
-    first: Float64[Tensor, " n"]  # after the first round in which anybody does
-    own: Float64[Tensor, " n"]  # after the cheapest in which this client does
+    first: Float64[Tensor, " n"]  # after the first round with any release
+    own: Float64[Tensor, " n"]  # after the cheapest round with this client's release
 
 
 def least_of_rounds(costs: Sequence[Float64[Tensor, " n"]]) -> Least:
-    """Of rounds that cost so much, mu^2; the first is the beginning."""
+    """The least spending in mu^2, from the cost of each round, the beginning first."""
     later = torch.stack(list(costs[1:]))
     paid = later[later.any(1)][:1].sum(0)
     cheapest = torch.where(later > 0, later, math.inf).amin(0)
@@ -38,10 +38,10 @@ def least_of_rounds(costs: Sequence[Float64[Tensor, " n"]]) -> Least:
 def least_of_samples(
     rounds: Sequence[Sequence[Counter[Step]]], delta: float, *, own: bool
 ) -> Least:
-    """Of rounds that release so much of single samples; the first is the beginning.
+    """The least spending in epsilon, from what each round releases of single samples.
 
     Args:
-        rounds: of each client.
+        rounds: the releases of each client; the first is the beginning.
         delta: of all.
         own: whether there are budgets of single clients.
     """
@@ -66,7 +66,7 @@ def _or_nothing(cheapest: Tensor) -> Tensor:
 def refuse_spent(
     setup: Setup, entry: Entry, limits: Limits, least: Least, *, what: str = "round"
 ) -> None:
-    """Refuses budgets with which nothing, or nothing of a client, could be released."""
+    """Refuses budgets that allow no release at all, or none of some client."""
     privacy, federation = setup.study.privacy, setup.federation
     assert privacy is not None  # asked of studies that have it
 
@@ -75,8 +75,8 @@ def refuse_spent(
         who = client_name(federation.names, int(federation.clients[place]))
         raise InputError(
             f"`{name}` {budget:g} would be spent in the first {what} of {entry.label}: "
-            f"it costs {who} epsilon {float(epsilon[place]):.3g}, so that nothing "
-            "could be released without more noise."
+            f"it costs {who} epsilon {float(epsilon[place]):.3g}, so nothing could be "
+            "released without more noise."
         )
 
     if not isinstance(privacy.budget, Mapping):
@@ -85,7 +85,7 @@ def refuse_spent(
             refuse("privacy.budget", privacy.budget, worst, least.first)
         return
     places = places_of(federation)
-    assert limits.of_each is not None  # of clients by name
+    assert limits.of_each is not None  # budgets are by client
     for name, budget in privacy.budget.items():
         if least.own[places[name]] > limits.of_each[places[name]] * ENOUGH:
             refuse(f"privacy.budget.{name}", budget, places[name], least.own)

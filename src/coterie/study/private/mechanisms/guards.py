@@ -51,23 +51,23 @@ from .partners import refuse_unnoised, releases_before
 
 
 class Guard(NamedTuple):
-    """A method whose clients guard their data, and what that will cost."""
+    """A private method, and what its training will cost."""
 
     method: Algorithm
     mechanism: Mechanism
     costs: list[Tensor]  # (N,) mu^2 of the beginning and each round, at most
-    clients: PrivateSimulation | None = None  # who hide single samples
-    sums: bool = False  # whether a server could do with sums of what it averages
-    verbs: frozenset[str] = frozenset()  # by which something new leaves clients
+    clients: PrivateSimulation | None = None  # that hide single samples
+    sums: bool = False  # whether sums are enough for what a server averages
+    verbs: frozenset[str] = frozenset()  # through which something new leaves clients
     blank: PrivateSimulation | None = None  # the clients without their data
-    planned: StepPlan | None = None  # of single samples, where that was foreseen
+    planned: StepPlan | None = None  # of single samples, if it was foreseen
 
 
 Hearing = Callable[[Algorithm], Algorithm]
 
 
 def guard_of(setup: Setup, entry: Entry, *, held: bool = False) -> Guard:
-    """How an entry is trained privately, found once for each seed.
+    """The guard of an entry, made once for each seed.
 
     Args:
         setup: of a seed.
@@ -86,7 +86,7 @@ def _settings(entry: Entry) -> str:
 
 
 def _name(setup: Setup, entry: Entry) -> str:
-    """What no other training has: noise and samples are its own, and so add up."""
+    """A name that no other training has, so that its noise and samples are its own."""
     return f"{_settings(entry)} of {whole_name(setup.study, setup.read)}"
 
 
@@ -102,12 +102,12 @@ def make_guard(
     held: bool = False,
     witness: Witness | None = None,
 ) -> Guard:
-    """How an entry is trained privately.
+    """The guard of an entry: how it is trained privately.
 
     Args:
         setup: of a seed.
         entry: the algorithm.
-        hearing: wraps a method that tells losses, to hear them as they are told.
+        hearing: wraps a method that reports losses, to hear them as they are reported.
         held: see `guard_of`.
         witness: sees rows of whole clients before they are released, in an audit.
     """
@@ -184,7 +184,7 @@ def _guard_clients(
 
 
 def refuse_unsummed(setup: Setup) -> None:
-    """Refuses secure sums where no method of the study has any."""
+    """Refuses secure sums if no method of the study has any."""
     study = setup.study
     if study.privacy is None or not study.privacy.secure:
         return
@@ -234,7 +234,7 @@ def _guard_samples(
     tried = made(blank, clip=clip, loss_clip=loss_clip, noise=privacy.noise or 0.0)
     begin, first = init_oracle(tried), tried.at(1)
     try:
-        # A round of clients without data: what cannot be private is refused in it.
+        # A round of clients without data, which refuses what cannot be private.
         state = method.init(setup.x.clone(), begin)
         rng = seeds.generator(setup.seed, "algorithm", 1)
         state, _ = method.step(state, first, rng)
@@ -278,9 +278,9 @@ def _plan_samples(
     silent: bool,
     held: bool = False,
 ) -> tuple[Noises, StepPlan | None]:
-    """The noise of single samples, and what they may release where that is limited.
+    """The noise of single samples, and what they may release, if that is limited.
 
-    Or where a method that was `silent` in its first round is to stay so.
+    It is also limited if a method was `silent` in its first round, to keep it so.
     """
     privacy, n = setup.study.privacy, len(setup.federation)
     assert privacy is not None  # asked of studies that have it
@@ -292,7 +292,7 @@ def _plan_samples(
     except InputError as refusal:
         raise InputError(
             f"what {entry.label} asks cannot be counted before training, on short "
-            "models without data: [privacy] needs `noise` for it, and no `budget` "
+            "models without data: set `noise` in [privacy], and no `budget` "
             f"({refusal})"
         ) from None
     told = steps_of(Ledger(n, releases_before(setup, entry)))
@@ -320,14 +320,14 @@ def _plan_samples(
 def steps_asked(
     setup: Setup, method: Algorithm, clients: PrivateSimulation
 ) -> AskedSteps:
-    """What a method will ask of single samples in every round, with a noise of 1."""
+    """What a method will ask of single samples in every round, for a noise of 1."""
     personal = bool(setup.study.model.get("personal"))
     given = method, clients, _participants(setup)
     return plan_steps(*given, seed=setup.seed, personal=personal)
 
 
 def _participants(setup: Setup) -> list[Bool[Tensor, " n"]]:
-    """Who takes part in each round."""
+    """(N,) for each round, which clients take part in it."""
     run, n = setup.study.run, len(setup.federation)
     rounds = range(1, run.rounds + 1)
     return [participants(n, run.participation, setup.seed, t) for t in rounds]
@@ -338,13 +338,13 @@ def _guard_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     if method.flow is None:
         raise InputError(
             f"{entry.label} waits for the slowest client, which [privacy] with [time] "
-            "does not count: `waits = false`, or leave [time] out."
+            "does not count: set `waits = false`, or leave [time] out."
         )
     assert privacy is not None  # asked of studies that have it
     limits, answers = _limits(setup), []
     if privacy.epsilon is not None:
         answers = [answers_of(setup, method, entry.label)]
-        # Held also if a method answered more often than was foreseen.
+        # The limit holds even if a method answers more often than was foreseen.
         most = mu_of(privacy.epsilon, privacy.delta) ** 2
         limits = limits._replace(of_all=min(limits.of_all, most))
     mechanism = privacy.mechanism(

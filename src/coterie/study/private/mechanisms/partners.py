@@ -1,4 +1,4 @@
-"""Ingredients that are made from the clients' data before a private training."""
+"""Ingredients that are made from the clients' data before private training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...setup import Setup
 
 
 def _choices_from_data(entry: Entry) -> Iterator[tuple[str, str]]:
-    """Names and texts of what an entry has made from data."""
+    """Names and texts of an entry's ingredients that are made from data."""
     for name in ingredients_of(algorithm_factory(entry.name)):
         choice = str(entry.options.get(name, RECIPES[name][1]))
         if is_from_data(name, choice):
@@ -26,7 +26,7 @@ def _choices_from_data(entry: Entry) -> Iterator[tuple[str, str]]:
 
 
 def refuse_made_from_data(study: Study) -> None:
-    """Refuses all that a private study would make from data."""
+    """Refuses ingredients that a private study would make from data."""
     for entry in study.algorithms if study.privacy is not None else []:
         for name, choice in _choices_from_data(entry):
             raise InputError(
@@ -37,7 +37,7 @@ def refuse_made_from_data(study: Study) -> None:
 
 
 def refuse_uncounted_choices(study: Study) -> None:
-    """Refuses what a private study cannot make from data, before these are touched."""
+    """Refuses ingredients without a private version, before data are used."""
     privacy = study.privacy
     if privacy is None:
         return
@@ -53,9 +53,9 @@ def refuse_uncounted_choices(study: Study) -> None:
 
 
 def refuse_unnoised(study: Study, entry: Entry) -> None:
-    """Refuses ingredients that cannot be made of what clients tell with noise."""
+    """Refuses ingredients of an entry that cannot be made with noise."""
     for name, choice in _choices_from_data(entry):
-        why = "cannot be made of what clients tell with noise"
+        why = "cannot be made with noise"
         if study.time is not None:
             why = "is not counted with [time]"
         elif can_have_noise(name, choice):
@@ -68,7 +68,7 @@ def refuse_unnoised(study: Study, entry: Entry) -> None:
 
 
 def partner_releases(setup: Setup) -> list[Release]:
-    """All that clients tell of their data before a study can be trained."""
+    """All releases of clients' data that a study needs before training."""
     choosing = choosing_of(setup.study, setup.seed, setup.read)
     if choosing is None:
         return []
@@ -81,7 +81,7 @@ def partner_releases(setup: Setup) -> list[Release]:
 
 
 def releases_before(setup: Setup, entry: Entry) -> tuple[Release, ...]:
-    """What clients tell of their data before an entry can be trained."""
+    """The releases of clients' data that an entry needs before training."""
     choosing = choosing_of(setup.study, setup.seed, setup.read)
     if choosing is None or not any(_choices_from_data(entry)):
         return ()
