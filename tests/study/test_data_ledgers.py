@@ -81,12 +81,12 @@ def test_what_a_study_refuses_it_finds_without_asking_clients(monkeypatch, unit)
     kernel, asked = Kernel if unit == "client" else ClippedKernel, []
     grad = kernel.grad
 
-    def spied(self, points, batch):
+    def spy(self, points, batch):
         samples, _ = (self if unit == "client" else self._kernel).data(batch.index)
         asked.append(bool(samples.any()))
         return grad(self, points, batch)
 
-    monkeypatch.setattr(kernel, "grad", spied)
+    monkeypatch.setattr(kernel, "grad", spy)
     training_of(setup, study.algorithms[0]).like()
     assert not any(asked)
     assert asked or unit == "client"  # single samples are tried in a round

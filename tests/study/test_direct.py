@@ -34,32 +34,32 @@ def frame(file) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def trained(frame, tmp_path_factory) -> co.Result:
+def trained_result(frame, tmp_path_factory) -> co.Result:
     runs = tmp_path_factory.mktemp("runs")
     return co.train(frame, "hospital", "outcome", rounds=3, runs=runs)
 
 
-def test_one_method_is_compared_with_training_alone(trained):
-    assert trained.table().index.tolist() == ["local", "coteries"]
-    assert trained.records.names == ("Basel", "Bern", "Chur", "Zug")
+def test_one_method_is_compared_with_training_alone(trained_result):
+    assert trained_result.table().index.tolist() == ["local", "coteries"]
+    assert trained_result.records.names == ("Basel", "Bern", "Chur", "Zug")
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def ask(monkeypatch):
     """Calls `train`, which makes a study and does not run it, and returns the study."""
     monkeypatch.setattr(direct, "run_study", lambda study, **options: study)
     return inspect.unwrap(direct.train)
 
 
-def test_settings_are_those_of_a_study_that_sets_nothing(file, asked):
+def test_settings_are_those_of_a_study_that_sets_nothing(file, ask):
     shortest = {"path": str(file), "client": "hospital", "target": "outcome"}
     usual = co.study_of({"name": "patients", "data": shortest})
     methods = ["local", "fedavg", "coteries"]
-    assert asked(file, "hospital", "outcome", methods) == usual
+    assert ask(file, "hospital", "outcome", methods) == usual
 
 
-def test_settings_reach_the_table_or_the_methods_that_have_them(frame, asked):
-    made = asked(
+def test_settings_reach_the_table_or_the_methods_that_have_them(frame, ask):
+    made = ask(
         frame,
         client="hospital",
         target="outcome",
@@ -79,11 +79,11 @@ def test_settings_reach_the_table_or_the_methods_that_have_them(frame, asked):
     assert [o.get("lam") for o in options] == [None, 0.5]
 
 
-def test_the_same_call_trains_nothing_anew(frame, trained, monkeypatch):
+def test_the_same_call_trains_nothing_anew(frame, trained_result, monkeypatch):
     refuse_training(monkeypatch)
-    runs = trained.folder.parent
+    runs = trained_result.folder.parent
     again = co.train(frame, "hospital", "outcome", rounds=3, runs=runs)
-    assert again.folder == trained.folder
+    assert again.folder == trained_result.folder
 
 
 def test_without_a_place_the_run_is_kept_in_a_temporary_folder(
@@ -96,7 +96,7 @@ def test_without_a_place_the_run_is_kept_in_a_temporary_folder(
     assert made.model("Chur") is not None
 
 
-def test_a_model_takes_the_rows_of_its_client(trained, frame):
+def test_a_model_takes_the_rows_of_its_client(trained_result, frame):
     rows = frame[frame["hospital"] == "Chur"].head(5)
     raw = torch.tensor(
         [
@@ -106,8 +106,8 @@ def test_a_model_takes_the_rows_of_its_client(trained, frame):
         dtype=torch.float64,
     )
     with torch.no_grad():
-        outputs = trained.model("Chur")(raw).flatten()
-    found = trained.predict(rows, "Chur")
+        outputs = trained_result.model("Chur")(raw).flatten()
+    found = trained_result.predict(rows, "Chur")
     # The second class, "well", is the one that a positive output stands for.
     assert found["predicted"].tolist() == [
         "well" if value > 0 else "ill" for value in outputs
@@ -116,30 +116,30 @@ def test_a_model_takes_the_rows_of_its_client(trained, frame):
     torch.testing.assert_close(chances.float(), outputs.float().sigmoid())
 
 
-def test_rows_that_name_their_client_are_predicted_by_its_model(trained, frame):
+def test_rows_that_name_their_client_are_predicted_by_its_model(trained_result, frame):
     mixed = frame.sample(20, random_state=0)
-    found = trained.predict(mixed)
+    found = trained_result.predict(mixed)
     assert found.index.tolist() == mixed.index.tolist()
     for name, rows in mixed.groupby("hospital"):
         pd.testing.assert_frame_equal(
-            found.loc[rows.index], trained.predict(rows, name)
+            found.loc[rows.index], trained_result.predict(rows, name)
         )
-    loaded = co.load(trained.folder).predict(mixed)
+    loaded = co.load(trained_result.folder).predict(mixed)
     pd.testing.assert_frame_equal(loaded, found)
 
 
-def test_rows_far_from_all_training_data_are_a_warning(trained, frame):
+def test_rows_far_from_all_training_data_are_a_warning(trained_result, frame):
     days = frame.head(8).assign(age=365 * frame["age"])
     with pytest.warns(UserWarning, match="column 'age': 8 of 8 rows lie four or more"):
-        found = trained.predict(days, "Chur")
+        found = trained_result.predict(days, "Chur")
     assert found.index.tolist() == days.index.tolist()
 
 
-def test_rows_without_a_client_need_one_that_is_named(trained, frame):
+def test_rows_without_a_client_need_one_that_is_named(trained_result, frame):
     with pytest.raises(InputError, match="`client` must say whose model to use"):
-        trained.predict(frame.drop(columns="hospital"))
+        trained_result.predict(frame.drop(columns="hospital"))
     with pytest.raises(InputError, match="there is no client 'Genf'"):
-        trained.predict(frame.head(2), "Genf")
+        trained_result.predict(frame.head(2), "Genf")
 
 
 def test_models_of_tensors_predict_no_frame(tmp_path):
@@ -149,9 +149,9 @@ def test_models_of_tensors_predict_no_frame(tmp_path):
         made.predict(pd.DataFrame({"a": [1.0]}), 0)
 
 
-def test_the_report_is_a_file_and_a_notebook_shows_all_of_it(trained):
-    page = trained.report()
-    assert page.path == trained.folder / "report.html"
+def test_the_report_is_a_file_and_a_notebook_shows_all_of_it(trained_result):
+    page = trained_result.report()
+    assert page.path == trained_result.folder / "report.html"
     assert repr(page) == f"<Page {page.path}>"
     with open(page, encoding="utf-8") as file:
         text = file.read()

@@ -70,22 +70,22 @@ METHODS = [
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def one_process(tmp_path_factory):
     """Several methods in one process."""
     study = study_of(tables(algorithm=METHODS))
     return run_study(study, runs=tmp_path_factory.mktemp("alone"))
 
 
 @pytest.mark.parametrize("processes", [2, 5])
-def test_a_divided_study_has_the_same_records(alone, tmp_path, processes):
-    first, *_, last = together(alone.study, processes, tmp_path)
+def test_a_divided_study_has_the_same_records(one_process, tmp_path, processes):
+    first, *_, last = together(one_process.study, processes, tmp_path)
     for result in (first, last):
-        same_records(result, alone)
-    weights, own = first.records.weights, alone.records.weights
+        same_records(result, one_process)
+    weights, own = first.records.weights, one_process.records.weights
     assert weights.keys() == own.keys()
     for key, snapshots in weights.items():
         assert abs(snapshots.matrices - own[key].matrices).max() < 1e-6
-    groups, own = first.records.groups, alone.records.groups
+    groups, own = first.records.groups, one_process.records.groups
     assert [label for label, _ in groups] == ["ifca", "coteries"]
     for key, labels in groups.items():
         assert labels.member.shape == (2, 5)  # all clients, at rounds 2 and 4
@@ -102,22 +102,22 @@ def test_tuning_newcomers_and_personal_columns_are_the_same_when_divided(tmp_pat
         ("personal", {"model": personal}),
     ):
         study = study_of(tables(name=name, **more))
-        alone = run_study(study, runs=tmp_path / "alone")
-        same_records(together(study, 2, tmp_path)[0], alone)
+        one_process = run_study(study, runs=tmp_path / "alone")
+        same_records(together(study, 2, tmp_path)[0], one_process)
 
 
 def test_what_was_interrupted_goes_on_with_another_number_of_processes(tmp_path):
     study = study_of(tables())
     whole = run_study(study, runs=tmp_path / "whole")
 
-    class Lost(Exception):
+    class LostProcess(Exception):
         pass
 
     def stops(progress) -> None:
         if progress.label == "fedavg" and progress.t == 3:
-            raise Lost
+            raise LostProcess
 
-    with pytest.raises(Lost):
+    with pytest.raises(LostProcess):
         together(study, 2, tmp_path, progress=stops)
     for processes in (3, 1):
         same_records(together(study, processes, tmp_path)[0], whole)
@@ -136,10 +136,10 @@ def test_private_clients_that_alone_know_their_partners_tell_the_same(tmp_path, 
     """Of weights at hand, no process knows all links: all count as sent."""
     privacy = {"clip": 0.5, "noise": 2.0, "unit": unit}
     study = study_of(tables(algorithm=[{"name": "cobo"}], privacy=privacy))
-    alone = run_study(study, runs=tmp_path / "alone")
+    one_process = run_study(study, runs=tmp_path / "alone")
     first, *_ = together(study, 2, tmp_path)
-    same_records(first, alone)
-    mine, theirs = (each.records.releases for each in (first, alone))
+    same_records(first, one_process)
+    mine, theirs = (each.records.releases for each in (first, one_process))
     pd.testing.assert_frame_equal(mine, theirs, rtol=1e-9)
 
 
@@ -185,8 +185,8 @@ def test_a_failure_of_one_process_is_known_to_all_with_its_round(
     study = study_of(tables(run=SELDOM, algorithm=[{"name": "spoilt"}]))
     (why,) = reasons(study, 1, tmp_path / "alone")
     assert why.endswith(f"client 4 has a model that is not finite after round {first}")
-    alone = Folder(next((tmp_path / "alone").glob("[!.]*"))).cell("spoilt", 0)
-    assert alone.t == first - 1
+    one_process = Folder(next((tmp_path / "alone").glob("[!.]*"))).cell("spoilt", 0)
+    assert one_process.t == first - 1
     for processes in (2, 3, 5):
         runs = tmp_path / str(processes)
         assert reasons(study, processes, runs) == [why] * processes
@@ -207,8 +207,8 @@ def test_the_first_round_that_fails_is_named_however_late_that_is(tmp_path, name
 def test_a_trial_that_fails_is_the_same_when_divided(tmp_path):
     tune = {"trials": 2, "halving": 1, "rounds": 14, "space": {"lr": [0.1, 1e30]}}
     study = study_of(tables(tune=tune, algorithm=[{"name": "fedavg"}]))
-    alone = run_study(study, runs=tmp_path / "alone")
-    both = alone, together(study, 2, tmp_path)[0]
+    one_process = run_study(study, runs=tmp_path / "alone")
+    both = one_process, together(study, 2, tmp_path)[0]
     one, other = (Folder(each.folder).search("fedavg", 0).steps for each in both)
     assert one[1].spent < 14 and [s.spent for s in one] == [s.spent for s in other]
 
@@ -217,7 +217,7 @@ def test_a_trial_that_fails_is_the_same_when_divided(tmp_path):
 def test_a_round_of_fedavg_is_one_message(tmp_path, processes):
     """And one more every ten rounds, where nobody evaluates."""
 
-    def spoken(rounds: int) -> list[int]:
+    def messages_sent(rounds: int) -> list[int]:
         run = {**SELDOM, "rounds": rounds, "evaluate_every": rounds}
         study = study_of(tables(run=run, algorithm=[{"name": "fedavg"}]))
 
@@ -227,7 +227,7 @@ def test_a_round_of_fedavg_is_one_message(tmp_path, processes):
 
         return run_divided(count, processes)
 
-    few, many = spoken(10), spoken(40)
+    few, many = messages_sent(10), messages_sent(40)
     more = [b - a for a, b in zip(few, many, strict=True)]
     assert more == [30 + 3] * processes
 

@@ -250,11 +250,11 @@ def test_the_kind_of_weights_is_chosen_for_all_or_for_one_algorithm(kind, monkey
     expected, seen = MIXINGS[kind](edges_of("line", 4), 4).to_dense(), []
     recipe, default = ingredients.RECIPES["mixing"]
 
-    def watched(*given):
+    def watch(*given):
         seen.append(recipe(*given))
         return seen[-1]
 
-    monkeypatch.setitem(ingredients.RECIPES, "mixing", (watched, default))
+    monkeypatch.setitem(ingredients.RECIPES, "mixing", (watch, default))
     study = on_graph([{"name": "agraf"}, {"name": "agraf", "label": "b"}], "line")
     for graph, entry in [
         ({"edges": "line", "mixing": kind}, {"name": "agraf"}),

@@ -136,13 +136,13 @@ def test_what_a_function_of_ones_own_reads_is_seen_in_what_it_returns(own, tmp_p
 
 
 def test_drawn_data_are_read_for_every_seed_and_others_once(own):
-    def read(name: str) -> set[str]:
+    def digests_read(name: str) -> set[str]:
         data = {"name": f"own_pieces:{name}"}
         study = made(data=data, split={"name": "natural"}, seeds=[3, 5])
         return set(data_of(study).read)
 
-    assert read("data") == {"the data of own_pieces:data"}
-    assert read("drawn") == {
+    assert digests_read("data") == {"the data of own_pieces:data"}
+    assert digests_read("drawn") == {
         "the data of own_pieces:drawn with seed 3",
         "the data of own_pieces:drawn with seed 5",
     }

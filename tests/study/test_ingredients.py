@@ -14,7 +14,7 @@ from support.recipes import precision, radius, sizes, weights
 HALF = [[0.5, 0, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0], *np.eye(6)[2:].tolist()]
 
 
-def saved(path, values) -> str:
+def save_values(path, values) -> str:
     if path.suffix == ".csv":
         np.savetxt(path, np.array(values), delimiter=",")
     else:
@@ -48,7 +48,7 @@ def test_biases_join_those_whose_optima_are_near():
 
 @pytest.mark.parametrize("suffix", ["csv", "npy"])
 def test_weights_come_from_a_file(classification, tmp_path, suffix):
-    name = saved(tmp_path / f"w.{suffix}", HALF)
+    name = save_values(tmp_path / f"w.{suffix}", HALF)
     torch.testing.assert_close(weights(name, classification), torch.tensor(HALF))
 
 
@@ -92,7 +92,7 @@ def test_a_threshold_must_be_a_finite_number(number):
 )
 def test_a_file_of_wrong_weights_is_refused(classification, tmp_path, values, message):
     with pytest.raises(InputError, match=message):
-        weights(saved(tmp_path / "w.csv", values), classification)
+        weights(save_values(tmp_path / "w.csv", values), classification)
 
 
 def test_a_cell_of_a_file_that_is_no_number_is_named_by_its_row(
@@ -127,7 +127,7 @@ def test_precision_by_name_is_what_it_says(classification):
 
 
 def test_precision_comes_from_a_file(classification, tmp_path):
-    name = saved(tmp_path / "p.csv", [1, 2, 3, 4, 5, 6])
+    name = save_values(tmp_path / "p.csv", [1, 2, 3, 4, 5, 6])
     assert precision(name, classification).tolist() == [1, 2, 3, 4, 5, 6]
 
 
@@ -141,7 +141,7 @@ def test_precision_comes_from_a_file(classification, tmp_path):
 )
 def test_wrong_precisions_are_refused(classification, tmp_path, values, message):
     with pytest.raises(InputError, match=message):
-        precision(saved(tmp_path / "p.csv", values), classification)
+        precision(save_values(tmp_path / "p.csv", values), classification)
     with pytest.raises(InputError, match="Did you mean 'samples'"):
         precision("sample", classification)
 
@@ -176,7 +176,7 @@ def test_radii_come_from_a_file_and_may_be_infinite(classification, tmp_path, su
     values = np.full((6, 6), np.inf)
     values[0, 1] = values[1, 0] = 2.5
     np.fill_diagonal(values, 0)
-    found = radius(saved(tmp_path / f"r.{suffix}", values), classification)
+    found = radius(save_values(tmp_path / f"r.{suffix}", values), classification)
     torch.testing.assert_close(found, torch.tensor(values, dtype=found.dtype))
     some = classification.select(torch.tensor([1, 0, 4]))
     here = radius(str(tmp_path / f"r.{suffix}"), some)
@@ -223,7 +223,7 @@ def test_radii_that_this_federation_cannot_have_are_refused(images, regression):
 )
 def test_a_file_of_wrong_radii_is_refused(classification, tmp_path, values, message):
     with pytest.raises(InputError, match=message):
-        radius(saved(tmp_path / "r.csv", values), classification)
+        radius(save_values(tmp_path / "r.csv", values), classification)
 
 
 def test_positional_parameters_are_ingredients():
@@ -246,16 +246,16 @@ def test_heads_and_matrices_are_named_by_modules(classification):
     module = models.build(lambda: models.mlp((12,), 2, hidden=(3,)), 0)
     context = Context(classification, models.layout(module), 0)
 
-    def made(name, choice):
+    def make(name, choice):
         return RECIPES[name][0](choice, context)
 
-    assert made("head", "head").tolist() == [False] * 39 + [True] * 8
+    assert make("head", "head").tolist() == [False] * 39 + [True] * 8
     with pytest.raises(InputError, match="nothing would be shared"):
-        made("head", "head, body*")
-    assert made("layers", "all").tolist() == [[0, 3, 12], [39, 2, 3]]
-    assert made("layers", "body").tolist() == [[0, 3, 12]]
+        make("head", "head, body*")
+    assert make("layers", "all").tolist() == [[0, 3, 12], [39, 2, 3]]
+    assert make("layers", "body").tolist() == [[0, 3, 12]]
     with pytest.raises(InputError, match="no module of the model matches 'tail'"):
-        made("head", "tail")
+        make("head", "tail")
     assert not is_from_truth("head", "head, norm*") and not is_from_truth(
         "layers", "all"
     )

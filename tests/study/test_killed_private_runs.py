@@ -53,7 +53,7 @@ def _dying(study, runs: Path, step: int) -> None:
     left = [step]
 
     def fatal(call):
-        def counted(*args, **options):
+        def count_down(*args, **options):
             for late in (False, True):
                 left[0] -= 1
                 if left[0] == 0:
@@ -62,9 +62,9 @@ def _dying(study, runs: Path, step: int) -> None:
                     found = call(*args, **options)
             return found
 
-        return counted
+        return count_down
 
-    def released(self, *args, **options):
+    def record_release(self, *args, **options):
         if not self.source.secret:  # or of clients without data, who plan ahead
             return really(self, *args, **options)
         return released_to_others(self, *args, **options)
@@ -77,13 +77,13 @@ def _dying(study, runs: Path, step: int) -> None:
         return found
 
     really = Mechanism.released
-    Mechanism.released = released  # type: ignore[method-assign]
+    Mechanism.released = record_release  # type: ignore[method-assign]
     ledgers.write_secret = fatal(ledgers.write_secret)
     Folder.save = fatal(Folder.save)  # type: ignore[method-assign]
     run_study(study, runs=runs)
 
 
-def killed(study, runs: Path, step: int) -> bool:
+def was_killed(study, runs: Path, step: int) -> bool:
     """Whether a process that runs a study was killed at this step."""
     process = multiprocessing.get_context("fork").Process(
         target=_dying, args=(study, runs, step)
@@ -103,11 +103,11 @@ def released_rows(runs: Path) -> int:
 def test_whenever_a_run_is_killed_all_that_left_is_charged(tmp_path, checkpoint):
     study, runs = study_with(checkpoint), tmp_path / "runs"
     for step in (3, 8, 11):
-        assert killed(study, runs, step)
+        assert was_killed(study, runs, step)
         if released_rows(runs):
             entry = entry_in(runs)
             assert entry["spent"] + entry["reserved"] >= COST * released_rows(runs)
-    assert not killed(study, runs, 10**9)
+    assert not was_killed(study, runs, 10**9)
     rows, entry = released_rows(runs), entry_in(runs)
     assert entry["reserved"] == 0 and rows > ROUNDS
     # Whoever reads the result sees all of it, too.
@@ -124,7 +124,7 @@ def test_a_budget_holds_with_the_rounds_that_were_lost(tmp_path):
     """Eight rounds use epsilon up; with lost ones, fewer may follow."""
     study, runs = study_with(epsilon=4.0, rounds=8), tmp_path / "runs"
     for step in (12, 12):
-        assert killed(study, runs, step)
+        assert was_killed(study, runs, step)
     lines: list[str] = []
     found = run_study(study, runs=runs, notice=lines.append)
     assert float(found.records.metrics["epsilon"].max()) <= 4.0 * (1 + 1e-6)
@@ -137,7 +137,7 @@ def test_a_run_that_stops_before_it_goes_on_forgets_no_lost_round(
     tmp_path, monkeypatch, stops
 ):
     study, runs = study_with(1e9), tmp_path / "runs"
-    assert killed(study, runs, 8)
+    assert was_killed(study, runs, 8)
     (kept,) = runs.glob("*/cells/*.reserved.json")
     before = kept.read_text()
 
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_old_or_deleted_is_another_beginning(tmp_path, unit
 def test_seeded_noise_costs_nothing_again_and_resumes_bit_by_bit(tmp_path):
     study = study_with(0.0, noise_source="seed")
     whole = run_study(study, runs=tmp_path / "whole")
-    assert killed(study, tmp_path / "runs", 8)
+    assert was_killed(study, tmp_path / "runs", 8)
     again = run_study(study, runs=tmp_path / "runs")
     assert again.models().equal(whole.models())
     assert entry_in(tmp_path / "runs")["spent"] == pytest.approx(COST * ROUNDS)

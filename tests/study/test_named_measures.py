@@ -53,14 +53,14 @@ def own(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def measured(tables: dict, **model) -> dict:
+def with_model(tables: dict, **model) -> dict:
     return {**tables, "model": {**tables["model"], **model}}
 
 
 def test_several_measures_stand_beside_the_tasks_own_and_change_no_number(tmp_path):
     names = ["f1", "sensitivity", "specificity", "balanced_accuracy", "auc", "ece"]
     plain = run_study(made(), runs=tmp_path)
-    more = run_study(study_of(measured(TABLES, measures=names)), runs=tmp_path)
+    more = run_study(study_of(with_model(TABLES, measures=names)), runs=tmp_path)
     assert (more.records.score, more.records.higher_is_better) == ("accuracy", True)
     before = plain.records.metrics
     pd.testing.assert_frame_equal(more.records.metrics[before.columns], before)
@@ -106,7 +106,7 @@ def test_records_have_the_confusion_and_calibration_of_the_final_models(tmp_path
 
 
 def test_responses_have_no_confusion(tmp_path):
-    tables = measured(LINEAR, measures=["rmse", "mae", "r2"])
+    tables = with_model(LINEAR, measures=["rmse", "mae", "r2"])
     tables["run"] = {**LINEAR["run"], "rounds": 2}
     result = run_study(study_of(tables), runs=tmp_path)
     assert result.records.confusion.empty and result.records.calibration.empty
@@ -116,7 +116,7 @@ def test_responses_have_no_confusion(tmp_path):
     assert (metrics["test_mae"] <= root).all()
 
 
-def imbalanced(path, **model) -> dict:
+def imbalanced_tables(path, **model) -> dict:
     """Two clients with 21 per cent of class 1, of which features say nothing."""
     rows = np.arange(2000)
     table = pd.DataFrame({"a": np.where(rows % 4 < 2, 0.1, -0.1), "client": rows % 2})
@@ -139,7 +139,7 @@ def test_choosing_by_f1_chooses_differently_than_by_accuracy(tmp_path):
     # per cent are right, F1 is 2 x 0.21 / 1.21.
     chosen, scores = {}, {}
     for score in ("accuracy", "f1"):
-        tables = imbalanced(tmp_path / "mine.csv", measures=["f1"], score=score)
+        tables = imbalanced_tables(tmp_path / "mine.csv", measures=["f1"], score=score)
         result = run_study(study_of(tables), runs=tmp_path)
         chosen[score] = result.chosen_options()["lr"].item()
         scores[score] = result.records.trials.set_index("lr")["score"]
@@ -200,7 +200,7 @@ def test_a_score_that_nobody_has_is_refused(tmp_path):
 
 
 def test_choosing_goes_down_where_lower_is_better(own, tmp_path):
-    tables = measured(
+    tables = with_model(
         LINEAR, measures=["own_measures:smallest"], score="own_measures:smallest"
     )
     tables |= {
@@ -233,7 +233,7 @@ def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path):
         "own_measures:cubed": lambda e: 3 * e.abs() * e,
     }
     for text, slope in slopes.items():
-        tables = measured(LINEAR, loss=text)
+        tables = with_model(LINEAR, loss=text)
         tables["run"] = {**LINEAR["run"], "rounds": 1}
         tables["algorithm"] = [{"name": "local", "lr": 0.01, "steps": 10}]
         study = study_of(tables)
@@ -284,4 +284,4 @@ def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path):
 def test_what_cannot_be_measured_is_refused_before_anything_is_written(
     own, tmp_path, model, message
 ):
-    refused(measured(LINEAR, **model), tmp_path, message)
+    refused(with_model(LINEAR, **model), tmp_path, message)

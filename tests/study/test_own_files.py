@@ -186,7 +186,7 @@ def test_the_order_of_rows_names_no_other_clients(tmp_path):
     assert after.train.size.tolist() == before.train.size.tolist()
 
 
-def said(folder, text: str, **data) -> list[str]:
+def notices_of(folder, text: str, **data) -> list[str]:
     (folder / "patients.csv").write_text(text)
     lines: list[str] = []
     made = study(folder, **data)
@@ -214,14 +214,14 @@ def label(k: int) -> int:
 
 def test_features_that_will_not_train_are_said(tmp_path):
     text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},{100 * noise(k + 3)}")
-    (line,) = said(tmp_path, text, scale="none")
+    (line,) = notices_of(tmp_path, text, scale="none")
     assert line.startswith("features of `patients` will train badly as they are: 'z'")
-    assert said(tmp_path, text) == []
+    assert notices_of(tmp_path, text) == []
 
 
 def test_a_constant_column_is_said(tmp_path):
     text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},7")
-    assert said(tmp_path, text) == [
+    assert notices_of(tmp_path, text) == [
         "column 'z' is constant in all training data and can be left out."
     ]
 
@@ -229,9 +229,9 @@ def test_a_constant_column_is_said(tmp_path):
 @pytest.mark.parametrize("tells", [("5", "4"), ("no", "yes"), ("", "late")])
 def test_a_column_that_gives_the_label_away_is_said(tmp_path, tells):
     text = rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},{tells[label(k)]}")
-    lines = said(tmp_path, text)
+    lines = notices_of(tmp_path, text)
     assert lines[-1].startswith("column 'z' is enough to know the label of every")
-    assert said(tmp_path, text, drop=["z"]) == []
+    assert notices_of(tmp_path, text, drop=["z"]) == []
 
 
 def test_what_gives_labels_away_is_not_what_differs_everywhere():
@@ -256,7 +256,7 @@ def test_labels_that_only_test_data_have_are_said(tmp_path):
         )
 
     text = rows(row).replace("x,z", "x,z,is_test")
-    lines = said(tmp_path, text, task="classification")
+    lines = notices_of(tmp_path, text, task="classification")
     assert lines == [
         "no client trains on class 2, which is in validation or test data: it cannot "
         "be learnt.",

@@ -44,7 +44,7 @@ def study(entry=CLOSE, **privacy):
     return study_of(tables)
 
 
-def begun(guarded):
+def releases_at_start(guarded):
     """What has been released when training begins."""
     setup = prepare(guarded, 0, data_of(guarded).federations[0])
     guard = guard_of(setup, guarded.algorithms[0])
@@ -55,7 +55,7 @@ def begun(guarded):
 @pytest.mark.parametrize("share", [0.1, 0.6])
 def test_partners_take_their_share_of_epsilon_and_training_the_rest(tmp_path, share):
     guarded = study(epsilon=30.0, partners=share)
-    _, state = begun(guarded)
+    _, state = releases_at_start(guarded)
     told = [e for e in events_of(state.ledger) if e.verb == PARTNERS]
     whole = mu_of(30.0, 1e-5) ** 2
     expected = torch.full((4,), share * whole, dtype=torch.float64)
@@ -79,7 +79,7 @@ def test_with_a_given_noise_partners_cost_one_release_more(tmp_path):
 
 def test_single_samples_are_told_once_more_and_cost_no_more_than_epsilon(tmp_path):
     guarded = study({**CHOSEN, "weights": "mmd(400)"}, unit="sample", epsilon=20.0)
-    _, state = begun(guarded)
+    _, state = releases_at_start(guarded)
     noise = 1 / (0.25**0.5 * mu_of(20.0, 1e-5))  # a quarter, where nothing is said
     for kinds in state.releases:
         assert (pytest.approx(noise), 1.0, False, 1) in [tuple(k) for k in kinds]
@@ -123,11 +123,11 @@ def test_secret_noise_of_a_choice_comes_again_in_its_runs_folder_alone(
 ):
     found = []
 
-    def kept(told):
+    def keep(told):
         found.append(told)
         return private_distances(told)
 
-    monkeypatch.setattr(partners, "private_distances", kept)
+    monkeypatch.setattr(partners, "private_distances", keep)
     guarded = study(unit="sample", noise=2.0, noise_source="system")
     for runs in ("one", "one", "other"):
         result = run_study(guarded, runs=tmp_path / runs)
@@ -148,11 +148,11 @@ def test_what_later_seeds_tell_is_charged_before_it_is_told(tmp_path, monkeypatc
     """Weights on a graph are made for every seed before training."""
     told, charged = PartnerMechanism.private_means, list[int]()
 
-    def counted(self, *given):
+    def count(self, *given):
         charged.append(sum(entry.label == LABEL for entry in entries(tmp_path)))
         return told(self, *given)
 
-    monkeypatch.setattr(PartnerMechanism, "private_means", counted)
+    monkeypatch.setattr(PartnerMechanism, "private_means", count)
     weights = "mmd(400, 1e9) on graph"
     entry = {**CHOSEN, "weights": weights, "form": "factored"}
     run = {**TABLES["run"], "seeds": [0, 1]}

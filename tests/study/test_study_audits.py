@@ -257,7 +257,7 @@ def quieter(monkeypatch, factor: float) -> None:
 
 
 def test_forgotten_clipping_is_caught(monkeypatch):
-    unclipped(monkeypatch)
+    without_clipping(monkeypatch)
     assert audit_study(study(epsilon=1.0, clip=1e-3), runs=16).broken
 
 
@@ -269,7 +269,7 @@ def test_half_the_noise_and_missing_clipping_are_caught_and_proved(monkeypatch, 
     """
     made = study(epsilon=1.0, unit=unit)
 
-    def audited() -> tuple:
+    def audit_again() -> tuple:
         found = audit_study(made, runs=8)
         (check,) = found.checks.values()
         chosen = [proof for proof in found.proofs if "chosen" in proof.attack]
@@ -277,21 +277,21 @@ def test_half_the_noise_and_missing_clipping_are_caught_and_proved(monkeypatch, 
         assert chosen[0].lower >= max(proof.lower for proof in found.proofs)
         return found.broken, check, chosen[0].lower
 
-    broken, check, proved = audited()
+    broken, check, proved = audit_again()
     assert not broken and not check.broken and 0.85 < check.measured < 1.15
     assert 0.7 < check.noticed < 0.85 and check.clips_tested and proved < 1.0
     with monkeypatch.context() as patch:
         quieter(patch, 0.5)
-        broken, check, proved = audited()
+        broken, check, proved = audit_again()
     assert broken and check.quiet and check.measured < 0.6
     assert 1.1 < proved < 2.5  # truly 2.2
     with monkeypatch.context() as patch:
-        unclipped(patch)
-        broken, check, proved = audited()
+        without_clipping(patch)
+        broken, check, proved = audit_again()
     assert broken and check.unclipped and not check.quiet and proved > 5
 
 
-def unclipped(monkeypatch) -> None:
+def without_clipping(monkeypatch) -> None:
     """Rows and gradients of both units leave as long as they are."""
     released = of_clients.Mechanism.release
 
@@ -496,11 +496,11 @@ def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
         hears = telling_losses_to(listener, algorithm)
         loss = listener.loss
 
-        def noted(who, points, means, held_out):
+        def note(who, points, means, held_out):
             told.append(means.clone())
             loss(who, points, means, held_out=held_out)
 
-        listener.loss = noted
+        listener.loss = note
         return hears
 
     guard = make_guard(setup, made.algorithms[0], listens)

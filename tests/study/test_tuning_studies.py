@@ -38,7 +38,7 @@ def whole(tmp_path_factory) -> Result:
     return run_study(made({"halving": 1}), runs=tmp_path_factory.mktemp("r"))
 
 
-def alone(setting: dict, label: str, seed: int, folder: Path) -> Result:
+def run_alone(setting: dict, label: str, seed: int, folder: Path) -> Result:
     """One algorithm run with a setting by a study without [tune]."""
     tables = copy.deepcopy(TABLES)
     del tables["tune"]
@@ -62,14 +62,14 @@ def test_scores_are_those_of_running_each_setting_and_the_best_is_chosen(
     search = searches(whole)[label, seed]
     scores = []
     for setting in search.settings:
-        rows = last_rows(alone(setting, label, seed, tmp_path), label, seed)
+        rows = last_rows(run_alone(setting, label, seed, tmp_path), label, seed)
         scores.append(rows["validation_loss"].to_numpy().astype(np.float64).mean())
     recorded = [step.score for step in search.steps]
     # Both are means of the same four single-precision losses.
     np.testing.assert_allclose(recorded, scores, rtol=1e-12)
     assert search.chosen == int(np.argmin(scores))
     assert len(set(scores)) == len(scores)
-    same = alone(search.best, label, seed, tmp_path)
+    same = run_alone(search.best, label, seed, tmp_path)
     assert torch.equal(same.models(), whole.models(label, seed))
     pd.testing.assert_frame_equal(
         last_rows(same, label, seed), last_rows(whole, label, seed)
@@ -116,7 +116,7 @@ def test_the_budget_is_the_same_for_all_and_as_computed_by_hand(tuned):
     assert set(table.groupby(["algorithm", "seed"])["trial"].nunique()) == {5}
 
 
-def garbled(federation: Federation, samples: torch.Tensor) -> Federation:
+def garble(federation: Federation, samples: torch.Tensor) -> Federation:
     """The federation with other values in some of its samples."""
     features, targets = federation.features.clone(), federation.targets.clone()
     rng = generator("tests", "garbled")
@@ -134,7 +134,7 @@ def test_test_data_choose_nothing(tmp_path, monkeypatch, folds):
 
     def other(study, table, seed):
         federation = original(study, table, seed)
-        return garbled(federation, federation.test.index)
+        return garble(federation, federation.test.index)
 
     monkeypatch.setattr(setups, "divide_table", other)
     after = run_study(asked, runs=tmp_path / "after")
@@ -154,7 +154,7 @@ def test_newcomers_take_no_part_in_the_search(tmp_path, monkeypatch):
         federation = original(study, table, seed)
         _, (held,) = hold_out(federation, 1, seed)
         parts = [mine(federation, held, part) for part in ("train", "validation")]
-        return garbled(federation, torch.cat(parts))
+        return garble(federation, torch.cat(parts))
 
     monkeypatch.setattr(setups, "divide_table", other)
     after = run_study(asked, runs=tmp_path / "after")
@@ -314,7 +314,7 @@ def test_an_algorithm_without_searched_options_runs_as_written(tmp_path):
     )
     assert [entry.tune for entry in asked.algorithms] == [{}, {"tune_lr": [0.1, 0.01]}]
     result = run_study(asked, runs=tmp_path)
-    written = alone({}, "local", 0, tmp_path)
+    written = run_alone({}, "local", 0, tmp_path)
     assert torch.equal(result.models("local", 0), written.models())
     assert set(result.records.trials["algorithm"]) == {"fedavg_finetune"}
     page = report.write_report(result.records, tmp_path / "report.html")

@@ -50,8 +50,8 @@ from .tables import (
     graph_of,
     logs_of,
     privacy_table,
+    refuse_bad_options,
     refuse_no_patterns,
-    refuse_other_options,
     text,
 )
 
@@ -188,11 +188,9 @@ def _find_data(path: Path, tables: dict[str, Any]) -> None:
     data = tables.get("data")
     given = data.get("path") if isinstance(data, dict) else None
     if isinstance(data, dict) and isinstance(given, str | list):
-        several = isinstance(given, list)
-        found = [
-            _from_current_folder(path, each) for each in (given if several else [given])
-        ]
-        data["path"] = found if several else found[0]
+        paths = given if isinstance(given, list) else [given]
+        found = [_from_current_folder(path, each) for each in paths]
+        data["path"] = found if isinstance(given, list) else found[0]
 
 
 def _from_current_folder(path: Path, given: Any) -> Any:
@@ -280,7 +278,8 @@ def _check_tables(
             "`run.newcomers` must be 0 with `model.personal`, because a newcomer has "
             f"no personal parameters, got {run.newcomers}."
         )
-    read = _with_different_labels([_entry(entry, timed) for entry in entries])
+    read = tuple(_entry(entry, timed) for entry in entries)
+    _refuse_same_labels(read)
     _refuse_choices(split, read, tune)
     time = _time(_table(tables, "time"), read) if timed else None
     if time is not None:
@@ -447,20 +446,18 @@ def _usable_options(entry: Entry) -> dict[str, Any]:
     return {name: option for name, option in known if name not in other}
 
 
-def _with_different_labels(entries: list[Entry]) -> tuple[Entry, ...]:
+def _refuse_same_labels(entries: Sequence[Entry]) -> None:
     labels = [entry.label for entry in entries]
     for label in labels:
         if labels.count(label) > 1:
             raise InputError(
                 f"two algorithms are called {label!r}; give each its own `label`."
             )
-    return tuple(entries)
 
 
 def _time(table: dict[str, Any], entries: tuple[Entry, ...]) -> Time:
-    refuse_other_options("time", table, Time)
     speeds = table.pop("speeds", "")
-    checks.options("time", "time", parameters_of(Time, ingredients=0), table)
+    refuse_bad_options("time", table, Time)
     if not isinstance(speeds, str | list | tuple):
         raise InputError(
             f"`time.speeds` must be a list of numbers or text, got {speeds!r}."
@@ -476,9 +473,8 @@ def most_steps(entries: Sequence[Entry]) -> int:
 
 
 def _run_table(table: dict[str, Any]) -> RunTable:
-    refuse_other_options("run", table, RunTable)
     table = {**table, "log": logs_of(table.get("log", []))}
-    checks.options("run", "run", parameters_of(RunTable, ingredients=0), table)
+    refuse_bad_options("run", table, RunTable)
     seeds = table.get("seeds", [0])
     is_list = isinstance(seeds, list | tuple)
     if not is_list or not all(type(seed) is int for seed in seeds):
@@ -513,15 +509,7 @@ def _override(tables: dict[str, Any], text: str) -> None:
 def _override_algorithm(
     tables: dict[str, Any], name: str, key: str, value: Any, text: str
 ) -> None:
-    """Sets an option of the algorithms with a name or label, or of all that have it.
-
-    Args:
-        tables: the study, which is changed.
-        name: a label or name; empty takes every algorithm with such an option.
-        key: the option.
-        value: its new value.
-        text: the override as it was written.
-    """
+    """Sets an option of the algorithms with a name or label; "": all that have it."""
     entries = [e for e in _entries(tables) if isinstance(e, dict)]
     if name:
         called = [str(e.get("label", e.get("name"))) for e in entries]

@@ -21,9 +21,7 @@ from ..checks import InputError, TrainingError
 from ..clients.groups import Group, block, blocks
 from ..data.federation import Federation, Table
 from ..engine.states import whole
-from ..models import Objective
-from ..records import Baselines, Cell, Folder
-from ..records.searches import FoundSettings, Search
+from ..records import Cell, Folder
 from ..types import State
 
 Found = TypeVar("Found")
@@ -202,41 +200,19 @@ class SharedFolder:
     def _first(self, call: Callable[[], Found]) -> Found:
         return from_first(self._group, call)
 
-    def describe(
-        self,
-        seed: int,
-        federation: Federation,
-        objective: Objective,
-        oracles: Sequence[str] = (),
-    ) -> None:
-        """Writes the sizes and clusters of the clients of one seed, and the score."""
-        told = (seed, federation, objective, oracles)
-        self._first(lambda: self._folder.describe(*told))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The same method of `Folder`, which process 0 calls for all."""
+
+        def call(*given: Any, **options: Any) -> Any:
+            method = getattr(self._folder, name)
+            return self._first(lambda: method(*given, **options))
+
+        return call
 
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file by one with the state of all clients."""
         state = whole(cell.state, self._group, self._division.clients)
         self._first(lambda: self._folder.save(replace(cell, state=state)))
-
-    def grow(self, cell: Cell) -> None:
-        """Appends the cell's last evaluation to metrics.csv, which others may watch."""
-        self._first(lambda: self._folder.grow(cell))
-
-    def cell(self, label: str, seed: int) -> Cell | None:
-        """The cell as it was saved last, if ever; its state is that of all clients."""
-        return self._first(lambda: self._folder.cell(label, seed))
-
-    def drop_cell(self, label: str, seed: int) -> None:
-        """Deletes a cell that is trained again with other settings."""
-        self._first(lambda: self._folder.drop_cell(label, seed))
-
-    def save_settings(self, found: FoundSettings) -> None:
-        """Keeps the settings that were found for one seed before training."""
-        self._first(lambda: self._folder.save_settings(found))
-
-    def settings(self, seed: int) -> FoundSettings | None:
-        """The settings that were found for one seed, if any were."""
-        return self._first(lambda: self._folder.settings(seed))
 
     def save_models(
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
@@ -250,26 +226,6 @@ class SharedFolder:
 
         self._first(keep)
 
-    def has_models(self, label: str, seed: int, *, of: str = "clients") -> bool:
-        """Whether the models of a cell are there and intact."""
-        return self._first(lambda: self._folder.has_models(label, seed, of=of))
-
-    def has_baselines(self, seed: int) -> bool:
-        """Whether the baselines of a seed are there."""
-        return self._first(lambda: self._folder.has_baselines(seed))
-
-    def save_baselines(self, found: Baselines) -> None:
-        """Keeps the baselines of a seed, which every process has in full."""
-        self._first(lambda: self._folder.save_baselines(found))
-
-    def save_search(self, search: Search) -> None:
-        """Replaces the file of a search."""
-        self._first(lambda: self._folder.save_search(search))
-
-    def search(self, label: str, seed: int) -> Search | None:
-        """The search as it was saved last, if ever."""
-        return self._first(lambda: self._folder.search(label, seed))
-
     def save_trial(
         self, label: str, seed: int, trial: int, t: int, states: Sequence[State]
     ) -> None:
@@ -277,11 +233,3 @@ class SharedFolder:
         clients = self._division.clients
         everybody = [whole(state, self._group, clients) for state in states]
         self._first(lambda: self._folder.save_trial(label, seed, trial, t, everybody))
-
-    def trial(self, label: str, seed: int, trial: int) -> tuple[int, list[Any]] | None:
-        """The round and the packed states of a trial, if it was saved."""
-        return self._first(lambda: self._folder.trial(label, seed, trial))
-
-    def drop_trial(self, label: str, seed: int, trial: int) -> None:
-        """Deletes the states of a trial that does not train on."""
-        self._first(lambda: self._folder.drop_trial(label, seed, trial))

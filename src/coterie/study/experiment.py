@@ -33,7 +33,7 @@ from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
 from ..scores.words import some_of
 from .baselines import keep_baselines
-from .config import Entry, Study, algorithm_factory
+from .config import Study, algorithm_factory
 from .division import SharedFolder, from_first, only_first, refuse_different_studies
 from .identity import data_name, identity_of, own_modules, settings_read
 from .ingredients import RECIPES, edges_between, ingredients_of, is_from_truth
@@ -160,12 +160,9 @@ class Result:
     def model(
         self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> nn.Module:
-        """The model of one client, which trained or joined later; see `Run.model`.
+        """The model of one client, by its name or position among all; see `Run.model`.
 
-        Args:
-            client: its name, or its position among all clients.
-            label: of the algorithm; None: the last listed.
-            seed: None: the first.
+        By default it is that of the last listed algorithm and the first seed.
         """
         return self._run.model(client, label, seed)
 
@@ -178,11 +175,8 @@ class Result:
     ) -> pd.DataFrame:
         """The predictions of models for the rows of a frame; see `Run.predict`.
 
-        Args:
-            frame: has the columns that the models were trained on.
-            client: whose model; None: each row names its client.
-            label: of the algorithm; None: the last listed.
-            seed: None: the first.
+        The frame has the columns that the models were trained on. Without `client`,
+        each row names its client.
         """
         return self._run.predict(frame, client, label, seed)
 
@@ -232,7 +226,7 @@ def run_study(
     setup = place.charge_partners(setup)  # even the checks below ask them
     _refuse(setup, data, place)
     _say_beforehand(setup, say, notice or _warn)
-    own, read = place.folder, place.read
+    own, read = place.folder, place.digests
     with contextlib.ExitStack() as stack:
         only_first(group, lambda: _lock(stack, own.path, say))
         only_first(group, lambda: _create(own, study, read))
@@ -274,13 +268,7 @@ class _Trainer:
     def train(
         self, setup: Setup, *, rounds: int | None = None, until_flat: bool = False
     ) -> list[Cell]:
-        """All cells of the study.
-
-        Args:
-            setup: of the first seed.
-            rounds: after which they end; None: as the study says.
-            until_flat: see `run_cell`.
-        """
+        """All cells of the study, from the setup of its first seed; see `run_cell`."""
         group, place, study = setup.simulation.group, self._place, self._study
         cells, first_seed = list[Cell](), study.run.seeds[0]
         for seed in study.run.seeds:
@@ -312,23 +300,19 @@ class _Trainer:
             tell = shows(entry.label, done, study.run.rounds)
             with self._log.of(entry.label, setup.seed) as log_to:
                 who = Listeners(tell, self._say, log_to)
-                train = functools.partial(self._train, work, setup, folder, who)
+                train = functools.partial(
+                    work,
+                    setup,
+                    folder=folder,
+                    listeners=who,
+                    ledger=self._place.ledger,
+                )
                 cell, found = train_with_retries(
                     train, setup, entry, found, folder, self._say
                 )
                 cells.append(cell)
             self._finished += 0 if again else study.run.rounds
         return cells
-
-    def _train(
-        self,
-        work: Callable[..., Cell],
-        setup: Setup,
-        folder: AnyFolder,
-        who: Listeners,
-        entry: Entry,
-    ) -> Cell:
-        return work(setup, entry, folder, who, self._place.ledger)
 
 
 class _RunFiles:
@@ -352,7 +336,7 @@ class _RunFiles:
 
     # Not cached properties: their locks would make threads wait for each other.
     @property
-    def read(self) -> dict[str, str]:
+    def digests(self) -> dict[str, str]:
         """The keyed digests of what the study reads, as they are stored."""
         if self._kept is None:
             self._kept = from_first(self._group, lambda: keyed(self._read, self.runs))
@@ -363,7 +347,7 @@ class _RunFiles:
         """The folder of the run."""
         if self._resume is not None:
             return Folder(self._resume)
-        return Folder(self.runs / identity_of(self.study, self.read))
+        return Folder(self.runs / identity_of(self.study, self.digests))
 
     @property
     def ledger(self) -> DataLedger | None:

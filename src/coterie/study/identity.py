@@ -29,12 +29,7 @@ _OWN = ("name", "objective", "loss", "measures", "criterion")
 
 
 def identity_of(study: Study, read: Mapping[str, str]) -> str:
-    """The study's name, fit for a file, and a hash of its settings and what it read.
-
-    Args:
-        study: whose run it is.
-        read: digests of content, from `content_of` and `settings_read`.
-    """
+    """The study's name, fit for a file, and a hash of its settings and what it read."""
     text = settings_text(study, read)
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9._-]+', '_', study.name)[:60]}-{digest}"

@@ -49,13 +49,7 @@ class Training(NamedTuple):
 
 
 def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
-    """The training of an entry, whose method has one face.
-
-    Args:
-        setup: of a seed.
-        entry: the algorithm.
-        held: see `guard_of`.
-    """
+    """The training of an entry, whose method has one face; `held`: see `guard_of`."""
     if setup.study.privacy is None:
         training = _training(setup, setup.algorithm(entry))
     else:

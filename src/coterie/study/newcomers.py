@@ -69,14 +69,10 @@ def models_for(
     personal: Float[Tensor, "n d"],
     oracle: Oracle,
 ) -> Float[Tensor, "m d"]:
-    """A model for every newcomer.
+    """A model for every newcomer, from the `welcome` of an algorithm with all clients.
 
-    Args:
-        welcome: from an algorithm built for all clients, the newcomers last.
-        state: of the training clients.
-        personal: their models. Without `welcome`, a newcomer takes the one with the
-            least loss on its training data.
-        oracle: asks the newcomers.
+    The newcomers are its last clients. Without `welcome`, a newcomer takes the personal
+    model with the least loss on its training data.
     """
     if welcome is None:
         candidates = personal.expand(len(oracle.active), -1, -1)

@@ -23,16 +23,17 @@ import inspect
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from .. import checks, seeds
-from ..checks import InputError, TrainingError, integer, number, one_of, parameters_of
+from ..checks import InputError, TrainingError, integer, number, one_of
 from ..data.federation import Federation, part
 from ..data.parts import ranks, streams
 from ..records import COLUMNS, Options, Rung, Search, Step
+from .tables import refuse_bad_options
 
 OWN: dict[str, dict[str, Any]] = {
     "adaptive_all_for_one": {"lam": {"from": 0.03, "to": 0.5}},
@@ -79,13 +80,7 @@ class Tune:
 
 def tune_of(table: Mapping[str, Any]) -> Tune:
     """The table [tune], checked except for the values in its space."""
-    names = [f.name for f in fields(Tune)]
-    for key in table:
-        if key not in names:
-            raise InputError(
-                f"[tune] has no option {key!r}.{checks.suggestion(key, names)}"
-            )
-    checks.options("tune", "tune", parameters_of(Tune, ingredients=0), table)
+    refuse_bad_options("tune", table, Tune)
     if not isinstance(table.get("space", {}), dict):
         raise InputError(f"[tune.space] must be a table, got {table['space']!r}.")
     return Tune(**table)
@@ -100,16 +95,9 @@ def space_of(
 ) -> dict[str, Any]:
     """The checked search space of one algorithm: lists of values and ranges, by option.
 
-    The algorithm's own ranges win over the shared ones. Shared ranges for options that
-    it does not have are left out. Without shared ranges, the step size is searched
-    around the written one, together with the method's `OWN`.
-
-    Args:
-        tune: the table [tune].
-        own: the table `tune` of the algorithm.
-        written: the options that the study writes for it.
-        known: the options that it has.
-        name: of the algorithm.
+    Its own ranges win over the shared ones, of which only those for its `known` options
+    count. Without shared ranges, the step size is searched around the written one,
+    together with the method's `OWN`.
     """
     space = {}
     shared = tune.space or (OWN.get(name, {}) if tune.search == "random" else {})

@@ -262,11 +262,8 @@ def prepare(
 ) -> Setup:
     """The checked setup of one seed: everything that its algorithms share.
 
-    Args:
-        study: the study.
-        seed: one of its seeds.
-        everybody: its data, if they are loaded already.
-        group: processes that divide the clients; None: this process has all of them.
+    Its data are `everybody`, if they are loaded already. Without a group, this process
+    has all clients.
     """
     everybody = federation_of(study, seed) if everybody is None else everybody
     trains, joins = hold_out(everybody, study.run.newcomers, seed)
@@ -293,15 +290,10 @@ def prepare(
 def prepared_by(
     everybody: Federation, trains: Sequence[int], group: Group, *, like: bool = False
 ) -> Federation:
-    """The federation with features prepared as the training clients agree.
+    """The federation with features as those who train agree, through the oracle's verb.
 
-    They agree through a verb of the oracle.
-
-    Args:
-        everybody: the federation, which is returned as it is if it has no raw columns.
-        trains: positions of the training clients.
-        group: processes that divide them.
-        like: whether to keep the set of features and only fit their numbers.
+    With `like`, the set of features stays, and only their numbers are fitted. Without
+    raw columns, nothing changes.
     """
     if everybody.raw is None:
         return everybody

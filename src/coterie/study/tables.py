@@ -7,6 +7,7 @@ client; with `waits = false` their flows do not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ def text(name: str, value: Any) -> str:
     return value
 
 
-def refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
+def refuse_other_options(name: str, table: Mapping[str, Any], of: type) -> None:
     """Refuses keys that a table does not have."""
     names = [f.name for f in fields(of)]
     for key in table:
@@ -159,11 +160,15 @@ def refuse_other_options(name: str, table: dict[str, Any], of: type) -> None:
             raise InputError(f"[{name}] has no option {key!r}.{hint}")
 
 
+def refuse_bad_options(name: str, table: Mapping[str, Any], of: type) -> None:
+    """Refuses keys that a table does not have, and values of another type."""
+    refuse_other_options(name, table, of)
+    options(name, name, parameters_of(of, ingredients=0), table)
+
+
 def diagnostics_of(table: dict[str, Any]) -> Diagnostics:
     """The table [diagnostics], checked."""
-    refuse_other_options("diagnostics", table, Diagnostics)
-    known = parameters_of(Diagnostics, ingredients=0)
-    options("diagnostics", "diagnostics", known, table)
+    refuse_bad_options("diagnostics", table, Diagnostics)
     return Diagnostics(**table)
 
 
@@ -228,9 +233,7 @@ class Time:
     def clock(self, seed: int, clients: int | None = None) -> Clock:
         """How long clients compute, for one seed of the study.
 
-        Args:
-            seed: of the study.
-            clients: how many there are, who all need times; None: not known.
+        If their number is given, all of them need times.
         """
         if self.trace:
             return trace(self.trace_file, clients=clients)

@@ -76,18 +76,11 @@ def run_cell(
     rounds: int | None = None,
     until_flat: bool = False,
 ) -> Cell:
-    """One algorithm on one seed, trained to its end; without its state.
+    """One algorithm on one seed, trained from where it stands to its end.
 
-    Training goes on from where the cell in the folder stands. The state is kept there.
-
-    Args:
-        setup: of the seed.
-        entry: the algorithm.
-        folder: of the run.
-        listeners: the callbacks.
-        ledger: of the data, with [privacy].
-        rounds: after which it ends; None: as the study says.
-        until_flat: whether to stop when it no longer improves; it may go on later.
+    The state stays in the folder. Training ends after `rounds`, by default those of the
+    study. With `until_flat`, it ends when the cell no longer improves, and may go on
+    later.
     """
     cell = _load_or_begin(setup, entry, folder, listeners.say)
     if cell.done or (until_flat and last_round(cell) is not None):
@@ -232,12 +225,7 @@ def _welcome(
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """The models of newcomers, their measures, and the outcomes of their samples.
 
-    Args:
-        cell: as it is after the last round.
-        state: of the algorithm at that time, for all clients.
-        setup: has the newcomers, and says what is evaluated.
-        entry: the algorithm.
-        x: the personal models of the training clients.
+    The state is that of all clients, and x has the models of those that trained.
     """
     newcomers = setup.newcomers
     assert newcomers is not None and x is not None  # only called in process 0
@@ -328,11 +316,8 @@ class RoundCounts:
     def sum_up(self, *, due: bool = False) -> RoundSums:
         """The sums over all processes, whose counts then begin again at 0.
 
-        Args:
-            due: whether this process wants a checkpoint.
-
-        Raises:
-            TrainingError: in each of them, if any model was not finite.
+        Raises a `TrainingError` in each of them, if any model was not finite. A
+        checkpoint is `due` if process 0 wants one.
         """
         said = self._group.gather((self._why, self.failed, *self._counts, due))
         failures = [(t, why) for why, t, *_ in said if why]
@@ -447,12 +432,7 @@ def _score(cell: Cell, simulation: Simulation) -> float | None:
 
 
 def mean_score(objective: Objective, found: Mapping[str, Tensor]) -> float:
-    """The mean over clients, except those on whose samples the score is undefined.
-
-    Args:
-        objective: names the score.
-        found: the loss and the measures, (N,) each.
-    """
+    """The mean over clients, except those on whose samples the score is undefined."""
     scores = found[objective.score].double()
     if objective.score in objective.of_client:
         # When models fail, the loss is NaN, too.

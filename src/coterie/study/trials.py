@@ -94,14 +94,9 @@ def _train_trial(
 ) -> Step:
     """The step of a trial through one rung, from where its last rung ended.
 
-    Args:
-        entry: the algorithm with the options of the trial.
-        search: what was found so far.
-        trial: its number.
-        rung: how far it is trained.
-        folds: setups to train and judge it on, one after the other.
-        folder: keeps states between rungs, so that memory holds one trial.
-        tells: makes the callback of every round, from the number of rounds before.
+    The entry has the options of the trial, which is trained and judged on all folds.
+    The folder keeps states between rungs, so that memory holds one trial. `tells` makes
+    the callback of every round, from the number of rounds before.
     """
     since, states, scores = search.since(rung.rounds), [], []
     t, kept = folder.trial(search.label, search.seed, trial) or (0, [])

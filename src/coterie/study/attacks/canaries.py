@@ -150,13 +150,7 @@ class Canaries:
 
 
 def canaries_of(federation: Federation, unit: str, seed: int) -> Canaries:
-    """The canaries of a federation.
-
-    Args:
-        federation: whose training samples they are or stand for.
-        unit: client or sample.
-        seed: of the choice of samples.
-    """
+    """The canaries of a federation, for the unit client or sample."""
     everybody = torch.arange(len(federation), device=federation.train.size.device)
     index, mask = federation.train.rows(everybody)
     if unit == "client":

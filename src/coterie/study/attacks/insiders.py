@@ -38,15 +38,7 @@ def insider_proofs(
     canaries: Canaries,
     confidence: float,
 ) -> list[Proof]:
-    """What chosen canaries prove, each with the confidence.
-
-    Args:
-        setup: of the study, with rounds.
-        entry: the algorithm.
-        account: of a training of it.
-        canaries: samples that an auditor may choose.
-        confidence: of one lower bound.
-    """
+    """What chosen canaries prove, each with this confidence."""
     guard = guard_of(setup, entry)
     mechanism = guard.mechanism
     if not mechanism.noise:

@@ -149,10 +149,7 @@ def sample_canaries(
 def _made_up_clients(canaries: Canaries, pairs: int, loud: float) -> Federation:
     """Clients in turn with an ordinary sample and a canary, and with the sample alone.
 
-    Args:
-        canaries: the first of them is taken.
-        pairs: the number of clients with a canary.
-        loud: factor of its features.
+    There are as many `pairs` of them; `loud` multiplies the canary's features.
     """
     made = canaries.federation
     which = torch.stack([canaries.rest[0], canaries.inside[0, 0]])

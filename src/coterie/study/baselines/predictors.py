@@ -28,11 +28,6 @@ def constant_output(task: str, targets: Tensor, outputs: int) -> Tensor:
 
     For classes it is their frequencies by Laplace's rule, (k + 1) / (n + C), and for
     quantities their mean.
-
-    Args:
-        task: what outputs mean, a name in `coterie.models.OBJECTIVES`.
-        targets: of the training samples.
-        outputs: how many a model has.
     """
     if task in ("binary", "classification"):
         classes = 2 if task == "binary" else outputs

@@ -56,13 +56,7 @@ def train_with_retries(
 ) -> tuple[Cell, FoundSettings | None]:
     """The cell of an entry and its settings, with smaller steps if training fails.
 
-    Args:
-        train: trains an entry, from where its cell stands.
-        setup: of a seed, with all settings.
-        entry: as the study has it.
-        found: settings that were found; None: all were given.
-        folder: of the run.
-        say: called with one line for every smaller step.
+    Training goes on from where the cell stands. Every smaller step is announced.
     """
     while found is not None and chooses_steps(setup.study, entry):
         last = found.reduced.get(entry.label, 0) == _ATTEMPTS - 1

@@ -48,14 +48,8 @@ def cost_of(
 ) -> Cost | None:
     """The most that rounds cost each client; 0 is the beginning.
 
-    Args:
-        setup: of a seed.
-        entry: the algorithm.
-        rounds: their numbers.
-        quick: whether to return None if that is not known yet.
-
-    Raises:
-        InputError: if it cannot be known.
+    If that is not known yet, `quick` returns None. An `InputError` says why it cannot
+    be known at all.
     """
     guard, n = guard_of(setup, entry), len(setup.federation)
     if guard.clients is not None:
@@ -104,15 +98,9 @@ def _both(some: list[Counter[Step]], more: list[Counter[Step]]) -> list[Counter[
 
 
 def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
-    """The state of a run after it has paid for lost rounds, too.
+    """The state of a run after round t, which has paid for lost rounds, too.
 
     Everybody that the method's verbs may send rows to is assumed to have received them.
-
-    Args:
-        state: of private training.
-        cost: of the lost rounds.
-        guard: of the method.
-        t: the round after which it is paid.
     """
     if isinstance(state, Moment):
         assert isinstance(state.state, PrivateFlow) and isinstance(cost, Tensor)

@@ -53,12 +53,7 @@ PARTNERS = "choice of partners"
 
 
 def lost_rounds(kept: Sequence[Reserved], cell: Cell) -> list[Reserved]:
-    """The reserved rounds that may have left and that a checkpoint does not have.
-
-    Args:
-        kept: what was reserved.
-        cell: as it was saved last; a new one, if it never was.
-    """
+    """The reserved rounds that may have left and that a checkpoint does not have."""
     begins = not cell.rounds  # no checkpoint: the beginning may be lost, too
     found = []
     for each in kept:
@@ -97,15 +92,7 @@ class CellAccount:
         folder: Path,
         ledger: DataLedger | None,
     ) -> None:
-        """Finds the rounds that may have left and that the cell does not have.
-
-        Args:
-            setup: of the seed.
-            entry: the algorithm.
-            cell: as it was saved last; a new one, if it never was.
-            folder: of the run.
-            ledger: of the data; None without [privacy].
-        """
+        """Finds the rounds that may have left and that the cell does not have."""
         privacy = setup.study.privacy
         self.lost: list[Reserved] = []
         self.attempt, self._ledger = 0, ledger
@@ -144,12 +131,7 @@ class CellAccount:
         return [each for each in every if (each.run, each.label, each.seed) == name]
 
     def reserve(self, t: int, state: State = None) -> None:
-        """Makes sure that round t is charged before it begins; 0 is the beginning.
-
-        Args:
-            t: the round.
-            state: before it; None: there is none yet.
-        """
+        """Makes sure that round t is charged before it begins; 0 is the beginning."""
         if self._ledger is None or t <= self._last or t > self._rounds:
             return
         now = time.monotonic()
@@ -170,12 +152,9 @@ class CellAccount:
             from_first(self._group, lambda: write_reserved(self._file, kept))
 
     def _charge(self, state: State, more: Sequence[int], t: int) -> None:
-        """Writes to the ledger of the data what is spent, or may be until round t.
+        """Writes to the ledger of the data what is spent, and what `more` may cost.
 
-        Args:
-            state: of the run; None: there is none yet.
-            more: rounds that may be spent in addition.
-            t: the last round that is charged.
+        The last round that is charged is t; the state is None if there is none yet.
         """
         ledger = self._ledger
         assert ledger is not None  # asked with [privacy]

@@ -40,10 +40,7 @@ def least_of_samples(
 ) -> Least:
     """The least spending in epsilon, from what each round releases of single samples.
 
-    Args:
-        rounds: the releases of each client; the first is the beginning.
-        delta: of all.
-        own: whether there are budgets of single clients.
+    The first round is the beginning. With `own`, single clients have budgets.
     """
     begun, nothing = rounds[0], [Counter[Step]()] * len(rounds[0])
     some = next((new for new in rounds[1:] if any(new)), nothing)

@@ -69,10 +69,7 @@ Hearing = Callable[[Algorithm], Algorithm]
 def guard_of(setup: Setup, entry: Entry, *, held: bool = False) -> Guard:
     """The guard of an entry, made once for each seed.
 
-    Args:
-        setup: of a seed.
-        entry: the algorithm.
-        held: `privacy.epsilon` is also a budget, as rounds may be lost and repeated.
+    If it is `held`, `privacy.epsilon` is also a budget, because rounds may be repeated.
     """
     key = _settings(entry), held
     if key not in setup.guards:
@@ -102,13 +99,13 @@ def make_guard(
     held: bool = False,
     witness: Witness | None = None,
 ) -> Guard:
-    """The guard of an entry: how it is trained privately.
+    """The guard of an entry; for `held` see `guard_of`.
 
     Args:
         setup: of a seed.
         entry: the algorithm.
         hearing: wraps a method that reports losses, to hear them as they are reported.
-        held: see `guard_of`.
+        held: whether `privacy.epsilon` is also a budget.
         witness: sees rows of whole clients before they are released, in an audit.
     """
     study, privacy = setup.study, setup.study.privacy
