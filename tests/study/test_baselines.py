@@ -55,7 +55,7 @@ def parts(setup, client):
         yield (targets.double() if targets.is_floating_point() else targets).numpy()
 
 
-def baseline_scores(setup, label: str, measure: str) -> np.ndarray:
+def score_of(setup, label: str, measure: str) -> np.ndarray:
     cells = {cell.label: cell for cell in baselines_of(setup).cells}
     return cells[label].metrics[0][f"test_{measure}"].numpy()
 
@@ -70,16 +70,10 @@ def test_labels_are_predicted_as_scikit_learn_does_on_the_same_features(tmp_path
         right.append(LogisticRegression(max_iter=2000).fit(xs, ys).score(xt, yt))
         pooled.append(together.score(xt, yt))
         most.append(np.mean(yt == np.bincount(ys).argmax()))
-    np.testing.assert_allclose(
-        baseline_scores(setup, LINEAR, "accuracy"), right, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        baseline_scores(setup, POOLED, "accuracy"), pooled, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        baseline_scores(setup, CONSTANT, "accuracy"), most, rtol=1e-6
-    )
-    assert baseline_scores(setup, CONSTANT, "auc") == pytest.approx(0.5)
+    np.testing.assert_allclose(score_of(setup, LINEAR, "accuracy"), right, rtol=1e-6)
+    np.testing.assert_allclose(score_of(setup, POOLED, "accuracy"), pooled, rtol=1e-6)
+    np.testing.assert_allclose(score_of(setup, CONSTANT, "accuracy"), most, rtol=1e-6)
+    assert score_of(setup, CONSTANT, "auc") == pytest.approx(0.5)
 
 
 def test_quantities_are_predicted_in_the_unit_of_the_file(tmp_path):
@@ -101,9 +95,7 @@ def test_quantities_are_predicted_in_the_unit_of_the_file(tmp_path):
             error = (values - yt) * unit.scale[0]
             found[label].append(float(np.sqrt(np.mean(error**2))))
     for label, errors in found.items():
-        np.testing.assert_allclose(
-            baseline_scores(setup, label, "rmse"), errors, rtol=1e-5
-        )
+        np.testing.assert_allclose(score_of(setup, label, "rmse"), errors, rtol=1e-5)
     assert min(found[CONSTANT]) > 500  # kilograms
 
 
@@ -128,7 +120,7 @@ def test_a_client_with_one_class_gets_a_constant(tmp_path):
     tables["split"]["min_classes"] = 1
     setup = prepare(study_of(tables), 0)
     for label in (CONSTANT, LINEAR, TREES):
-        assert baseline_scores(setup, label, "accuracy")[3] == 1
+        assert score_of(setup, label, "accuracy")[3] == 1
 
 
 def test_baselines_are_kept_once_and_never_become_methods(tmp_path, monkeypatch):

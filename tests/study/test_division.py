@@ -20,20 +20,10 @@ from coterie.study.config import study_of
 from coterie.study.division import Division, read_once
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm
-from support.study_runs import together
+from support.study_runs import linear_tables, together
 
 TABLES = {
-    "name": "together",
-    "data": {"name": "linear", "clients": 5, "dimension": 3, "samples": 24},
-    "model": {"name": "linear", "bias": False},
-    "run": {
-        "rounds": 4,
-        "batch_size": 4,
-        "dtype": "float64",
-        "participation": 0.6,
-        "evaluate_every": 2,
-        "checkpoint_seconds": 0.0,
-    },
+    **linear_tables(5, participation=0.6, evaluate_every=2),
     "algorithm": [{"name": "local"}, {"name": "fedavg", "lr": 0.05, "momentum": 0.5}],
 }
 
@@ -133,7 +123,7 @@ def test_what_diverges_stops_all_processes_with_the_client_that_did(tmp_path):
 
 @pytest.mark.parametrize("unit", ["client", "sample"])
 def test_private_clients_that_alone_know_their_partners_tell_the_same(tmp_path, unit):
-    """Of weights at hand, no process knows all links: all count as sent."""
+    """No process knows all links of its weights, so all count as sent."""
     privacy = {"clip": 0.5, "noise": 2.0, "unit": unit}
     study = study_of(tables(algorithm=[{"name": "cobo"}], privacy=privacy))
     one_process = run_study(study, runs=tmp_path / "alone")

@@ -24,7 +24,7 @@ FEW = ("local", "fedavg", "fedavg_finetune", "ditto", "all_for_one", "ifca", "co
 
 
 @pytest.fixture(scope="module")
-def finished_result(tmp_path_factory) -> Result:
+def full_run(tmp_path_factory) -> Result:
     """Algorithms of every kind, run to the end."""
     entries = [{"name": name} for name in FEW]
     return run_study(
@@ -67,29 +67,27 @@ def test_the_same_study_twice_gives_bitwise_the_same(tmp_path):
         assert_same(first, again, entry.label)
 
 
-def test_other_algorithms_and_their_order_change_nothing(finished_result, tmp_path):
+def test_other_algorithms_and_their_order_change_nothing(full_run, tmp_path):
     two = run_study(made(algorithm=[ADAPTIVE, {"name": "fedavg"}]), runs=tmp_path)
-    assert_same(finished_result, two, "adaptive_all_for_one")
-    assert_same(finished_result, two, "fedavg")
+    assert_same(full_run, two, "adaptive_all_for_one")
+    assert_same(full_run, two, "fedavg")
 
 
-def test_another_seed_changes_nothing(finished_result, tmp_path):
+def test_another_seed_changes_nothing(full_run, tmp_path):
     entries = [{"name": "local"}]
     two = run_study(made(algorithm=entries, seeds=[1, 0]), runs=tmp_path)
-    assert_same(finished_result, two, "local")
+    assert_same(full_run, two, "local")
     assert not torch.equal(two.models(seed=0), two.models(seed=1))
 
 
-def test_a_label_changes_nothing(finished_result, tmp_path):
+def test_a_label_changes_nothing(full_run, tmp_path):
     entries = [{"name": "local", "label": "alone/ü [bold]"}]
     other = run_study(made(algorithm=entries), runs=tmp_path)
-    assert torch.equal(other.models(), finished_result.models("local"))
+    assert torch.equal(other.models(), full_run.models("local"))
 
 
 @pytest.mark.parametrize("stop", [1, 2, ROUNDS])
-def test_going_on_after_an_interruption_equals_not_stopping(
-    finished_result, tmp_path, stop
-):
+def test_going_on_after_an_interruption_equals_not_stopping(full_run, tmp_path, stop):
     # One is finished when the second stops, and one has not begun.
     entries = [{"name": "local"}, ADAPTIVE, {"name": "fedavg"}]
     three = made(algorithm=entries, checkpoint_seconds=0.0)
@@ -99,12 +97,12 @@ def test_going_on_after_an_interruption_equals_not_stopping(
     assert (cell.t, cell.done) == (stop, False)
     resumed = run_study(three, runs=tmp_path)
     for entry in three.algorithms:
-        assert_same(finished_result, resumed, entry.label)
+        assert_same(full_run, resumed, entry.label)
 
 
 @pytest.mark.parametrize("number", [0, 1, 4, 5, 9])
 def test_an_interruption_anywhere_leaves_a_consistent_checkpoint(
-    finished_result, tmp_path, monkeypatch, number
+    full_run, tmp_path, monkeypatch, number
 ):
     """Every evaluation asks for three parts; the first one is before round 1."""
     only = made(algorithm=[{"name": "local"}], checkpoint_seconds=0.0)
@@ -118,11 +116,11 @@ def test_an_interruption_anywhere_leaves_a_consistent_checkpoint(
     monkeypatch.setattr(Simulation, "evaluate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_study(only, runs=tmp_path)
-    assert_same(finished_result, run_study(only, runs=tmp_path), "local")
+    assert_same(full_run, run_study(only, runs=tmp_path), "local")
 
 
 def test_an_interruption_during_a_checkpoint_leaves_the_one_before(
-    finished_result, tmp_path, monkeypatch
+    full_run, tmp_path, monkeypatch
 ):
     save, calls = torch.save, iter(range(1000))
 
@@ -140,37 +138,25 @@ def test_an_interruption_during_a_checkpoint_leaves_the_one_before(
     folder = folder_of(only, tmp_path)
     assert list(folder.rglob(".*")) == []
     assert Folder(folder).cell("local", 0).t == 2
-    assert_same(finished_result, run_study(only, runs=tmp_path), "local")
+    assert_same(full_run, run_study(only, runs=tmp_path), "local")
 
 
-def test_a_finished_study_is_not_run_again(finished_result, monkeypatch):
+def test_a_finished_study_is_not_run_again(full_run, monkeypatch):
     refuse_training(monkeypatch)
     seen: list[Progress] = []
-    again = run_study(
-        finished_result.study, resume=finished_result.folder, progress=seen.append
-    )
-    pd.testing.assert_frame_equal(
-        again.records.metrics, finished_result.records.metrics
-    )
-    assert [p.label for p in seen] == [
-        e.label for e in finished_result.study.algorithms
-    ]
-    assert (
-        seen[-1].done
-        == seen[-1].total
-        == ROUNDS * len(finished_result.study.algorithms)
-    )
+    again = run_study(full_run.study, resume=full_run.folder, progress=seen.append)
+    pd.testing.assert_frame_equal(again.records.metrics, full_run.records.metrics)
+    assert [p.label for p in seen] == [e.label for e in full_run.study.algorithms]
+    assert seen[-1].done == seen[-1].total == ROUNDS * len(full_run.study.algorithms)
 
 
-def test_another_study_may_not_go_on_in_a_folder(finished_result):
-    before = {path: path.read_bytes() for path in finished_result.folder.glob("*.*")}
+def test_another_study_may_not_go_on_in_a_folder(full_run):
+    before = {path: path.read_bytes() for path in full_run.folder.glob("*.*")}
     with pytest.raises(InputError, match=r"another study: `run\.rounds` is 9 here"):
-        tables = finished_result.study.tables()
+        tables = full_run.study.tables()
         tables["run"]["rounds"] = 9
-        run_study(study_of(tables), resume=finished_result.folder)
-    assert {
-        path: path.read_bytes() for path in finished_result.folder.glob("*.*")
-    } == before
+        run_study(study_of(tables), resume=full_run.folder)
+    assert {path: path.read_bytes() for path in full_run.folder.glob("*.*")} == before
 
 
 def test_a_folder_without_a_run_is_not_resumed_and_left_alone(tmp_path):
@@ -216,22 +202,20 @@ def loop_over_clients(result: Result, label: str, part: str) -> list[tuple]:
 
 
 @pytest.mark.parametrize("part", ["train", "validation", "test"])
-def test_each_model_is_measured_on_its_own_clients_data(finished_result, part):
+def test_each_model_is_measured_on_its_own_clients_data(full_run, part):
     for label in ("local", "fedavg_finetune", "adaptive_all_for_one"):
-        table = results_of(finished_result, label)
+        table = results_of(full_run, label)
         last = table[table["round"] == ROUNDS].sort_values("client")
         recorded = last[[f"{part}_loss", f"{part}_accuracy"]].to_numpy()
-        expected = np.array(loop_over_clients(finished_result, label, part))
+        expected = np.array(loop_over_clients(full_run, label, part))
         np.testing.assert_allclose(recorded, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_models_are_those_of_the_last_algorithm_and_first_seed_by_default(
-    finished_result,
+    full_run,
 ):
-    assert torch.equal(
-        finished_result.models(), finished_result.models("adaptive_all_for_one", 0)
-    )
-    assert finished_result.models().shape == (CLIENTS, 64 * 4 + 4 + 4 * 10 + 10)
+    assert torch.equal(full_run.models(), full_run.models("adaptive_all_for_one", 0))
+    assert full_run.models().shape == (CLIENTS, 64 * 4 + 4 + 4 * 10 + 10)
 
 
 @pytest.mark.parametrize(
@@ -243,28 +227,28 @@ def test_models_are_those_of_the_last_algorithm_and_first_seed_by_default(
         ((0, "local", 7), "no models of 'local' with seed 7"),
     ],
 )
-def test_a_model_that_is_not_there_is_refused(finished_result, arguments, message):
+def test_a_model_that_is_not_there_is_refused(full_run, arguments, message):
     with pytest.raises(InputError, match=message):
-        finished_result.model(*arguments)
+        full_run.model(*arguments)
 
 
-def test_files_agree_with_the_records(finished_result):
+def test_files_agree_with_the_records(full_run):
     for name in ("metrics", "rounds", "clients"):
-        written = pd.read_csv(finished_result.folder / f"{name}.csv")
-        table = getattr(finished_result.records, name)
+        written = pd.read_csv(full_run.folder / f"{name}.csv")
+        table = getattr(full_run.records, name)
         pd.testing.assert_frame_equal(written, table, check_dtype=False)
-    with np.load(finished_result.folder / "weights.npz") as arrays:
-        for (label, seed), snapshots in finished_result.records.weights.items():
+    with np.load(full_run.folder / "weights.npz") as arrays:
+        for (label, seed), snapshots in full_run.records.weights.items():
             stored = arrays[f"{label}-{seed}-weights"]
             np.testing.assert_array_equal(stored, snapshots.matrices)
-    kept = {label for label, _ in finished_result.records.weights}
+    kept = {label for label, _ in full_run.records.weights}
     assert {"all_for_one", "adaptive_all_for_one", "ifca", "cobo"} <= kept
     assert not {"local", "fedavg", "ditto"} & kept
 
 
-def test_costs_are_cumulative_and_right_by_hand(finished_result):
-    parameters = finished_result.models().shape[1]
-    rounds = finished_result.records.rounds.set_index(["algorithm", "round"])
+def test_costs_are_cumulative_and_right_by_hand(full_run):
+    parameters = full_run.models().shape[1]
+    rounds = full_run.records.rounds.set_index(["algorithm", "round"])
     for t in range(ROUNDS + 1):
         assert rounds.loc[("local", t), "gradients"] == t * CLIENTS * 4
         assert rounds.loc[("local", t), "bytes"] == 0
@@ -285,39 +269,33 @@ def test_participation_costs_less_and_moves_only_some(tmp_path):
     assert moved.sum() == 2
 
 
-def test_double_precision_sends_twice_the_bytes(finished_result, tmp_path):
+def test_double_precision_sends_twice_the_bytes(full_run, tmp_path):
     entries = [{"name": "fedavg"}]
     double = run_study(made(dtype="float64", algorithm=entries), runs=tmp_path)
     assert double.models().dtype == torch.float64
     torch.testing.assert_close(
-        double.models().float(), finished_result.models("fedavg"), rtol=1e-4, atol=1e-5
+        double.models().float(), full_run.models("fedavg"), rtol=1e-4, atol=1e-5
     )
-    single = (
-        finished_result.records.rounds.groupby("algorithm")
-        .last()
-        .loc["fedavg", "bytes"]
-    )
+    single = full_run.records.rounds.groupby("algorithm").last().loc["fedavg", "bytes"]
     assert double.records.rounds["bytes"].max() == 2 * single
 
 
-def test_one_client_after_another_gives_the_same_up_to_rounding(
-    finished_result, tmp_path
-):
+def test_one_client_after_another_gives_the_same_up_to_rounding(full_run, tmp_path):
     looped = run_study(made(loop=True, algorithm=[ADAPTIVE]), runs=tmp_path)
     torch.testing.assert_close(
         looped.models(),
-        finished_result.models("adaptive_all_for_one"),
+        full_run.models("adaptive_all_for_one"),
         rtol=1e-4,
         atol=1e-6,
     )
 
 
-def test_tuning_does_not_change_training(finished_result):
-    plain = Folder(finished_result.folder).cell("fedavg", 0)
-    tuned = Folder(finished_result.folder).cell("fedavg_finetune", 0)
+def test_tuning_does_not_change_training(full_run):
+    plain = Folder(full_run.folder).cell("fedavg", 0)
+    tuned = Folder(full_run.folder).cell("fedavg_finetune", 0)
     assert torch.equal(plain.state["x"], tuned.state["x"])
     assert not torch.equal(
-        finished_result.models("fedavg"), finished_result.models("fedavg_finetune")
+        full_run.models("fedavg"), full_run.models("fedavg_finetune")
     )
 
 
@@ -352,10 +330,10 @@ def test_progress_counts_all_rounds_and_tells_the_validation_score(tmp_path):
     assert told == pytest.approx(means.mean().to_dict())
 
 
-def test_the_table_has_a_row_for_each_algorithm(finished_result):
-    table = finished_result.table()
-    assert table.index.tolist() == [e.label for e in finished_result.study.algorithms]
-    last = results_of(finished_result, "fedavg").query(f"round == {ROUNDS}")
+def test_the_table_has_a_row_for_each_algorithm(full_run):
+    table = full_run.table()
+    assert table.index.tolist() == [e.label for e in full_run.study.algorithms]
+    last = results_of(full_run, "fedavg").query(f"round == {ROUNDS}")
     assert table.loc["fedavg", "mean"] == pytest.approx(last["test_accuracy"].mean())
 
 

@@ -91,32 +91,40 @@ def test_the_graph_can_be_set_on_the_command_line(tmp_path):
 # Weights that leave it.
 
 
-def test_weights_between_strangers_are_refused_before_training(tmp_path):
-    study = on_graph([{"name": "local"}, {"name": "all_for_one"}], time=False)
+ONE_WAY = np.diag([1, 1, 1, 0]) + np.outer([0, 0, 0, 1], [0, 0.25, 0.75, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "found"),
+    [
+        ("all_for_one", "weights", "clusters", (0, 2, 0.5)),
+        ("all_for_one", "weights", ONE_WAY, (3, 1, 0.25)),
+        ("agraf", "mixing", "complete", (0, 2, 0.25)),
+        (
+            "agraf",
+            "mixing",
+            np.full((4, 4), 0.25),
+            (0, 2, 0.25),
+        ),
+        (
+            "adaptive_all_for_one",
+            "graph",
+            "everybody",
+            (0, 2, 1),
+        ),
+    ],
+)
+def test_weights_between_strangers_are_refused_before_training(
+    tmp_path, name, option, value, found
+):
+    if not isinstance(value, str):
+        value = weights_file(tmp_path / "w.npy", value)
+    study = on_graph(
+        [{"name": name, "label": "mine", option: value}], time=name == "agraf"
+    )
     assert refused(study, tmp_path) == (
-        "`weights` of all_for_one must be 0 between clients that [graph] does not "
-        "join, but client 0 weighs client 2 with 0.5."
-    )
-
-
-def test_a_weight_in_one_direction_is_one_too(tmp_path):
-    matrix = np.eye(4)
-    matrix[3] = [0, 0.25, 0.75, 0]
-    file = weights_file(tmp_path / "w.npy", matrix)
-    entries = [{"name": "all_for_one", "label": "mine", "weights": file}]
-    assert refused(on_graph(entries, time=False), tmp_path) == (
-        "`weights` of mine must be 0 between clients that [graph] does not join, "
-        "but client 3 weighs client 1 with 0.25."
-    )
-
-
-@pytest.mark.parametrize("text", ["complete", "file"])
-def test_a_mixing_that_leaves_the_graph_is_refused(tmp_path, text):
-    file = weights_file(tmp_path / "m.npy", np.full((4, 4), 0.25))
-    entry = {"name": "agraf", "mixing": file if text == "file" else text}
-    assert refused(on_graph([entry]), tmp_path) == (
-        "`mixing` of agraf must be 0 between clients that [graph] does not join, "
-        "but client 0 weighs client 2 with 0.25."
+        f"`{option}` of mine must be 0 between clients that [graph] does not join, "
+        "but client {} weighs client {} with {}.".format(*found)
     )
 
 
@@ -170,7 +178,7 @@ def test_weights_of_every_seed_are_looked_at_before_the_first_is_trained(
 
 
 def without_one(study, seed=0) -> tuple[list[int], int]:
-    """Who trains, and who is held out."""
+    """The clients that train, and the one that is held out."""
     trains, joins = hold_out(federation_of(study, seed), 1, seed)
     return trains.tolist(), int(joins)
 
@@ -323,14 +331,6 @@ def test_adaptive_all_for_one_learns_from_neighbours_on_the_graph_alone(tmp_path
     assert torch.equal(*(result.models(name) for name in ("named", entries[0]["name"])))
     kept = result.records.weights["named", 0].matrices[-1]
     assert (kept[RING == 0] == 0).all() and (kept[RING > 0] > 0).any()
-
-
-def test_who_learns_from_everybody_leaves_the_graph(tmp_path):
-    entries = [{"name": "adaptive_all_for_one", "graph": "everybody"}]
-    assert refused(on_graph(entries, time=False), tmp_path) == (
-        "`graph` of adaptive_all_for_one must be 0 between clients that [graph] does "
-        "not join, but client 0 weighs client 2 with 1."
-    )
 
 
 # Weights that are made to fit it.

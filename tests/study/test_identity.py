@@ -57,7 +57,7 @@ def method(*, lr: float = 0.1):
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Writes modules of one's own, which are then imported afresh."""
+    """Writes a user's modules, which are then imported afresh."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # which trusts in seconds
     monkeypatch.syspath_prepend(tmp_path)
 

@@ -117,7 +117,7 @@ def test_responses_have_no_confusion(tmp_path):
 
 
 def imbalanced_tables(path, **model) -> dict:
-    """Two clients with 21 per cent of class 1, of which features say nothing."""
+    """Two clients with 21 per cent of class 1, which features do not predict."""
     rows = np.arange(2000)
     table = pd.DataFrame({"a": np.where(rows % 4 < 2, 0.1, -0.1), "client": rows % 2})
     table["target"] = (rows // 4 % 100 < 21).astype(int)

@@ -39,7 +39,7 @@ TRAINED = [n for n in IN_ROUNDS if n not in ("preconditioned_gradient", "spag")]
 
 
 @pytest.fixture(scope="module")
-def finished_result(tmp_path_factory) -> Result:
+def full_run(tmp_path_factory) -> Result:
     """Every algorithm with its defaults, run to the end."""
     entries = [{"name": name} for name in TRAINED]
     for entry in entries:  # which would leave no body of a linear model
@@ -57,9 +57,7 @@ def one_seed(tmp_path_factory) -> Result:
     return run_study(made(seeds=[0]), runs=tmp_path_factory.mktemp("runs"))
 
 
-def split_clients(
-    result: Result, seed: int = 0
-) -> tuple[Federation, list[int], list[int]]:
+def parts_of(result: Result, seed: int = 0) -> tuple[Federation, list[int], list[int]]:
     """All clients of a study, those who train, and those who join later."""
     everybody = federation_of(result.study, seed)
     trains, joins = hold_out(everybody, HELD_OUT, seed)
@@ -153,15 +151,13 @@ def test_files_are_about_all_clients_also_where_some_are_held_out(
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_training_is_that_of_a_federation_without_the_held_out_clients(
-    finished_result, name
-):
+def test_training_is_that_of_a_federation_without_the_held_out_clients(full_run, name):
     """Their samples could as well not be numbers."""
-    everybody, trains, joins = split_clients(finished_result)
+    everybody, trains, joins = parts_of(full_run)
     rest = without_samples_of(everybody, joins).select(torch.tensor(trains))
-    (entry,) = [e for e in finished_result.study.algorithms if e.label == name]
+    (entry,) = [e for e in full_run.study.algorithms if e.label == name]
     algorithm = built(entry, rest)
-    module = setup.module_of(finished_result.study, everybody, 0)
+    module = setup.module_of(full_run.study, everybody, 0)
     simulation = Simulation(rest, module, batch_size=4, seed=0)
     x = ravel(module).repeat(len(trains), 1)
     for r in run_rounds(
@@ -169,10 +165,8 @@ def test_training_is_that_of_a_federation_without_the_held_out_clients(
     ):
         last = r
     personal = algorithm.personal(last.state, simulation.at(ROUNDS, purpose="use"))
-    assert torch.equal(finished_result.models(name), personal)
-    costs = finished_result.records.rounds.set_index(["algorithm", "round"])[
-        "gradients"
-    ]
+    assert torch.equal(full_run.models(name), personal)
+    costs = full_run.records.rounds.set_index(["algorithm", "round"])["gradients"]
     alone = costs[name, ROUNDS] - costs[name, ROUNDS - 1]
     assert alone == float(last.gradients.sum())
 
@@ -191,18 +185,18 @@ def test_without_newcomers_nothing_is_held_out(tmp_path):
 
 
 def test_newcomers_are_evaluated_with_their_own_models_on_their_own_data(
-    finished_result,
+    full_run,
 ):
-    everybody, _, joins = split_clients(finished_result)
+    everybody, _, joins = parts_of(full_run)
     for label in ("local", "fedavg_finetune"):
-        table = finished_result.records.newcomers
+        table = full_run.records.newcomers
         table = table[table["algorithm"] == label]
         assert table["client"].tolist() == joins
         assert table["train"].tolist() == everybody.train.size[joins].tolist()
         assert table["cluster"].tolist() == everybody.clusters[joins].tolist()
-        rows = finished_result.newcomer_models(label)
+        rows = full_run.newcomer_models(label)
         for j, client in enumerate(joins):
-            module = finished_result.model(client, label)
+            module = full_run.model(client, label)
             assert torch.equal(ravel(module), rows[j])
             for name in ("train", "validation", "test"):
                 index = mine(everybody, client, name)
@@ -219,7 +213,7 @@ def test_newcomers_are_evaluated_with_their_own_models_on_their_own_data(
 def test_tables_name_clients_by_their_identities(two_seeds):
     records = two_seeds.records
     for seed in (0, 1):
-        _, trains, joins = split_clients(two_seeds, seed)
+        _, trains, joins = parts_of(two_seeds, seed)
         clients = records.clients[records.clients["seed"] == seed]
         assert clients["client"].tolist() == trains
         metrics = records.metrics[records.metrics["seed"] == seed]
@@ -232,7 +226,7 @@ def test_tables_name_clients_by_their_identities(two_seeds):
             row = two_seeds.models("local", seed)[j]
             assert torch.equal(ravel(two_seeds.model(client, "local", seed)), row)
     # Another seed holds others out, or else the tables above would prove little.
-    assert split_clients(two_seeds, 0)[2] != split_clients(two_seeds, 1)[2]
+    assert parts_of(two_seeds, 0)[2] != parts_of(two_seeds, 1)[2]
     with pytest.raises(InputError, match="`client` must be at most 5, got 6"):
         two_seeds.model(6)
 
@@ -254,9 +248,9 @@ def test_files_hold_what_the_records_hold(two_seeds):
     ]
 
 
-def test_weights_are_those_of_the_clients_that_trained(finished_result):
-    records = finished_result.records
-    _, trains, _ = split_clients(finished_result)
+def test_weights_are_those_of_the_clients_that_trained(full_run):
+    records = full_run.records
+    _, trains, _ = parts_of(full_run)
     snapshots = records.weights["all_for_one", 0]
     assert snapshots.matrices.shape[1:] == (4, 4)
     figure = report.collaboration(records, "all_for_one")
@@ -368,7 +362,7 @@ def test_another_number_of_newcomers_is_another_study(two_seeds):
 
 def test_one_newcomer_more_changes_nothing_for_the_other(two_seeds):
     """With the same clients in training, whoever joins draws its own numbers."""
-    everybody, _, joins = split_clients(two_seeds)
+    everybody, _, joins = parts_of(two_seeds)
     module = setup.module_of(two_seeds.study, everybody, 0)
     state = trained_by("local", small_federation(6))._replace(
         start=ravel(module)[None], t=5

@@ -17,38 +17,38 @@ from support.tiny_studies import LINEAR, made
 
 
 @pytest.fixture(scope="module")
-def finished_result(tmp_path_factory):
+def full_run(tmp_path_factory):
     return run_study(made(seeds=[0, 1]), runs=tmp_path_factory.mktemp("runs"))
 
 
-def test_means_of_outcomes_are_the_scores_of_the_last_round(finished_result):
-    table = finished_result.records.metrics
+def test_means_of_outcomes_are_the_scores_of_the_last_round(full_run):
+    table = full_run.records.metrics
     for (label, seed), (
         client,
         _,
         measures,
-    ) in finished_result.records.outcomes.items():
+    ) in full_run.records.outcomes.items():
         last = table[(table["algorithm"] == label) & (table["seed"] == seed)]
         last = last[last["round"] == last["round"].max()].set_index("client")
         for name, tolerance in (("accuracy", 1e-6), ("loss", 1e-5)):
             for i, mine in last.iterrows():
                 mean = measures[name][client == i].astype(float).mean()
                 assert mean == pytest.approx(mine[f"test_{name}"], rel=tolerance)
-    assert len(finished_result.records.outcomes) == 4
+    assert len(full_run.records.outcomes) == 4
 
 
-def test_a_sample_is_known_by_its_place_in_the_table(finished_result):
+def test_a_sample_is_known_by_its_place_in_the_table(full_run):
     for seed in (0, 1):
-        federation = federation_of(finished_result.study, seed)
-        client, sample, measures = finished_result.records.outcomes["fedavg", seed]
+        federation = federation_of(full_run.study, seed)
+        client, sample, measures = full_run.records.outcomes["fedavg", seed]
         for i in range(len(federation)):
             own = federation.only(i)
             index, mask = federation.test.rows(federation.clients[i : i + 1])
             assert sorted(sample[client == i]) == sorted(index[mask].tolist())
             assert (client == i).sum() == int(own.test.size[0])
         assert measures["accuracy"].dtype == np.uint8
-    assert set(finished_result.records.outcomes["local", 0].sample) != set(
-        finished_result.records.outcomes["local", 1].sample
+    assert set(full_run.records.outcomes["local", 0].sample) != set(
+        full_run.records.outcomes["local", 1].sample
     )
 
 
@@ -72,9 +72,9 @@ def test_several_processes_keep_the_same_outcomes(tmp_path):
         np.testing.assert_allclose(own.measures["loss"], other.measures["loss"], 1e-5)
 
 
-def test_a_file_for_people_holds_them(finished_result):
-    with np.load(finished_result.folder / "outcomes.npz") as arrays:
-        for (label, seed), outcomes in finished_result.records.outcomes.items():
+def test_a_file_for_people_holds_them(full_run):
+    with np.load(full_run.folder / "outcomes.npz") as arrays:
+        for (label, seed), outcomes in full_run.records.outcomes.items():
             key = file_name(label, seed)
             assert np.array_equal(arrays[f"{key}-sample"], outcomes.sample)
             assert np.array_equal(

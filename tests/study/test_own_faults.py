@@ -1,4 +1,4 @@
-"""Code of one's own that raises gives one sentence, which names its place."""
+"""A user's code that raises gives one sentence, which names its place."""
 
 from __future__ import annotations
 

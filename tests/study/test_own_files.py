@@ -1,4 +1,4 @@
-"""Claims about studies of one's own files: names, preparation, and what is odd."""
+"""Claims about studies of users' files: names, preparation, and what is odd."""
 
 from __future__ import annotations
 

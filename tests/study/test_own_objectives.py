@@ -1,4 +1,4 @@
-"""Claims about what a study minimises and by what it compares."""
+"""Claims about the objective of a study and the score that it compares."""
 
 from __future__ import annotations
 

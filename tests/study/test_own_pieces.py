@@ -1,4 +1,4 @@
-"""Data, models, algorithms and criteria of one's own, and those that cannot be used."""
+"""Users' data, models, algorithms and criteria, and those that cannot be used."""
 
 from __future__ import annotations
 

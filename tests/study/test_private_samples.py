@@ -21,20 +21,9 @@ from coterie.study.private.accounting import releases
 from coterie.study.private.accounting.releases import PEERS
 from coterie.types import SERVER, Algorithm
 from support.plain_clients import rows, simulate
-from support.study_runs import refused, stopped, together
+from support.study_runs import linear_tables, refused, stopped, together
 
-TABLES = {
-    "name": "guarded",
-    "data": {"name": "linear", "clients": 3, "dimension": 3, "samples": 24},
-    "model": {"name": "linear", "bias": False},
-    "run": {
-        "rounds": 4,
-        "batch_size": 4,
-        "dtype": "float64",
-        "evaluate_every": 1,
-        "checkpoint_seconds": 0.0,
-    },
-}
+TABLES = linear_tables(3)
 FEDAVG = {"name": "fedavg", "lr": 0.05, "steps": 2}
 
 

@@ -21,19 +21,10 @@ from coterie.study.attacks import audit_study
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm, Arrivals
-from support.study_runs import refused, stopped, together
+from support.study_runs import linear_tables, refused, stopped, together
 
 TABLES = {
-    "name": "guarded",
-    "data": {"name": "linear", "clients": 5, "dimension": 3, "samples": 24},
-    "model": {"name": "linear", "bias": False},
-    "run": {
-        "rounds": 4,
-        "batch_size": 4,
-        "dtype": "float64",
-        "evaluate_every": 1,
-        "checkpoint_seconds": 0.0,
-    },
+    **linear_tables(5),
     "algorithm": [{"name": "fedavg", "lr": 0.05}],
     "privacy": {"clip": 0.3, "noise": 2.0},
 }
@@ -109,11 +100,9 @@ def test_no_noise_trains_as_many_clients_as_a_model_has_numbers(tmp_path, clip):
     result = run_study(study(quiet, tables=tables, algorithm=algorithms), runs=tmp_path)
     assert result.models("fedavg").shape == (4, 4)
     assert epsilons(result)[-1] == math.inf
-    study_in_time = {**tables, "time": {"law": "exponential(1)", "period": 5.0}}
+    in_time = {**tables, "time": {"law": "exponential(1)", "period": 5.0}}
     walk = [{"name": "token_sgd", "lr": 0.01}]
-    result = run_study(
-        study(quiet, tables=study_in_time, algorithm=walk), runs=tmp_path
-    )
+    result = run_study(study(quiet, tables=in_time, algorithm=walk), runs=tmp_path)
     assert epsilons(result)[-1] == math.inf
 
 
@@ -360,14 +349,14 @@ def test_tables_that_would_release_more_are_refused(tables, message):
 TIME = {"law": "exponential(1)", "period": 5.0}
 
 
-def study_in_time(algorithm, **privacy):
+def in_time(algorithm, **privacy):
     """The study in time."""
     return study(privacy, tables={"time": TIME}, algorithm=[algorithm])
 
 
 @pytest.mark.parametrize("name", ["token_sgd", "token_sag", "agraf", "server_sgd"])
 def test_in_time_a_client_pays_for_each_of_its_answers(tmp_path, name):
-    result = run_study(study_in_time({"name": name, "lr": 0.01}), runs=tmp_path)
+    result = run_study(in_time({"name": name, "lr": 0.01}), runs=tmp_path)
     last = result.records.metrics.query("round == 4").set_index("client")["epsilon"]
     tasks = result.records.work.set_index("client")["tasks"]
     assert tasks.sum() > 3
@@ -380,7 +369,7 @@ def test_in_time_a_client_pays_for_each_of_its_answers(tmp_path, name):
 )
 def test_in_time_noise_is_found_for_an_epsilon_that_the_busiest_uses_up(tmp_path, name):
     entry = {"name": name, "lr": 0.01}
-    result = run_study(study_in_time(entry, noise=None, epsilon=3.0), runs=tmp_path)
+    result = run_study(in_time(entry, noise=None, epsilon=3.0), runs=tmp_path)
     last = result.records.metrics.query("round == 4").set_index("client")["epsilon"]
     tasks = result.records.work.set_index("client")["tasks"]
     assert last.max() == pytest.approx(3.0)
@@ -392,7 +381,7 @@ def test_in_time_noise_is_found_for_an_epsilon_that_the_busiest_uses_up(tmp_path
 @pytest.mark.parametrize("privacy", [{}, {"noise": None, "epsilon": 3.0}])
 def test_in_time_training_alone_sends_nothing_and_is_free(tmp_path, privacy):
     entry = {"name": "local", "lr": 0.01}
-    guarded = run_study(study_in_time(entry, **privacy), runs=tmp_path)
+    guarded = run_study(in_time(entry, **privacy), runs=tmp_path)
     assert epsilons(guarded) == [0.0] * 5
     assert guarded.records.releases.empty
     plain = run_study(free(algorithm=[entry], time=TIME), runs=tmp_path)
@@ -421,7 +410,7 @@ def test_in_time_who_says_that_nothing_is_sent_may_send_nothing():
 
 def test_in_time_no_noise_gives_the_walk_without_privacy(tmp_path):
     entry = {"name": "token_sgd", "lr": 0.01, "wait": 2}
-    quiet = run_study(study_in_time(entry, noise=0.0, clip=math.inf), runs=tmp_path)
+    quiet = run_study(in_time(entry, noise=0.0, clip=math.inf), runs=tmp_path)
     plain = run_study(free(algorithm=[entry], time=TIME), runs=tmp_path)
     assert torch.equal(quiet.models(), plain.models())
 
@@ -429,7 +418,7 @@ def test_in_time_no_noise_gives_the_walk_without_privacy(tmp_path):
 def test_a_token_passes_by_a_client_whose_budget_is_spent(tmp_path):
     entry = {"name": "token_sgd", "lr": 0.01}
     budget = epsilon_of(1.0, 1e-5)
-    result = run_study(study_in_time(entry, budget=budget), runs=tmp_path)
+    result = run_study(in_time(entry, budget=budget), runs=tmp_path)
     last = result.records.metrics.query("round == 4")["epsilon"]
     assert last.max() == pytest.approx(budget)
     assert result.records.work["tasks"].max() > 1
@@ -457,4 +446,4 @@ def test_a_token_passes_by_a_client_whose_budget_is_spent(tmp_path):
 def test_what_cannot_be_private_in_time_is_refused(
     tmp_path, algorithm, privacy, message
 ):
-    refused(study_in_time(algorithm, **privacy), tmp_path, message)
+    refused(in_time(algorithm, **privacy), tmp_path, message)

@@ -174,7 +174,7 @@ def test_too_few_samples_for_the_folds_are_refused(classification):
 # The choice, with scores from a table in place of training.
 
 
-def training_from_table(table: list[list[float]], spent: list[tuple[int, int]]):
+def from_table(table: list[list[float]], spent: list[tuple[int, int]]):
     """Training that takes scores from a table (trial, rung); NaN fails."""
 
     def train(search: Search, trial: int, rung: Rung) -> Step:
@@ -197,9 +197,7 @@ def test_the_best_of_each_rung_go_on_and_the_best_at_the_end_is_chosen(higher):
     table = [[1, 9], [5, 3], [1, 9], [0, 9], [7, 1], [5, 3]]
     begin = Search("local", 0, 1, new_search(6).settings, (Rung(6, 3), Rung(3, 9)))
     spent: list[tuple[int, int]] = []
-    train = training_from_table(
-        [[sign * value for value in row] for row in table], spent
-    )
+    train = from_table([[sign * value for value in row] for row in table], spent)
     end = choose(begin, train, lambda *_: None, higher=higher)
     assert spent == [*((trial, 3) for trial in range(6)), (4, 9), (1, 9), (5, 9)]
     assert end.chosen == 1  # as good as 5, and tried before
@@ -224,9 +222,7 @@ def test_a_setting_that_fails_cannot_be_chosen_even_late():
     nan = math.nan
     begin = new_search(6)
     assert begin.rungs == (Rung(6, 3), Rung(2, 9))
-    train = training_from_table(
-        [[nan, 1], [3, nan], [2, 0], [nan, 1], [1, 9], [1, 9]], []
-    )
+    train = from_table([[nan, 1], [3, nan], [2, 0], [nan, 1], [1, 9], [1, 9]], [])
     end = choose(begin, train, lambda *_: None, higher=True)
     assert end.chosen == 2
     assert [s.trial for s in end.steps if end.status(s) == "failed"] == [0, 3, 1]
@@ -239,9 +235,7 @@ def test_if_every_setting_fails_training_stops_with_a_sentence(rung):
         row[rung] = math.nan
     message = r"local \(seed 0\): none of the 6 settings of \[tune.space\]"
     with pytest.raises(TrainingError, match=message):
-        choose(
-            new_search(6), training_from_table(table, []), lambda *_: None, higher=True
-        )
+        choose(new_search(6), from_table(table, []), lambda *_: None, higher=True)
 
 
 def test_a_stopped_search_makes_only_the_steps_that_are_left():
@@ -249,7 +243,7 @@ def test_a_stopped_search_makes_only_the_steps_that_are_left():
     table = torch.rand(9, 2, generator=rng).tolist()
     spent: list[tuple[int, int]] = []
     found: list[Search] = []
-    train = training_from_table(table, spent)
+    train = from_table(table, spent)
     end = choose(new_search(9), train, lambda s, _: found.append(s), higher=True)
     steps = list(spent)
     assert len(steps) == 12

@@ -12,20 +12,9 @@ from coterie.export.runs import load
 from coterie.report.privacy import epsilon_curves, privacy_section
 from coterie.study.config import study_of
 from coterie.study.experiment import Progress, run_study
-from support.study_runs import stopped, together
+from support.study_runs import linear_tables, stopped, together
 
-TABLES = {
-    "name": "guarded",
-    "data": {"name": "linear", "clients": 3, "dimension": 3, "samples": 24},
-    "model": {"name": "linear", "bias": False},
-    "run": {
-        "rounds": 4,
-        "batch_size": 4,
-        "dtype": "float64",
-        "evaluate_every": 1,
-        "checkpoint_seconds": 0.0,
-    },
-}
+TABLES = linear_tables(3)
 UNITS = pytest.mark.parametrize("unit", ["client", "sample"])
 
 

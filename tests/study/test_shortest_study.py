@@ -1,4 +1,4 @@
-"""Claims about the shortest study of one's own file."""
+"""Claims about the shortest study of a user's file."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ RECORDED = ("metrics", "rounds", "clients", "delays", "spans", "work")
 TICKS = 8
 
 
-def study_in_time(entries=EVERY, time=FULL, **run):
+def in_time(entries=EVERY, time=FULL, **run):
     """A study of four clients in virtual time, with settings of [run] changed."""
     tables = copy.deepcopy(TABLES)
     tables["algorithm"], tables["time"] = copy.deepcopy(entries), dict(time)
@@ -76,19 +76,19 @@ def assert_same(first: Result, second: Result) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished_result(tmp_path_factory) -> Result:
-    return run_study(study_of(study_in_time()), runs=tmp_path_factory.mktemp("r"))
+def full_run(tmp_path_factory) -> Result:
+    return run_study(study_of(in_time()), runs=tmp_path_factory.mktemp("r"))
 
 
-def test_snapshots_of_a_graph_are_its_metropolis_weights(finished_result):
-    kept = finished_result.records.weights["loss_network", 0].matrices
+def test_snapshots_of_a_graph_are_its_metropolis_weights(full_run):
+    kept = full_run.records.weights["loss_network", 0].matrices
     assert kept.dtype == np.float32 and len(kept) > 1
     ring = np.array([[1, 1, 0, 1], [1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 1, 1]]) / 3
     np.testing.assert_allclose(kept, np.broadcast_to(ring, kept.shape), rtol=1e-6)
 
 
-def test_the_same_study_twice_gives_bitwise_the_same(finished_result, tmp_path):
-    assert_same(finished_result, run_study(finished_result.study, runs=tmp_path))
+def test_the_same_study_twice_gives_bitwise_the_same(full_run, tmp_path):
+    assert_same(full_run, run_study(full_run.study, runs=tmp_path))
 
 
 def with_stops(whole: Result, runs, stops: set[tuple[str, int]]) -> Result:
@@ -109,71 +109,69 @@ def with_stops(whole: Result, runs, stops: set[tuple[str, int]]) -> Result:
     return run_study(whole.study, runs=runs)
 
 
-def test_going_on_after_interruptions_equals_not_stopping(finished_result, tmp_path):
+def test_going_on_after_interruptions_equals_not_stopping(full_run, tmp_path):
     """Everyone is stopped once, and one that waits and one that does not, twice."""
-    stops = {(entry.label, 5) for entry in finished_result.study.algorithms}
+    stops = {(entry.label, 5) for entry in full_run.study.algorithms}
     stops |= {("fedavg", 1), ("server_sgd", 1)}
-    assert_same(finished_result, with_stops(finished_result, tmp_path, stops))
+    assert_same(full_run, with_stops(full_run, tmp_path, stops))
 
 
 def test_with_few_places_going_on_equals_not_stopping(tmp_path):
-    """Who waits for a place is part of a checkpoint."""
+    """Checkpoints have the clients that wait for a place."""
     entries = [e for e in EVERY if e["name"] in ("fedavg", "server_sgd", "ditto")]
-    tables = study_in_time(entries, {**FULL, "capacity": 2}, checkpoint_seconds=0.0)
+    tables = in_time(entries, {**FULL, "capacity": 2}, checkpoint_seconds=0.0)
     whole = run_study(study_of(tables), runs=tmp_path / "whole")
     stops = {(entry.label, 3) for entry in whole.study.algorithms}
     assert_same(whole, with_stops(whole, tmp_path, stops))
 
 
-def test_other_algorithms_and_their_order_change_nothing(finished_result, tmp_path):
-    tables = study_in_time(
-        [{"name": "server_sgd", "assign": "random"}, {"name": "fedavg"}]
-    )
+def test_other_algorithms_and_their_order_change_nothing(full_run, tmp_path):
+    tables = in_time([{"name": "server_sgd", "assign": "random"}, {"name": "fedavg"}])
     # The period is that of the longest rounds, here as there.
     two = run_study(study_of(tables), runs=tmp_path)
     for label in ("fedavg", "server_sgd"):
-        assert torch.equal(two.models(label), finished_result.models(label))
+        assert torch.equal(two.models(label), full_run.models(label))
 
 
-def test_clients_are_busy_or_idle_all_the_time(finished_result):
-    end = TICKS * finished_result.study.time.period
-    table = finished_result.records.work
+def test_clients_are_busy_or_idle_all_the_time(full_run):
+    end = TICKS * full_run.study.time.period
+    table = full_run.records.work
     assert len(table) == CLIENTS * len(EVERY)
     np.testing.assert_allclose(table["busy"] + table["idle"], end, rtol=1e-9)
     assert (table[["busy", "idle"]] >= 0).all(axis=None)
-    ends = finished_result.records.rounds.groupby("algorithm")["time"].max()
+    ends = full_run.records.rounds.groupby("algorithm")["time"].max()
     assert set(ends) == {end}
 
 
-def test_tasks_updates_and_delays_are_counted_alike(finished_result):
-    delays = finished_result.records.delays.groupby("algorithm")["count"].sum()
+def test_tasks_updates_and_delays_are_counted_alike(full_run):
+    delays = full_run.records.delays.groupby("algorithm")["count"].sum()
     for entry in EVERY:
-        updates = last(finished_result, entry["name"])["updates"]
-        assert work(finished_result, entry["name"])["tasks"].sum() == updates
+        updates = last(full_run, entry["name"])["updates"]
+        assert work(full_run, entry["name"])["tasks"].sum() == updates
         assert delays.get(entry["name"], updates) == updates
     assert "fedavg" not in delays  # where all wait, nothing is late
 
 
-def test_files_agree_with_the_records(finished_result):
+def test_files_agree_with_the_records(full_run):
     for name in RECORDED:
-        written = pd.read_csv(finished_result.folder / f"{name}.csv")
-        table = getattr(finished_result.records, name)
+        written = pd.read_csv(full_run.folder / f"{name}.csv")
+        table = getattr(full_run.records, name)
         pd.testing.assert_frame_equal(written, table, check_dtype=False)
-    again = load_records(finished_result.folder)
-    pd.testing.assert_frame_equal(again.spans, finished_result.records.spans)
+    again = load_records(full_run.folder)
+    pd.testing.assert_frame_equal(again.spans, full_run.records.spans)
 
 
-def test_spans_are_the_times_in_which_clients_compute(finished_result):
+def test_spans_are_the_times_in_which_clients_compute(full_run):
     """As far as they are kept, one client's do not overlap, and busy is their sum."""
-    end = TICKS * finished_result.study.time.period
-    spans = finished_result.records.spans
+    end = TICKS * full_run.study.time.period
+    spans = full_run.records.spans
     for (label, client), mine in spans.groupby(["algorithm", "client"]):
         mine = mine.sort_values("begin")
         assert (mine["begin"].iloc[1:].values >= mine["end"].iloc[:-1].values).all()
         if label == "fedavg":  # whose turn under way is not told yet
             continue
         busy = (mine["end"].clip(upper=end) - mine["begin"].clip(upper=end)).sum()
-        recorded = work(finished_result, label).set_index("client").loc[client]["busy"]
+        recorded = work(full_run, label).set_index("client").loc[client]["busy"]
         if label == "loss_network" and busy < recorded:  # nor is that of a pair
             longest = float((mine["end"] - mine["begin"]).max())
             assert recorded - busy <= 3 * longest
@@ -186,7 +184,7 @@ NAMES = ("fedavg", "local", "ditto", "all_for_all", "all_for_one")
 
 @pytest.fixture(scope="module")
 def in_rounds(tmp_path_factory) -> Result:
-    tables = study_in_time([{"name": name, "lr": 0.1} for name in NAMES], rounds=4)
+    tables = in_time([{"name": name, "lr": 0.1} for name in NAMES], rounds=4)
     del tables["time"]
     tables["run"]["dtype"] = "float64"
     return run_study(study_of(tables), runs=tmp_path_factory.mktemp("r"))
@@ -209,7 +207,7 @@ def test_at_equal_times_studies_are_those_of_rounds(
     gradients = 2 if name in ("ditto", "all_for_one") else 1
     period = gradients * float(law[9:-1])
     entry = {"name": name} | ({} if waits is None else {"waits": waits})
-    tables = study_in_time([entry], {"law": law, "period": period}, rounds=4)
+    tables = in_time([entry], {"law": law, "period": period}, rounds=4)
     tables["run"]["dtype"] = "float64"
     result = run_study(study_of(tables), runs=tmp_path)
     end = last(result, name)
@@ -228,7 +226,7 @@ def test_a_straggler_slows_those_who_wait_and_nobody_else(tmp_path):
     names = ("fedavg", "local", "server_sgd", "all_for_all", "ditto")
     time = {"speeds": [1, 1, 1, 10], "period": 5.0}
     entries = [{"name": n, "waits": n == "fedavg"} for n in names]
-    tables = study_in_time(entries, time)
+    tables = in_time(entries, time)
     result = run_study(study_of(tables), runs=tmp_path)
     assert work(result, "fedavg")["tasks"].tolist() == [4] * 4
     assert work(result, "fedavg")["busy"].tolist() == [4.0] * 3 + [40.0]
@@ -246,7 +244,7 @@ def test_costs_are_right_by_hand(tmp_path):
     entries = [{"name": "fedavg"}, {"name": "local", "steps": 2}]
     flows = ("ditto", "server_sgd", "all_for_all")
     entries += [{"name": name, "waits": False} for name in flows]
-    result = run_study(study_of(study_in_time(entries, {"period": 1.0})), runs=tmp_path)
+    result = run_study(study_of(in_time(entries, {"period": 1.0})), runs=tmp_path)
     parameters = result.models().shape[1]
     answers = {name: 32 for name in ("fedavg", "server_sgd", "all_for_all")}
     answers |= {"local": 16, "ditto": 16}
@@ -268,7 +266,7 @@ def test_messages_and_places_by_hand(tmp_path):
     """Two places, half a second there and back: 0-3, 0-3, 3-6, 3-10 of [2, 2, 2, 6]."""
     time = {"speeds": [2, 2, 2, 6], "links": "constant(0.5)", "capacity": 2}
     entries = [{"name": "fedavg"}, {"name": "server_sgd"}]
-    tables = study_in_time(entries, {**time, "period": 10.0}, rounds=1)
+    tables = in_time(entries, {**time, "period": 10.0}, rounds=1)
     result = run_study(study_of(tables), runs=tmp_path)
     assert work(result, "fedavg")["tasks"].tolist() == [1] * 4
     # After 6 it is client 0's turn, and at 9 client 1's, whom no place is left for
@@ -286,9 +284,7 @@ def test_measured_times_are_replayed(tmp_path):
     path.write_text("\n".join(["client,number,seconds", *rows]))
     time = {"trace": str(path), "period": 12.0}
     entries = [{"name": "local"}, {"name": "fedavg"}]
-    result = run_study(
-        study_of(study_in_time(entries, time, rounds=1)), runs=tmp_path / "r"
-    )
+    result = run_study(study_of(in_time(entries, time, rounds=1)), runs=tmp_path / "r")
     # 1, 4, 5, 8, 9, 12; 1, 5, 6, 10, 11; 1, 6, 7, 12; 1, 7, 8.
     assert work(result, "local")["tasks"].tolist() == [6, 5, 4, 3]
     # Turns of 1, 6, 1 seconds, and one that takes 6 more.
@@ -296,9 +292,7 @@ def test_measured_times_are_replayed(tmp_path):
 
 
 def test_settings_are_chosen_within_the_same_virtual_time(tmp_path):
-    tables = study_in_time(
-        [{"name": "fedavg"}, {"name": "server_sgd"}, {"name": "local"}]
-    )
+    tables = in_time([{"name": "fedavg"}, {"name": "server_sgd"}, {"name": "local"}])
     tables["tune"] = {"trials": 4, "halving": 2, "space": {"lr": [0.1, 0.2, 0.4, 0.8]}}
     result = run_study(study_of(tables), runs=tmp_path)
     trials = result.records.trials
@@ -307,7 +301,7 @@ def test_settings_are_chosen_within_the_same_virtual_time(tmp_path):
         best = trials[(trials["algorithm"] == name) & (trials["status"] == "chosen")]
         lr = float(best["lr"].iloc[0])
         alone = run_study(
-            study_of(study_in_time([{"name": name, "lr": lr}])), runs=tmp_path / name
+            study_of(in_time([{"name": name, "lr": lr}])), runs=tmp_path / name
         )
         assert torch.equal(alone.models(), result.models(name))
 
@@ -316,7 +310,7 @@ def test_newcomers_join_when_the_time_is_over(tmp_path):
     names = ("fedavg", "local", "ditto", "server_sgd")
     entries = [{"name": name} for name in names]
     entries[2]["waits"] = False
-    result = run_study(study_of(study_in_time(entries, newcomers=1)), runs=tmp_path)
+    result = run_study(study_of(in_time(entries, newcomers=1)), runs=tmp_path)
     table = result.records.newcomers
     assert table["algorithm"].tolist() == list(names)
     (joined,) = set(table["client"])
@@ -339,8 +333,8 @@ def test_newcomers_join_when_the_time_is_over(tmp_path):
     ],
     ids=str,
 )
-def test_settings_of_run_hold_in_time_too(finished_result, tmp_path, run):
-    tables = study_in_time(EVERY[:3], **run)
+def test_settings_of_run_hold_in_time_too(full_run, tmp_path, run):
+    tables = in_time(EVERY[:3], **run)
     result = run_study(study_of(tables), runs=tmp_path)
     assert result.records.metrics["test_loss"].notna().all()
     ends = result.records.rounds.groupby("algorithm")["round"].max()
@@ -350,7 +344,7 @@ def test_settings_of_run_hold_in_time_too(finished_result, tmp_path, run):
             # The one is in single and the other in double precision.
             torch.testing.assert_close(
                 result.models(entry["name"]).float(),
-                finished_result.models(entry["name"]),
+                full_run.models(entry["name"]),
                 rtol=1e-4,
                 atol=1e-5,
             )
@@ -359,7 +353,7 @@ def test_settings_of_run_hold_in_time_too(finished_result, tmp_path, run):
 def test_half_of_the_clients_wait_for_each_other_only(tmp_path):
     """Turns take one second without client 3, and ten with it."""
     time = {"speeds": [1, 1, 1, 10], "period": 50.0}
-    tables = study_in_time([{"name": "fedavg"}], time, rounds=1, participation=0.5)
+    tables = in_time([{"name": "fedavg"}], time, rounds=1, participation=0.5)
     result = run_study(study_of(tables), runs=tmp_path)
     tasks = work(result, "fedavg")["tasks"].tolist()
     turns = sum(tasks) // 2
@@ -414,10 +408,10 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("entry", "in_time", "words"), WRONG)
-def test_what_a_face_does_not_use_is_refused(tmp_path, entry, in_time, words):
-    tables = study_in_time([entry], {})
-    if not in_time:
+@pytest.mark.parametrize(("entry", "with_time", "words"), WRONG)
+def test_what_a_face_does_not_use_is_refused(tmp_path, entry, with_time, words):
+    tables = in_time([entry], {})
+    if not with_time:
         del tables["time"]
     assert words in study_runs.refused(tables, tmp_path)
 
@@ -425,7 +419,7 @@ def test_what_a_face_does_not_use_is_refused(tmp_path, entry, in_time, words):
 def test_shared_ranges_are_searched_by_those_who_use_the_option():
     names = {"waiting": True, "flowing": False}
     entries = [{"name": "ditto", "label": n, "waits": w} for n, w in names.items()]
-    tables = study_in_time(entries, {})
+    tables = in_time(entries, {})
     space = {"late": ["constant", "adaptive"], "momentum": [0.0, 0.5], "lr": [0.1, 0.2]}
     tables["tune"] = {"trials": 4, "space": space}
     found = {e.label: set(e.tune) for e in study_of(tables).algorithms}
@@ -457,7 +451,7 @@ def test_what_takes_no_time_ends_with_a_sentence(tmp_path, monkeypatch):
     (tmp_path / "bad_time.py").write_text(BAD)
     with pytest.raises(InputError, match="must take time, but at 0 virtual seconds"):
         entries = [{"name": "bad_time:workless"}]
-        run_study(study_of(study_in_time(entries, {})), runs=tmp_path / "r")
+        run_study(study_of(in_time(entries, {})), runs=tmp_path / "r")
     sys.modules.pop("bad_time", None)
 
 
@@ -476,7 +470,7 @@ def test_the_two_faces_of_a_method_in_one_study_are_two_algorithms(tmp_path):
         {"name": "all_for_all", "weights": "uniform", "label": "not", "waits": False},
     ]
     time = {"speeds": [1, 1, 1, 10], "period": 5.0}
-    result = run_study(study_of(study_in_time(entries, time)), runs=tmp_path)
+    result = run_study(study_of(in_time(entries, time)), runs=tmp_path)
     # In forty seconds, four turns of the slowest, or all that each has time for.
     assert work(result, "all_for_all")["tasks"].tolist() == [4] * 4
     assert work(result, "not")["tasks"].tolist() == [40, 40, 40, 4]

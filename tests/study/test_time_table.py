@@ -13,7 +13,7 @@ from coterie.study.tables import Time
 from support.tiny_studies import TABLES
 
 
-def time_table(**table):
+def time_of(**table):
     """The checked table [time] of a study."""
     return study_of({**TABLES, "time": table}).time
 
@@ -35,25 +35,25 @@ def measured_times(tmp_path):
 
 
 def test_a_gradient_takes_one_second_unless_said_otherwise():
-    assert seconds(time_table(), 3, 2) == [1.0, 1.0]
-    assert time_table().period == 1.0
-    assert time_table().messages(0) is None
+    assert seconds(time_of(), 3, 2) == [1.0, 1.0]
+    assert time_of().period == 1.0
+    assert time_of().messages(0) is None
 
 
 @pytest.mark.parametrize("speeds", [[1, 2.5, 4, 8], "stragglers(4, 2.5)"])
 def test_speeds_are_factors_of_time(speeds):
-    time = time_table(law="constant(0.5)", speeds=speeds)
+    time = time_of(law="constant(0.5)", speeds=speeds)
     assert seconds(time, 1, clients=4) == [1.25]
 
 
 def test_a_trace_gives_all_times_again_and_again(measured_times):
-    time = time_table(trace=measured_times)
+    time = time_of(trace=measured_times)
     assert seconds(time, 2, 3, clients=4) == [5.0, 6.0, 5.0]
     assert time.typical == 4.0  # the lower median of 1, 2, ..., 8
 
 
 def test_seeds_of_a_study_draw_other_times():
-    time = time_table(law="exponential(1)", links="exponential(1)")
+    time = time_of(law="exponential(1)", links="exponential(1)")
     assert seconds(time, 0, 9, seed=1) != seconds(time, 0, 9, seed=2)
     who = torch.tensor([0])
     a, b = (time.messages(seed).relay_delays(who, who, 9).tolist() for seed in (1, 2))
@@ -69,39 +69,39 @@ def test_where_no_time_is_drawn_a_round_lasts_exactly_as_long_as_its_steps(value
 
 def test_a_typical_time_is_the_median_of_the_law():
     # Of 40,000 draws, with the density 1/2 at the median: off by 0.5 % in deviation.
-    time = time_table(law="exponential(10)", links="exponential(3)")
+    time = time_of(law="exponential(10)", links="exponential(3)")
     assert time.typical == pytest.approx(10 * math.log(2), rel=0.025)
     assert time.typical_message == pytest.approx(3 * math.log(2), rel=0.025)
     assert time.period == pytest.approx(time.typical + 2 * time.typical_message)
-    assert time_table(law="lognormal(7, 1)", period=2.0).period == 2.0
+    assert time_of(law="lognormal(7, 1)", period=2.0).period == 2.0
 
 
 def test_a_typical_time_is_that_of_most_clients():
-    assert time_table(speeds=[1, 1, 1, 50]).typical == 1.0
-    assert time_table(speeds="stragglers(3, 50)").typical == 1.0
+    assert time_of(speeds=[1, 1, 1, 50]).typical == 1.0
+    assert time_of(speeds="stragglers(3, 50)").typical == 1.0
 
 
 def test_a_period_is_a_round_that_waits_for_the_slowest(measured_times):
-    assert time_table(speeds=[1, 2.5, 4, 0.5]).period == 4.0
-    assert time_table(law="constant(0.5)", speeds="stragglers(2, 10)").period == 5.0
-    assert time_table(speeds="stragglers(2, 0.1)").period == 1.0  # two are faster
-    assert time_table(trace=measured_times).period == 7.0  # the lower median of 7 and 8
-    assert time_table(links="constant(3)").period == 7.0  # to a client and back
-    assert time_table(speeds="stragglers(2, 10)", period=2.0).period == 2.0
+    assert time_of(speeds=[1, 2.5, 4, 0.5]).period == 4.0
+    assert time_of(law="constant(0.5)", speeds="stragglers(2, 10)").period == 5.0
+    assert time_of(speeds="stragglers(2, 0.1)").period == 1.0  # two are faster
+    assert time_of(trace=measured_times).period == 7.0  # the lower median of 7 and 8
+    assert time_of(links="constant(3)").period == 7.0  # to a client and back
+    assert time_of(speeds="stragglers(2, 10)", period=2.0).period == 2.0
 
 
 def test_edges_ring_once_in_a_typical_time_unless_said_otherwise():
-    assert time_table(law="constant(4)").rates(3, 1.0).tolist() == [0.25] * 3
-    assert time_table(law="constant(4)").rates(1, 5.0).tolist() == [0.05]
-    assert time_table(law="constant(4)", rings=9.0).rates(2, 5.0).tolist() == [9.0] * 2
+    assert time_of(law="constant(4)").rates(3, 1.0).tolist() == [0.25] * 3
+    assert time_of(law="constant(4)").rates(1, 5.0).tolist() == [0.05]
+    assert time_of(law="constant(4)", rings=9.0).rates(2, 5.0).tolist() == [9.0] * 2
 
 
 def test_the_table_is_read_again_as_it_was():
     for time in (
-        time_table(speeds=[1, 2, 3, 4.5]),
-        time_table(speeds="stragglers(1, 2)"),
+        time_of(speeds=[1, 2, 3, 4.5]),
+        time_of(speeds="stragglers(1, 2)"),
     ):
-        assert time_table(**time.table()) == time
+        assert time_of(**time.table()) == time
 
 
 REFUSED = [
@@ -147,7 +147,7 @@ REFUSED = [
 @pytest.mark.parametrize(("table", "words"), REFUSED, ids=[str(t) for t, _ in REFUSED])
 def test_what_cannot_be_used_is_refused_with_its_name(table, words, unchecked):
     with pytest.raises(InputError, match=words):
-        time_table(**table)
+        time_of(**table)
 
 
 def test_time_is_a_table():

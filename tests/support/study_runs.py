@@ -15,6 +15,19 @@ from coterie.study.config import Study, study_of
 from coterie.study.experiment import Progress, Result, run_study
 
 
+def linear_tables(clients: int, **run: Any) -> dict[str, Any]:
+    """A linear study of four rounds, evaluated and saved after each of them."""
+    settings = {"rounds": 4, "batch_size": 4, "dtype": "float64"}
+    every = {"evaluate_every": 1, "checkpoint_seconds": 0.0}
+    data = {"name": "linear", "clients": clients, "dimension": 3, "samples": 24}
+    return {
+        "name": "guarded",
+        "data": data,
+        "model": {"name": "linear", "bias": False},
+        "run": settings | every | run,
+    }
+
+
 def refused(
     study: Study | dict[str, Any], folder: Path, match: str | None = None
 ) -> str:

@@ -95,9 +95,9 @@ def space_of(
 ) -> dict[str, Any]:
     """The checked search space of one algorithm: lists of values and ranges, by option.
 
-    Its own ranges win over the shared ones, of which only those for its `known` options
-    count. Without shared ranges, the step size is searched around the written one,
-    together with the method's `OWN`.
+    Its own ranges win over the shared ones. Shared ranges only count for `known`
+    options. Without them, the step size is searched around the written one, together
+    with the method's `OWN`.
     """
     space = {}
     shared = tune.space or (OWN.get(name, {}) if tune.search == "random" else {})
