@@ -137,12 +137,9 @@ class Study:
             ],
             "run": run | {"seeds": list(self.run.seeds)},
         }
-        if self.graph is not None:
-            tables["graph"] = self.graph.table()
-        if self.time is not None:
-            tables["time"] = self.time.table()
-        if self.privacy is not None:
-            tables["privacy"] = self.privacy.table()
+        for name in ("graph", "time", "privacy"):
+            if (table := getattr(self, name)) is not None:
+                tables[name] = table.table()
         if self.diagnostics is not None:
             tables["diagnostics"] = asdict(self.diagnostics)
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})

@@ -79,7 +79,7 @@ class Progress(NamedTuple):
     score: float | None  # mean validation score, if just evaluated
     measure: str  # the name of the score
     higher_is_better: bool
-    time: float | None = None  # virtual seconds, where a study has them
+    time: float | None = None  # virtual seconds, with [time]
     epsilon: float | None = None  # of the client that has released most
     noise_source: str = "seed"  # of [privacy]
     measure_words: str = ""  # the measure with the class that it is about

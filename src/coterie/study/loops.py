@@ -40,7 +40,7 @@ class Training(NamedTuple):
     rounds: Callable[..., Iterator[Round]]  # given `rounds` and `start`
     personal: Callable[[State, Oracle], Tensor]
     inner: Callable[[State], State]  # the algorithm's own state
-    lr: float = math.nan  # its step size, where it has one
+    lr: float = math.nan  # its step size, if it has one
     blank: Callable[[], State] | None = None  # as `init`, for clients without data
 
     def like(self) -> State:

@@ -27,7 +27,7 @@ from ..types import Oracle, State
 class Newcomers(NamedTuple):
     """The clients that were held out, and what is needed to welcome them."""
 
-    everybody: Federation  # those who trained, then the newcomers
+    everybody: Federation  # the training clients, then the newcomers
     simulation: Simulation  # of the newcomers alone
 
     @property

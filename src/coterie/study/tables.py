@@ -46,7 +46,7 @@ class RunTable:
     seeds: tuple[int, ...] = (0,)
     batch_size: int = 16  # 0 takes the whole training part
     participation: float = 1.0  # share of the clients in a round
-    newcomers: int = 0  # clients held out of training, who join afterwards
+    newcomers: int = 0  # clients held out of training, which join later
     evaluate_every: int = 0  # rounds; 0 evaluates about fifty times
     evaluate_train: bool = True
     device: str = "cpu"

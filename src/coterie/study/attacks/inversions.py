@@ -92,7 +92,7 @@ def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
     recorded = _record_releases(_with_noise(alone, noise), entry)
     assert recorded is not None  # as without noise
     z = _of_victims(recorded, victims)
-    if privacy.secure:  # a mean of all who take part, who have a sample each
+    if privacy.secure:  # the mean of all that take part, with a sample each
         many = int(_active(alone).sum())
         z = clean + many * (z - clean.sum(0) / many)
     return Inversion(entry.label, _error(alone, victims, z[victims.who]), without)

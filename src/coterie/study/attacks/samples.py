@@ -109,7 +109,7 @@ def sample_canaries(
         noise: in units of it.
     """
     study, columns = setup.study, setup.x.shape[1]
-    assert study.privacy is not None  # as there is noise
+    assert study.privacy is not None  # only called with noise
     trials = max(_FEWEST, min(TRIALS, _MOST // (2 * columns)))
     most = max(1, min(_ANSWERS, _MOST // (2 * trials * columns)))
     releases = min(max(1, math.ceil((_EASY * noise) ** 2)), most)

@@ -66,7 +66,7 @@ class AuditFindings(NamedTuple):
     proofs: list[Proof]
     inversions: list[Inversion]
     unit: str  # what one of the canaries is
-    checks: dict[str, NoiseCheck]  # of algorithms, where noise was seen
+    checks: dict[str, NoiseCheck]  # by algorithm, if noise was seen
 
     @property
     def broken(self) -> bool:
@@ -184,7 +184,7 @@ def _run_training(
         state, x, heard, sends = _listen_to_rounds(setup, entry, attack, residuals)
         if sends:  # otherwise nobody hears what is reported
             scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
-    else:  # where there are no rounds to listen to
+    else:  # in time there are no rounds to listen to
         training, rounds = training_of(setup, entry), study.run.rounds
         state = training.init()
         for r in training.rounds(rounds=rounds, start=(0, state)):
@@ -272,7 +272,7 @@ def _proofs_of(
     members = torch.cat([run.members for run in runs[known:]])
     found = []
     for attack in _attacks(runs):
-        nothing = torch.zeros(len(runs[0].members))  # where nobody had partners
+        nothing = torch.zeros(len(runs[0].members))  # if no client had partners
         heard = [run.scores.get(attack, nothing) for run in runs]
         scores = _guesses(heard, runs, known)
         made = [

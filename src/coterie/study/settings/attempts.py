@@ -80,6 +80,6 @@ def train_with_retries(
 
 def _has_failed(cell: Cell) -> bool:
     losses = [found["train_loss"] for found in cell.metrics if "train_loss" in found]
-    if not losses:  # where a study does not evaluate them
+    if not losses:  # the study does not evaluate them
         return False
     return not float(losses[-1].nanmean()) <= _FAILED * float(losses[0].nanmean())

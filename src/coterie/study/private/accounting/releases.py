@@ -57,7 +57,7 @@ def stopped_text(cell: Cell, study: Study) -> str:
     if not isinstance(cell.state, PrivateState | PerSampleState) or not cell.state.stopped:
         return ""
     privacy = study.privacy
-    assert privacy is not None  # as there is an account
+    assert privacy is not None  # only called with [privacy]
     budget = privacy.epsilon if privacy.budget is None else privacy.budget
     text = (
         f"{cell.label} (seed {cell.seed}): the budget of epsilon {budget!r} was used "
@@ -92,7 +92,7 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
 
 def exact_epsilon(state: PerSampleState, study: Study) -> Tensor:
     """(N,) the epsilon of each client's samples at the end; before, it is a bound."""
-    assert study.privacy is not None  # as there is an account
+    assert study.privacy is not None  # only called with [privacy]
     return spent_on_samples(state, study.privacy.delta)
 
 

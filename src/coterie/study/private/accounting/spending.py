@@ -125,7 +125,7 @@ class CellAccount:
 
     def _entries(self) -> list[LedgerEntry]:
         """What the ledger of the data has of this algorithm and seed."""
-        assert self._ledger is not None  # asked with [privacy]
+        assert self._ledger is not None  # only called with [privacy]
         every = from_first(self._group, self._ledger.entries)
         name = self._run, self._entry.label, self._setup.seed
         return [each for each in every if (each.run, each.label, each.seed) == name]
@@ -157,7 +157,7 @@ class CellAccount:
         The last round that is charged is t; the state is None if there is none yet.
         """
         ledger = self._ledger
-        assert ledger is not None  # asked with [privacy]
+        assert ledger is not None  # only called with [privacy]
         if t < self._kept:  # the same bits were released, and more, by an earlier run
             return
         setup, entry, unit = self._setup, self._entry, self._unit
@@ -279,7 +279,7 @@ def total_epsilon(
 def summary_of(study: Study, run: str, ledger: DataLedger) -> dict[str, Any]:
     """What a study, and all studies on its data so far, have spent in total."""
     privacy = study.privacy
-    assert privacy is not None  # asked of studies that have it
+    assert privacy is not None  # only called with [privacy]
     unit, delta, every = privacy.unit, privacy.delta, ledger.entries()
     mine, own_complete = total_epsilon([e for e in every if e.run == run], unit, delta)
     everything, complete = total_epsilon(every, unit, delta)

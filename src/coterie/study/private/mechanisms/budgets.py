@@ -65,7 +65,7 @@ def refuse_spent(
 ) -> None:
     """Refuses budgets that allow no release at all, or none of some client."""
     privacy, federation = setup.study.privacy, setup.federation
-    assert privacy is not None  # asked of studies that have it
+    assert privacy is not None  # only called with [privacy]
 
     def refuse(name: str, budget: float, place: int, spent: Tensor) -> None:
         epsilon = spent if privacy.unit == "sample" else epsilons(spent, privacy.delta)

@@ -109,7 +109,7 @@ def make_guard(
         witness: sees rows of whole clients before they are released, in an audit.
     """
     study, privacy = setup.study, setup.study.privacy
-    assert privacy is not None  # asked of studies that have it
+    assert privacy is not None  # only called with [privacy]
     refuse_unnoised(study, entry)
     if privacy.colluders is not None:
         most = max(1, len(setup.federation) - 1)
@@ -131,7 +131,7 @@ def _guard_clients(
     witness: Witness | None,
 ) -> Guard:
     study, privacy, n = setup.study, setup.study.privacy, len(setup.federation)
-    assert privacy is not None  # asked of studies that have it
+    assert privacy is not None  # only called with [privacy]
     actives = _participants(setup)
     foreseen = plan_calls(
         method,
@@ -206,7 +206,7 @@ def _refusal(entry: Entry, why: InputError) -> InputError:
 
 def _limits(setup: Setup, *, held: bool = False) -> Limits:
     federation, privacy = setup.federation, setup.study.privacy
-    assert privacy is not None  # asked of studies that have it
+    assert privacy is not None  # only called with [privacy]
     limits = privacy.limits(places_of(federation))
     if not held or privacy.epsilon is None:
         return limits
@@ -218,7 +218,7 @@ def _guard_samples(
     setup: Setup, entry: Entry, method: Algorithm, hearing: Hearing, held: bool
 ) -> Guard:
     privacy, simulation = setup.study.privacy, setup.simulation
-    assert privacy is not None  # asked of studies that have it
+    assert privacy is not None  # only called with [privacy]
     if setup.study.time is not None:
         raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
     made = functools.partial(
@@ -280,7 +280,7 @@ def _plan_samples(
     It is also limited if a method was `silent` in its first round, to keep it so.
     """
     privacy, n = setup.study.privacy, len(setup.federation)
-    assert privacy is not None  # asked of studies that have it
+    assert privacy is not None  # only called with [privacy]
     noises = Noises(privacy.noise or 0.0, privacy.noise or 0.0)
     if privacy.noise is not None and privacy.budget is None and not silent:
         return noises, None
@@ -337,7 +337,7 @@ def _guard_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
             f"{entry.label} waits for the slowest client, which [privacy] with [time] "
             "does not count: set `waits = false`, or leave [time] out."
         )
-    assert privacy is not None  # asked of studies that have it
+    assert privacy is not None  # only called with [privacy]
     limits, answers = _limits(setup), []
     if privacy.epsilon is not None:
         answers = [answers_of(setup, method, entry.label)]
