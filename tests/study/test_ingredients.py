@@ -204,7 +204,7 @@ def test_wrong_radii_are_refused(classification, choice, message):
 def test_radii_that_this_federation_cannot_have_are_refused(images, regression):
     with pytest.raises(InputError, match="`radius` clusters needs known clusters"):
         radius("clusters", images)
-    with pytest.raises(InputError, match="needs classes, but `regression`"):
+    with pytest.raises(InputError, match="needs classes, but the task of `regression`"):
         radius("cosine", regression)
 
 
