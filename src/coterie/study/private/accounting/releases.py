@@ -33,7 +33,9 @@ def spent_of(state: Any, study: Study) -> dict[str, Tensor]:
     """The epsilon (N,) of each client so far; nothing if none is promised."""
     state = state.state if isinstance(state, Moment) else state
     privacy = study.privacy
-    if isinstance(state, PerSampleState) and privacy is not None:  # exact only at the end
+    if (
+        isinstance(state, PerSampleState) and privacy is not None
+    ):  # exact only at the end
         bound = bound_on_samples(state, privacy.delta)
         # The noise suits all rounds together, so no part of them costs more.
         return {"epsilon": bound.clamp(max=privacy.epsilon or math.inf)}
@@ -54,7 +56,10 @@ def worst_epsilon(state: Any, study: Study) -> float | None:
 
 def stopped_text(cell: Cell, study: Study) -> str:
     """One sentence that says where the budget ended a run; "" if it did not."""
-    if not isinstance(cell.state, PrivateState | PerSampleState) or not cell.state.stopped:
+    if (
+        not isinstance(cell.state, PrivateState | PerSampleState)
+        or not cell.state.stopped
+    ):
         return ""
     privacy = study.privacy
     assert privacy is not None  # only called with [privacy]
