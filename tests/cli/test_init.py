@@ -117,9 +117,9 @@ def went(kind: str, client: str) -> tuple[Path, str]:
 @pytest.mark.parametrize(("kind", "client", "score"), WHOLE_WAY)
 def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
     report, said = went(kind, client)
-    assert score in said and "Settings chose themselves" not in said
+    assert score in said and "Settings were found automatically" not in said
     page = report.read_text(encoding="utf-8")
-    assert "Settings that chose themselves" in page and "scikit-learn" in page
+    assert "Settings found automatically" in page and "scikit-learn" in page
     card = Path("model", "README.md").read_text(encoding="utf-8")
     dated = "days since 1970-01-01, written" in card
     assert dated == (kind in ("hospital", "plants"))

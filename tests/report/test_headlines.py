@@ -61,7 +61,9 @@ def test_oracles_are_marked_and_never_best(tmp_path: Path) -> None:
     assert first == "ditto" and "is best" in sentence
     assert favourite_of(records) == "ditto"
     answers = said(records)
-    assert answers["Oracles"].startswith("best (95.0 %) is told what others must find")
+    assert answers["Oracles"].startswith(
+        "best (95.0 %) is told true clusters or optima"
+    )
     page = written(records, tmp_path)
     assert "best (oracle)" in page
     row = page[page.index(">best (oracle)<") :]
@@ -78,7 +80,7 @@ def test_a_lead_within_its_interval_is_a_tie() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"outcomes": {}}, "Intervals count 3 seeds alone: this run kept no accuracy"),
+        ({"outcomes": {}}, "Intervals count 3 seeds only, because this run did not"),
         (
             {"outcomes": {}, "task": "binary", "score": "auc"},
             "3 seeds alone: this run kept no auc of each test sample",

@@ -112,7 +112,7 @@ def test_an_interrupted_study_uses_what_is_there(tmp_path: Path) -> None:
 def test_nothing_recorded_is_refused(tmp_path: Path) -> None:
     records = make_records(n=2)
     empty = replace(records, metrics=records.metrics.iloc[:0])
-    with pytest.raises(ValueError, match="nothing to report"):
+    with pytest.raises(ValueError, match="no results yet"):
         report.write_report(empty, tmp_path / "report.html")
 
 

@@ -488,12 +488,12 @@ def test_a_step_size_that_nobody_gave_is_told_where_none_is_found():
     assert unset_steps_text({"algorithm": entries}) == ""
     private = unset_steps_text({"algorithm": entries, "privacy": {}})
     assert private == (
-        "`lr` of average was not given, so the usual 0.1 is used. Under [privacy] no "
-        "setting is found by itself, because finding it would tell about data without "
-        "being counted. Write an `lr` that works on public data."
+        "The study does not set `lr` of average, so the usual 0.1 is used. With "
+        "[privacy], `lr` is not found automatically, because finding it would leak "
+        "data that epsilon does not count. Set an `lr` that works on public data."
     )
     timed = unset_steps_text({"algorithm": entries, "time": {}})
-    assert timed.endswith("Write `lr`, or search it by [tune].")
+    assert timed.endswith("Set `lr`, or search it with [tune].")
     given = [{**entry, "lr": 0.1} for entry in entries]
     assert unset_steps_text({"algorithm": given, "privacy": {}}) == ""
     records = told(ditto=more(9, 9, 9, 9))

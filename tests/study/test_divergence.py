@@ -99,7 +99,7 @@ def test_an_infinite_loss_of_a_finite_model_is_said_once(tmp_path, monkeypatch):
     words = ["far, seed 0: the train loss of client 2 from round 3 on"]
     assert infinite_losses(result.records) == words
     page = write_report(result.records, tmp_path / "report.html").read_text()
-    assert f"Some losses are not finite, though the models are: {words[0]}." in page
+    assert f"Some losses are not finite, although the models are: {words[0]}." in page
     again = []
     run_study(study, runs=tmp_path, notice=again.append)
     assert again == []

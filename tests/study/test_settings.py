@@ -361,14 +361,14 @@ def test_report_and_terminal_say_what_was_chosen(file, tmp_path):
     trained = records.rounds.groupby("algorithm")["gradients"].max().sum()
     assert f"took {found['gradients'] / trained:.0%} of the gradients" in said
     page = write_report(records, tmp_path / "report.html").read_text(encoding="utf-8")
-    section = page[page.index("Settings that chose themselves") :]
+    section = page[page.index("Settings found automatically") :]
     for k, score in [*found["scores"].items(), *found["shared_scores"].items()]:
         assert f"k = {k}" in section and score_of(records).show(score) in section
     assert " rounds" not in settings_text(
         run_study(study(file, run={"rounds": 2}), runs=tmp_path).records
     )
     status, out, _ = called("report", str(result.folder))
-    assert status == 0 and "Settings chose themselves" in " ".join(out.split())
+    assert status == 0 and "Settings were found automatically" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("content", ["[]", '{"seed": "x", "linear": 1}', "{"])

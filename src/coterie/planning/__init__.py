@@ -1,11 +1,10 @@
 """What collaboration would bring, from pilot data: `coterie plan`.
 
-`pilot` estimates how noisy clients' gradients are and how far apart, `prospects` says
-what weights follow, `trials` tries these on samples that were held out, `expectations`
-makes scores and intervals of that, `plans` does all of it for a study, `pages` shows
-it, and `waiting` says what it costs to wait for each other. `links` says which links of
-a network are better left out, and `private` what noise an epsilon needs and what it
-costs.
+`pilot` estimates the noise of clients' gradients and their distances. `prospects`
+derives weights from these, and `trials` tests them on held-out samples. `expectations`
+turns the trial into scores and intervals. `plans` does all of this for a study, and
+`pages` shows the result. `waiting` says what it costs to wait for each other. `links`
+says which links of a network to leave out, and `private` what an epsilon costs.
 """
 
 from .links import LinkPlan, MessageNetwork, network_of, plan_links

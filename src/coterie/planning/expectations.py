@@ -1,15 +1,15 @@
-"""From a trial to what a client can expect: scores with intervals, and their worth.
+"""What a client can expect after a trial: scores with intervals, and their worth.
 
-A trial gives four values of every client, one for each quarter that was held out. Their
-mean has an error, known from how the quarters of all clients differ. Clients' true
-values are taken to be drawn from a normal law, so that a client with few samples learns
-about itself from the others (random effects; the variance of the law is the one under
-which the sum of squared deviations is at its median).
+A trial gives four values per client, one for each held-out quarter. The error of their
+mean follows from how the quarters of all clients differ. We model clients' true values
+as draws from a normal law (random effects). So the others tell us about a client with
+few samples. The variance of the law puts the sum of squared deviations at its median.
 
-Alone, a score is taken to approach its limit as c / m with the samples m, c from models
-of one and of three quarters. E = c / m is what can be gained at all with three. Who is
-better by D together does as well as with g = 1 / (1 - D / E) times the samples, and g
-may be any for which D - (1 - 1 / g) E can be zero (Fieller's interval of a ratio).
+We model a score alone with m samples as c / m above its limit. Models of one and of
+three quarters give c. E = c / m is the most that can be gained with three quarters. A
+client that is better by D together does as well as with g = 1 / (1 - D / E) times the
+samples. The interval of g holds all values for which D - (1 - 1 / g) E may be zero
+(Fieller's interval of a ratio).
 
 References:
     DerSimonian, Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials,
@@ -34,16 +34,16 @@ from .prospects import Prospects
 from .trials import FEW, SHARE, Trial
 
 WORTHWHILE = 1.5
-"""Collaboration counts as help if it is worth so many times one's own samples."""
+"""Collaboration helps a client if it is worth this number of times its own samples."""
 
 _PARTS = np.linspace(-3.0, 0.99, 31)
-"""Of E, that are tried as D: worths of 1 / 4 to 100."""
+"""The values of D / E that are tried: worths of 1 / 4 to 100."""
 
 Values = Float[np.ndarray, " n"]
 
 
 class Expectation(NamedTuple):
-    """A value of each client, and of all on average, with standard errors."""
+    """A value per client and their mean, with standard errors."""
 
     value: Values
     error: Values
@@ -52,15 +52,15 @@ class Expectation(NamedTuple):
 
     @property
     def with_mean(self) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
-        """Values and errors of all clients, and of their mean behind them."""
+        """Values and errors of all clients, with those of their mean at the end."""
         return np.append(self.value, self.mean), np.append(self.error, self.mean_error)
 
 
 def errors_of(values: Float[np.ndarray, "4 n"], sizes: Values) -> Values:
     """Standard errors of the means of four quarters.
 
-    Three differences say little about a variance, so it is half the client's own, half
-    that of all clients together, which goes by the number of samples.
+    Four values say little about a variance. So we take the mean of the client's own
+    variance and the common one, which is in proportion to 1 / samples.
     """
     own = values.var(0, ddof=1)
     common = float((own * sizes).mean()) / sizes
@@ -68,7 +68,7 @@ def errors_of(values: Float[np.ndarray, "4 n"], sizes: Values) -> Values:
 
 
 def pooled(values: Values, errors: Values) -> Expectation:
-    """Values of clients, drawn to their mean as far as their errors explain."""
+    """Values of clients, shrunk to their mean as far as errors explain differences."""
     middle_of_law = float(chdtri(len(values) - 1, 0.5))
 
     def excess(between: float) -> float:
@@ -86,7 +86,7 @@ def pooled(values: Values, errors: Values) -> Expectation:
     weight = 1 / (errors**2 + between)
     mean = float((weight * values).sum() / weight.sum())
     own = between / (between + errors**2)
-    # What the mean leaves open counts as far as a client is drawn to it.
+    # The error of the mean counts in proportion to how far a client is shrunk to it.
     variance = own * errors**2 + (1 - own) ** 2 / weight.sum()
     return Expectation(
         mean + own * (values - mean),
@@ -97,17 +97,17 @@ def pooled(values: Values, errors: Values) -> Expectation:
 
 
 class Outlook(NamedTuple):
-    """What to expect with the samples that are planned for; the mean stands last.
+    """Expected scores and worth per client with the planned samples, the mean last.
 
-    Scores are costs: the less, the better.
+    Scores are costs: lower is better.
     """
 
     alone: Float[np.ndarray, "3 c"]  # low end, value, high end
     together: Float[np.ndarray, "3 c"]
-    worth: Float[np.ndarray, "3 c"]  # times one's own samples
-    chance: Float[np.ndarray, " c"]  # that it is worthwhile, by the trial alone
-    times: Float[np.ndarray, " c"]  # the samples of the pilot that would tell
-    helped: Bool[np.ndarray, " n"]  # whom the trial shows to be better together
+    worth: Float[np.ndarray, "3 c"]  # as a multiple of the client's own samples
+    chance: Float[np.ndarray, " c"]  # probability of WORTHWHILE, by the trial alone
+    times: Float[np.ndarray, " c"]  # multiple of the pilot's samples that would tell
+    helped: Bool[np.ndarray, " n"]  # which clients were better together in the trial
 
 
 def outlook_of(
@@ -118,15 +118,15 @@ def outlook_of(
     now: Prospects,
     then: Prospects,
 ) -> Outlook:
-    """Scores and worth, from a trial and from what gradients promise.
+    """Expected scores and worth, from a trial and from the prospects of gradients.
 
     Args:
-        cost: of the trial's models, what people decide by.
+        cost: of the trial's models, by the measure that people decide by.
         loss: of the trial's models.
         sizes: training samples of the pilot.
-        planned: those that are planned for.
-        now: what gradients promise for the trial's samples,
-        then: and for those that are planned for.
+        planned: training samples that are planned for.
+        now: prospects with the trial's samples.
+        then: prospects with the planned samples.
     """
     better = cost.alone - cost.together
     left = (cost.few - cost.alone) / (SHARE / FEW - 1)  # E
@@ -166,7 +166,7 @@ def _ratio(
     sizes: Values,
     width: float,
 ) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
-    """The ends of what joining may be worth, of each client and on average."""
+    """The interval of what joining is worth, for each client and on average."""
     found = [_estimate(better - part * left, sizes).with_mean for part in _PARTS]
     value, error = np.moveaxis(np.array(found), 1, 0)
     least = _first_zero(_PARTS, value - width * error)
@@ -179,7 +179,7 @@ def _ratio(
 def _first_zero(
     at: Float[np.ndarray, " k"], values: Float[np.ndarray, "k c"]
 ) -> Float[np.ndarray, " c"]:
-    """Where each column is positive no more, between the places of its values."""
+    """(C,) where each column first reaches zero, by linear interpolation."""
     last = len(at) - 1
     k = np.where((values > 0).all(0), last, np.argmin(values > 0, axis=0))
     before, column = np.maximum(k - 1, 0), np.arange(values.shape[1])
@@ -193,7 +193,7 @@ def _worth(
     left: Float[np.ndarray, " c"],
     most: Float[np.ndarray, " c"],
 ) -> Float[np.ndarray, " c"]:
-    """The likely worth, at most that of everybody's samples without any bias."""
+    """The likely worth. It is at most that of all samples without any bias."""
     part = gain / np.where(left > 0, left, 1e-24)
     return 1 / (1 - np.minimum(part, 1 - 1 / most))
 
@@ -204,9 +204,9 @@ def _narrow_interval(
     clear: np.ndarray,
     found: Prospects,
 ) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
-    """The interval of the trial; where it is clear of zero, gradients narrow it.
+    """The interval of the trial, narrowed by gradients if it is clear of zero.
 
-    They alone are not believed: strangers may have gradients alike.
+    Gradients alone do not count: unrelated clients may have similar gradients.
     """
     least, _, most = found.mean
     bottom, top = np.append(found.least, least), np.append(found.most, most)
@@ -218,7 +218,7 @@ def _narrow_interval(
 
 
 def _share_of(found: Prospects) -> Float[np.ndarray, " c"]:
-    """1 - 1 / g for the gain of every client, and of their mean."""
+    """1 - 1 / g for the gain g of every client, and for the mean gain."""
     gain = np.append(found.likely.gain, found.mean[1])
     return 1 - 1 / np.maximum(gain, 1)
 
@@ -230,11 +230,11 @@ def _scores(
     helped: np.ndarray,
     ratio: Float[np.ndarray, " c"],
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Costs alone and together with a share of the pilot's samples, and their errors.
+    """Costs and errors, alone and together, with a share of the pilot's samples.
 
-    The c / m of the share differs from that of the trial by (1 / SHARE - 1 / share) of
-    what one and three quarters differ by (1 / FEW - 1 / SHARE). The part that is
-    gained of c / m stays, as far as gradients say.
+    The difference of c / m between the trial and the share is to the difference between
+    one and three quarters as (1 / SHARE - 1 / share) to (1 / FEW - 1 / SHARE). The
+    fraction of c / m that is gained stays, times the ratio that gradients predict.
     """
     further = (1 / SHARE - 1 / share) / (1 / FEW - 1 / SHARE)
     slope, slope_error = _estimate(cost.few - cost.alone, sizes).with_mean

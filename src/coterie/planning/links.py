@@ -1,4 +1,4 @@
-"""Which links of a network to leave out so that everybody agrees sooner."""
+"""Which links of a network to leave out, so that gossip converges faster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..graphs.intensities import delayed_gap, refuse_many, tuned_rates
 
 
 class MessageNetwork(NamedTuple):
-    """Who can talk with whom, and how long a message takes."""
+    """The links between clients, and the delay of a message on each."""
 
     edges: Int[Tensor, "e 2"]
     delays: Float64[Tensor, " e"]  # in seconds
@@ -25,26 +25,26 @@ class MessageNetwork(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """How fast averaging over a network is that has delays."""
+    """How fast averaging over a network with delays is."""
 
     links: int
-    messages: float  # exchanges in a second, of all links together
+    messages: float  # exchanges per second, over all links
     gap: float  # lambda_2(Delta(K))
     rate: float  # of the bound: min(gap / 2, 1 / longest delay)
 
 
 class LinkPlan(NamedTuple):
-    """What becomes of a network whose slow links are left out."""
+    """A network, how often to use each link, and how much faster it gets."""
 
     network: MessageNetwork
-    rates: Float64[Tensor, " e"]  # exchanges in a second; 0: left out
+    rates: Float64[Tensor, " e"]  # exchanges per second; 0: left out
     before: Speed  # every link is used again as soon as an exchange ends
-    without: Speed  # the same, of the links that stay
-    after: Speed  # the links that stay are used as often as `rates` say
+    without: Speed  # the same with only the links that stay
+    after: Speed  # the links that stay are used at their `rates`
 
     @property
     def removed_links(self) -> list[tuple[str, str, float]]:
-        """Both ends and the delay of every link to leave out, the slowest first."""
+        """Ends and delay of every link to leave out, the slowest first."""
         edges, delays, names = self.network
         gone = [e for e, rate in enumerate(self.rates.tolist()) if rate == 0]
         found = [(*edges[e].tolist(), float(delays[e])) for e in gone]
@@ -52,38 +52,36 @@ class LinkPlan(NamedTuple):
         return [(names[v], names[w], delay) for v, w, delay in ordered]
 
     def summary(self) -> str:
-        """One sentence for people."""
+        """The plan in a sentence or two."""
         before, after = self.before, self.after
         count = before.links - after.links
         if not count:
             return f"Keep all {before.links} links: leaving some out gains nothing."
         links = "1 link" if count == 1 else f"{count} links"
-        text = (
-            f"Leave out {links} of {before.links}: that alone makes the eigengap that "
+        return (
+            f"Leave out {links} of {before.links}: that alone makes the eigengap, "
+            f"which sets the pace, {_times(self.without, before)} as large. Using the "
+            f"other links more or less often makes it {_times(after, self.without)} as "
+            f"large again, with {after.messages / before.messages:.2g} times the "
+            "messages of now."
         )
-        text += (
-            f"sets the pace {_times(self.without, before)} as large. Using the other "
-        )
-        text += f"links more or less often makes it {_times(after, self.without)} as "
-        text += f"large again, with {after.messages / before.messages:.2g} times the "
-        return text + "messages of now."
 
 
 def plan_links(network: MessageNetwork) -> LinkPlan:
-    """The links that slow the others down, found by tuning how often each is used."""
+    """The links to leave out, found by tuning how often each link is used."""
     edges, delays, _ = network
     usual = 1 / delays
     rates = tuned_rates(edges, delays)
     before, after = _speed(network, usual), _speed(network, rates)
     without = _speed(network, torch.where(rates > 0, usual, 0.0))
-    # What comes of using links more often is no reason to leave others out.
+    # Leaving links out must help by itself, not only with other rates.
     if without.gap <= before.gap * (1 + 1e-9) or after.links == before.links:
         return LinkPlan(network, usual, before, before, before)
     return LinkPlan(network, rates, before, without, after)
 
 
 def _times(speed: Speed, other: Speed) -> str:
-    """How many times as large its eigengap is as another's."""
+    """The ratio of two eigengaps, in words."""
     return f"{speed.gap / other.gap:.4g} times"
 
 
@@ -97,24 +95,24 @@ def _speed(network: MessageNetwork, rates: Tensor) -> Speed:
 def network_of(
     graph: str, nodes: int | None = None, delays: Path | None = None, seed: int = 0
 ) -> MessageNetwork:
-    """The network of a graph by name, or from a file, with delays from a file.
+    """The network of a named graph or of a graph file, with delays from a file.
 
     Args:
         graph: a name of `GRAPHS` with its numbers, or a CSV file with the columns v, w
-            and, if there is no other file of delays, delay.
-        nodes: how many there are; a file says it itself.
-        delays: a CSV file with the columns v, w and delay, in seconds; None: those of
-            the graph's file, or 1 for all.
-        seed: names what random graphs draw.
+            and optionally delay.
+        nodes: number of nodes of a named graph.
+        delays: a CSV file with the columns v, w and delay, in seconds. None takes those
+            of the graph's file, or 1 for all.
+        seed: of random graphs.
 
     Raises:
-        InputError: in one sentence, for what cannot be read or does not fit.
+        InputError: if a file cannot be read or does not fit.
     """
     path = expand_path("--graph", graph) if Path(graph).suffix == ".csv" else None
     if path is None:
         if nodes is None:
             raise InputError(
-                f"the graph {graph!r} needs `--nodes`, how many there are."
+                f"the graph {graph!r} needs `--nodes`, the number of nodes."
             )
         refuse_many(nodes)  # before a graph of that size is made
         names = tuple(str(v) for v in range(nodes))
@@ -123,7 +121,7 @@ def network_of(
         return MessageNetwork(edges, _delays(edges, known, delays, names), names)
     if nodes is not None:
         raise InputError(
-            "`--nodes` is for graphs by name: a file has its nodes itself."
+            "`--nodes` is for named graphs only: a file lists its own nodes."
         )
     names, columns = nodes_in(path)
     refuse_many(len(names))
@@ -138,7 +136,7 @@ def network_of(
 def _delays(
     edges: Tensor, known: FileLinks | None, path: Path | None, names: Sequence[str]
 ) -> Tensor:
-    """(E,) the delay of each edge, 1 where no file says any."""
+    """(E,) the delay of each edge, 1 if no file has delays."""
     if known is None:
         return torch.ones(len(edges), dtype=torch.float64)
     told: dict[tuple[int, int], float] = {}

@@ -84,7 +84,7 @@ def _scores(plan: Plan) -> go.Figure:
 
 
 def _links(plan: Plan) -> go.Figure:
-    """The suggested weights, with clients in an order that shows groups."""
+    """The suggested weights, with similar clients next to each other."""
     place = structure_of(plan.findings).place
     order = np.arange(len(place))
     if place.shape[1] and len(place) > 2:
@@ -96,7 +96,7 @@ def _links(plan: Plan) -> go.Figure:
 
 
 def _client_rows(plan: Plan) -> list[list[str]]:
-    """What the plan says of each client."""
+    """A row of cells for each client."""
     measure = plan.measure
     return [
         [

@@ -1,11 +1,11 @@
-"""What a pilot finds out: the noise of clients' gradients, and how far they are apart.
+"""The findings of a pilot: the noise of clients' gradients, and their distances.
 
-The training samples of every client are dealt out into quarters. A common model is
-trained by FedAvg on two of them; the gradients there on the other two, which it has not
-seen, are a and b. Products of a and b alone give squared distances that are right on
-average, and a - b is noise. Then the quarters change roles, and both results are
-averaged. Where clients turn out to be far apart, a common model suits nobody and makes
-everyone's gradients noisy; then all of this is done again with a model for each group.
+The training samples of every client are divided into quarters. FedAvg trains a common
+model on two of them. Its gradients on the other two, which it has not seen, are a and
+b. Products of a and b give unbiased squared distances, and a - b is noise. Then the
+quarters change roles, and both results are averaged. If clients turn out to be far
+apart, a common model fits nobody and makes all gradients noisy. Then all of this is
+done again with a model for each group.
 """
 
 from __future__ import annotations
@@ -33,31 +33,29 @@ from ..types import Algorithm, Clients, ClientsInRounds, Info, Oracle
 from .prospects import PilotFindings, structure_of
 
 _FEWEST = 8
-"""Training samples that a client must have to be planned for."""
+"""The fewest training samples with which a client is planned for."""
 
 _PASSES = 3
-"""So often groups may change at most."""
+"""How often groups are formed, at most."""
 
 Simulate = Callable[[Federation], Simulation]
 
 
 class Pilot(NamedTuple):
-    """What the quarters say together, and what each half of them says alone."""
+    """The findings of all quarters, and those of each half."""
 
     findings: PilotFindings
-    halves: tuple[
-        PilotFindings, PilotFindings
-    ]  # of the gradients of the last, the first half
+    halves: tuple[PilotFindings, PilotFindings]  # gradients of the last, the first half
 
 
 class PilotTraining(NamedTuple):
-    """How the models of a pilot are trained."""
+    """The settings with which the models of a pilot are trained."""
 
-    x: Float[Tensor, " d"]  # at the start
+    x: Float[Tensor, " d"]  # the first model
     lr: float
-    steps: int  # in each round
+    steps: int  # per round
     rounds: int
-    seed: int = 0  # names the random streams
+    seed: int = 0  # of the random streams
     tick: Callable[[], None] = lambda: None  # called after every round
 
     def models(self, algorithm: Algorithm, clients: Simulation) -> Float[Tensor, "n d"]:
@@ -77,18 +75,18 @@ class PilotTraining(NamedTuple):
 
 
 def large_enough(federation: Federation) -> tuple[Int[Tensor, " m"], tuple[str, ...]]:
-    """The places of clients that can be planned for, and who the others are.
+    """The places of clients with enough samples for a plan, and names of the others.
 
     Raises:
-        InputError: where fewer than two can.
+        InputError: if fewer than two clients have enough.
     """
     size = federation.train.size
     large = (size >= _FEWEST).nonzero()[:, 0]
     if len(large) < 2:
         raise InputError(
             f"a plan needs two clients with at least {_FEWEST} training samples, but "
-            f"{len(large)} of the {len(size)} clients of `{federation.name}` "
-            f"{'has' if len(large) == 1 else 'have'} as many."
+            f"only {len(large)} of the {len(size)} clients of `{federation.name}` "
+            f"{'has' if len(large) == 1 else 'have'} that many."
         )
     small = (size < _FEWEST).nonzero()[:, 0].tolist()
     return large, tuple(
@@ -103,9 +101,9 @@ def run_pilot(
     """Noise and distances of the clients of a federation, from their training samples.
 
     Args:
-        federation: whose data.
-        simulate: makes clients that can be asked.
-        train: how the common model is trained.
+        federation: the clients and their data.
+        simulate: makes a simulation of a federation.
+        train: the settings of the common model.
     """
     quarters = deal_samples(federation, 4, seed=train.seed)
     looks = [
@@ -131,10 +129,10 @@ def _fold(
     judge: list[Federation],
     train: PilotTraining,
 ) -> GradientComparison:
-    """Gradients on the quarters that judge, at models of those that learn.
+    """The comparison of gradients on the quarters `judge`, at models of `learn`.
 
-    Groups are found on the quarters that judge, so that the others can be used to try
-    what is proposed.
+    Groups are found on the quarters `judge`. So the quarters `learn` can later test the
+    proposed weights.
     """
     clients = simulate(union_of(*learn))
     first, second = (simulate(part) for part in judge)
@@ -157,7 +155,7 @@ def _fold(
 def fedavg_in_groups(
     groups: Int[Tensor, " n"], sizes: Tensor, *, lr: float, steps: int
 ) -> Algorithm:
-    """FedAvg in every group."""
+    """FedAvg inside every group."""
     rule = Descent(lr)
     mean = same_cluster(groups, sizes.double())
 
@@ -171,7 +169,7 @@ def fedavg_in_groups(
 
 
 def union_of(*parts: Federation) -> Federation:
-    """The federation with the training samples of all of these."""
+    """The federation with the training samples of all parts."""
     everybody = torch.arange(len(parts[0]))
     pieces = [part.train.rows(everybody) for part in parts]
     index = torch.cat([rows for rows, _ in pieces], 1)
@@ -187,7 +185,7 @@ def whole_gradient(clients: Clients, g: Tensor, x: Tensor) -> Tensor:
 
 
 class GradientComparison(NamedTuple):
-    """What two independent parts of every client's samples say."""
+    """What the gradients on two independent parts of every client's samples show."""
 
     squared: Float[Tensor, "n n"]
     floor: Float[Tensor, " n"]
@@ -205,10 +203,10 @@ def compare_gradients(
     """Distances of gradients at the models of clients, and their noise.
 
     With independent gradients a_i and b_i of two parts, <a_i - a_j, b_i - b_j> has mean
-    |g_i - g_j|^2. The differences d_i = a_i - b_i are noise: where covariances S_i of
-    a_i and b_i are c_i S, |d_i|^2 / 2 has mean c_i tr S, and <d_i, d_j>^2 / 4 has mean
-    c_i c_j tr S^2. Sums over pairs give the effective dimension (tr S)^2 / tr S^2, and
-    then f_i = c_i (tr S^2)^1/2. All clients of a group have one model.
+    |g_i - g_j|^2. The differences d_i = a_i - b_i are noise. Suppose the covariances of
+    a_i and b_i are c_i S. Then |d_i|^2 / 2 has mean c_i tr S, and <d_i, d_j>^2 / 4 has
+    mean c_i c_j tr S^2. Sums over pairs give the effective dimension (tr S)^2 / tr S^2,
+    and then f_i = c_i (tr S^2)^1/2. All clients of a group have the same model.
     """
     n = len(x)
     squared, floor, trace = x.new_zeros(n, n).double(), *x.new_zeros(2, n).double()
@@ -224,7 +222,7 @@ def compare_gradients(
         products, noise = a @ b.T, (a - b) @ (a - b).T
         own = products.diagonal()
         squared[mine] = (own[:, None] + own - products - products.T)[mine]
-        # Others' noise at a model that is not theirs says little about one's own.
+        # The noise of clients at a model of another group says little about this one.
         among = mine if int(mine.sum()) > 2 else torch.ones_like(mine)
         traces = noise.diagonal() / 2  # of S_i, about
         strange = (noise.square() / 4).fill_diagonal_(0)[among][:, among].sum()
@@ -246,9 +244,9 @@ def compare_gradients(
 def _average_between_groups(
     squared: Float[Tensor, "n n"], groups: Int[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """Distances both ways; of two groups, all pairs get the mean over them.
+    """Symmetric distances. Pairs of different groups get the mean over both groups.
 
-    A client's gradient at the model of a group far away is noisy, and how far exactly
+    A client's gradient at the model of a distant group is noisy, and the exact distance
     does not matter.
     """
     both = (squared + squared.T) / 2
@@ -257,7 +255,7 @@ def _average_between_groups(
 
 
 def groups_of(found: PilotFindings) -> Int[np.ndarray, " n"]:
-    """Clients that differ on average by less than the noise of their samples."""
+    """(N,) groups of clients at mean distances below the noise of their samples."""
     n = len(found.squared)
     if not structure_of(found).place.shape[1]:
         return np.zeros(n, dtype=np.int64)
@@ -270,7 +268,7 @@ def groups_of(found: PilotFindings) -> Int[np.ndarray, " n"]:
 def combine_comparisons(
     sizes: Int[Tensor, " n"], seen: list[GradientComparison]
 ) -> PilotFindings:
-    """What one look or two independent ones at the same clients say together."""
+    """The mean findings of one comparison, or of two independent ones."""
     squared, floor, variance = (
         torch.stack(part).cpu().numpy()
         for part in zip(*(one[:3] for one in seen), strict=True)
@@ -285,17 +283,18 @@ def combine_comparisons(
 
 
 def shrink_to_mean(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
-    """The mean of looks at positive values, drawn to that over clients.
+    """(N,) the means over looks at positive values, shrunk to the mean over clients.
 
-    So far, on a logarithmic scale, as the looks of a client differ compared with
-    clients (James-Stein): where few samples have large gradients, some clients seem to
-    have no noise at all. The mean over clients stays.
+    This is James-Stein shrinkage on a logarithmic scale: the more the looks of a client
+    differ, compared with clients, the stronger it is. Where few samples have large
+    gradients, some clients would otherwise seem to have no noise. The mean over clients
+    stays.
     """
     least = 1e-3 * float(np.median(looks.mean(0)))
     if not least > 0:
         raise InputError(
-            "a plan needs noise, but the gradients of half of the clients do not "
-            "depend on the sample."
+            "a plan needs noisy gradients, but those of half of the clients are the "
+            "same for every sample."
         )
     mean = np.maximum(looks.mean(0), least)
     logs = np.log(np.maximum(looks, least))

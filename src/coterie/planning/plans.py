@@ -1,4 +1,4 @@
-"""The plan of a study: how much learning with others can help each client."""
+"""The plan of a study: how much learning with others would help each client."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ from .trials import SHARE, Trial, run_trial
 JOIN, ALONE, OPEN, UNKNOWN = "join", "do not join", "collect first", "cannot tell"
 
 _SHOWN = 30
-"""So many clients are shown in a notebook; the table has all of them."""
+"""Number of clients shown in a notebook; the table has all of them."""
 
 Row = Mapping[Any, Any] | pd.Series
 """A row of a plan's table."""
 
 _USUAL_LR = 0.1
 _USUAL_STEPS = 5
-"""Of a pilot, at most, where a study gives no step size."""
+"""Largest step size and steps of a pilot, if the study gives no step size."""
 
 _MOST_TIMES = 10
-"""A pilot with more than so many times the samples is not proposed."""
+"""The plan proposes a pilot with at most this multiple of the samples."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a pilot and a trial promise to the clients of a study."""
+    """The advice to the clients of a study, from a pilot and a trial."""
 
     study: Study
-    read: dict[str, str]  # digests of what its data were read from
+    read: dict[str, str]  # digests of the files that its data were read from
     seed: int
     clients: list[int]
-    names: tuple[str, ...]  # of the clients, by identity; () where they have none
-    training: dict[str, float]  # how models were trained
+    names: tuple[str, ...]  # of the clients, by identity; () if they have none
+    training: dict[str, float]  # settings with which models were trained
     measure: ShownMeasure
     samples: Float[np.ndarray, " n"]  # that are planned for
     findings: PilotFindings
     outlook: Outlook
-    weights: Float[np.ndarray, "n n"]  # how clients should weigh each other
-    everybody: int  # clients of the study, also those that are left out here
-    left_out: tuple[str, ...] = ()  # who is too small to be planned for, and why
+    weights: Float[np.ndarray, "n n"]  # how clients should weight each other
+    everybody: int  # number of clients of the study, with those left out here
+    left_out: tuple[str, ...] = ()  # clients with too few samples, and how many
 
     def __repr__(self) -> str:
         counts = self._table["verdict"].value_counts()
@@ -73,12 +73,12 @@ class Plan:
         )
 
     def _repr_html_(self) -> str:
-        """What each client is told, for a notebook."""
+        """The table of clients, for a notebook."""
         table = self._table.to_html(index=False, max_rows=_SHOWN)
         return f"<p>{escape(repr(self))}</p>{table}"
 
     def table(self) -> pd.DataFrame:
-        """A row for each client: verdict, scores and worth with intervals, partners."""
+        """One row per client: verdict, scores and worth with intervals, partners."""
         return self._table.copy()
 
     @functools.cached_property
@@ -87,7 +87,7 @@ class Plan:
         return pd.DataFrame(rows)
 
     def _row(self, i: int) -> dict[str, Any]:
-        """What client i is told."""
+        """The row of client i."""
         low, _, high = self.outlook.worth[:, i]
         told, times = verdict(low, high), float(self.outlook.times[i])
         if told == OPEN and times > _MOST_TIMES:
@@ -95,7 +95,7 @@ class Plan:
         collect = math.ceil(times * self.findings.sizes[i])
         partners = _partners(self.weights[i], i)
         scores = self._scores(i)
-        if not partners:  # with whom joining could be worth anything
+        if not partners:  # then joining is worth nothing
             scores |= dict.fromkeys(("worth", "worth_least", "worth_most"), math.nan)
             ends = ("", "_least", "_most")
             scores |= {f"together{end}": scores[f"alone{end}"] for end in ends}
@@ -113,7 +113,7 @@ class Plan:
         }
 
     def _scores(self, i: int) -> dict[str, float]:
-        """Scores and worth of client i with their intervals, -1: of the mean."""
+        """Scores and worth of client i with their intervals; i = -1 is the mean."""
         found: dict[str, float] = {}
         for name in ("alone", "together", "worth"):
             ends = getattr(self.outlook, name)[:, i]
@@ -123,19 +123,19 @@ class Plan:
 
     @property
     def verdict(self) -> str:
-        """For all together."""
+        """The verdict for all clients together."""
         return verdict(*self.outlook.worth[::2, -1])
 
     def summary(self) -> list[str]:
-        """What to tell people, in a few sentences, the verdict for all first."""
+        """The plan in a few sentences, the verdict for all clients first."""
         lines = [f"{self._for_all()} {self._for_all_in_numbers()}"]
         counts = self.table()["verdict"].value_counts()
         much = f"{WORTHWHILE:g} times their own samples"
         texts = {
             JOIN: f"join. It is very likely (95 %) worth {much} or more",
             ALONE: f"do not join. It is very likely (95 %) worth less than {much}",
-            OPEN: "collect first. The samples that the table names would tell",
-            UNKNOWN: "cannot tell. Nor would ten times the samples",
+            OPEN: "collect first. The number of samples in the table would decide it",
+            UNKNOWN: "cannot tell. Ten times the samples would not decide it either",
         }
         lines += [
             f"{counts[name]} of {len(self.clients)} clients: {text}."
@@ -147,13 +147,13 @@ class Plan:
         return lines
 
     def _for_all_in_numbers(self) -> str:
-        """Mean scores, and what joining is worth where somebody has partners."""
+        """Mean scores, and what joining is worth if any client has partners."""
         row, title = self._scores(-1), self.measure.title
         alone, both = (self.measure.interval_of(row, n) for n in ("alone", "together"))
         if not self.table()["partners"].any():
             return (
-                f"Mean {title}: {alone} alone (90 % interval). Nobody has partners: no "
-                "client was clearly better with others in the trial."
+                f"Mean {title}: {alone} alone (90 % interval). No client has partners, "
+                "because none was clearly better with others in the trial."
             )
         low, likely, high = self.outlook.worth[:, -1]
         return (
@@ -170,8 +170,10 @@ class Plan:
         if self.verdict == ALONE:
             return f"Do not join: {sure}."
         if times > _MOST_TIMES:
-            many = f"{_MOST_TIMES} times the samples"
-            return f"The pilot cannot tell ({sure}), nor would one of {many}."
+            return (
+                f"The pilot cannot tell ({sure}). A pilot with {_MOST_TIMES} times the "
+                "samples could not tell either."
+            )
         least, most = (
             math.ceil(times * end(self.findings.sizes)) for end in (np.min, np.max)
         )
@@ -198,19 +200,19 @@ class Plan:
             ) from error
 
     def _weights_of_all(self) -> Float[np.ndarray, "e e"]:
-        """The weights of all clients of the study; who is left out learns alone."""
+        """The weights of all clients of the study. Clients left out learn alone."""
         found = np.eye(self.everybody)
         found[np.ix_(self.clients, self.clients)] = self.weights
         return found
 
 
 class ShownMeasure(NamedTuple):
-    """What is shown of a score: costs of a trial, in the units of people."""
+    """How the costs of a trial are shown as scores, in the usual units."""
 
     name: str
     higher_is_better: bool
-    share: bool  # between 0 and 1, shown in per cent
-    squared: bool  # a mean square, shown as its root
+    share: bool  # whether it is between 0 and 1, shown in percent
+    squared: bool  # whether it is a mean square, shown as its root
 
     def shown(self, ends: Float[np.ndarray, " 3"]) -> tuple[float, float, float]:
         """Low end, value and high end of the measure itself."""
@@ -223,11 +225,11 @@ class ShownMeasure(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its name, with its unit where it has one."""
+        """Its name, with its unit if it has one."""
         return f"{self.name} (%)" if self.share else self.name
 
     def interval_of(self, row: Row, name: str) -> str:
-        """A value of a row of the plan and its interval, in that unit."""
+        """A value and its interval from a row of the plan, in that unit."""
         value, least, most = (
             f"{100 * row[key]:.1f}" if self.share else figure(row[key], 3)
             for key in (name, f"{name}_least", f"{name}_most")
@@ -238,13 +240,13 @@ class ShownMeasure(NamedTuple):
 def measure_of(
     objective: Objective, trial: dict[str, Trial]
 ) -> tuple[ShownMeasure, Trial]:
-    """The score that people decide by, and the trial as costs.
+    """The measure that people decide by, and the trial in this measure as costs.
 
-    A score that is not known of every quarter (one class only) gives way to the loss.
+    The loss replaces a score that is undefined on any quarter (with one class only).
     """
     name = objective.score
     if name == "rmse" and objective.loss is squared_error:
-        name = "loss"  # whose means over samples are its squares
+        name = "loss"  # the mean square, which can be averaged
     if not all(np.isfinite(values).all() for values in trial[name]):
         name = "loss"
     higher = objective.higher_is_better and name != "loss"
@@ -256,7 +258,7 @@ def measure_of(
 
 
 def verdict(least: float, most: float) -> str:
-    """Whether a client should join, given the ends of what that is worth.
+    """Whether a client should join, given the interval of what that is worth.
 
     >>> verdict(1.8, 4.0), verdict(0.8, 1.1), verdict(1.1, 9.0)
     ('join', 'do not join', 'collect first')
@@ -267,7 +269,7 @@ def verdict(least: float, most: float) -> str:
 
 
 def advice(row: Row) -> str:
-    """The verdict of a row, with the samples to collect where that would tell.
+    """The verdict of a row, with the number of samples to collect if that helps.
 
     >>> advice({"verdict": "collect first", "collect": 120})
     'collect 120'
@@ -276,7 +278,7 @@ def advice(row: Row) -> str:
 
 
 def worth_of(row: Row, *, interval: bool = False) -> str:
-    """What joining is worth to a client, who has partners.
+    """What joining is worth to a client, "-" if it has no partners.
 
     >>> worth_of({"worth": 2.34}), worth_of({"worth": float("nan")})
     ('2.3', '-')
@@ -288,7 +290,7 @@ def worth_of(row: Row, *, interval: bool = False) -> str:
 
 
 def how_sure(told: str, chance: float) -> str:
-    """How sure it is, given the chance that joining is worthwhile.
+    """How sure the verdict is, given the probability that joining is worthwhile.
 
     >>> how_sure("join", 0.99), how_sure("collect first", 0.85)
     ('very likely worth it', 'likely worth it')
@@ -303,10 +305,7 @@ def how_sure(told: str, chance: float) -> str:
 
 
 def _partners(row: np.ndarray, i: int) -> list[int]:
-    """Whom client i should learn with, the most helpful first.
-
-    Those whose weight is a tenth of the largest or more.
-    """
+    """The clients with at least a tenth of the row's largest weight, largest first."""
     order = np.argsort(-row, kind="stable")
     return [int(j) for j in order if j != i and row[j] >= row.max() / 10]
 
@@ -323,19 +322,20 @@ def plan_study(
 ) -> Plan:
     """What learning with others would bring to each client of a study.
 
-    Only training data are used.
+    It uses training data only.
 
     Args:
-        study: its data, split, model and run; of its algorithms only the step size.
-        seed: which of the study's federations; None takes the first.
-        lr: step size of the pilot's common model; None takes that of the study's
-            fedavg, or of its first algorithm that has one, or 1 over the largest
-            curvature of any client.
-        steps: local steps in a round of its training; None takes them from there too.
-        rounds: of its training; None takes the study's.
-        samples: plan for so many training samples of every client; 0 for those that
-            they have.
-        progress: called with the rounds that are done and their number.
+        study: its data, split, model and run, and the step size of its algorithms.
+        seed: the seed of the study to plan for; None takes the first.
+        lr: step size of the pilot's common model. None takes that of the study's
+            fedavg, or else of its first algorithm that has one, or else 1 over the
+            largest curvature of any client (at most 0.1).
+        steps: local steps per round of the pilot. None takes those of the same
+            algorithm.
+        rounds: of the pilot; None takes the study's.
+        samples: number of training samples per client to plan for; 0 takes the number
+            that each client has.
+        progress: called with the number of rounds that are done, and the total.
     """
     seed = study.run.seeds[0] if seed is None else integer("seed", seed, at_least=0)
     lr, steps, rounds = _training_of(study, lr, steps, rounds)
@@ -377,7 +377,7 @@ def plan_study(
 def _measure_with_class(
     setup: Setup, trial: dict[str, Trial]
 ) -> tuple[ShownMeasure, Trial]:
-    """The measure of a study, by a name that also says which class it is about."""
+    """The measure of a study, with the class that it is about in its name."""
     measure, cost = measure_of(setup.simulation.objective, trial)
     of = setup.federation
     name = measure_words(measure.name, of.task, of.classes)
@@ -385,15 +385,15 @@ def _measure_with_class(
 
 
 def _safe_lr(setup: Setup) -> float:
-    """A step size with which no client overshoots at the start."""
+    """A step size at which no client overshoots at the start."""
     setup.simulation.measure(setup.x)
     measured = setup.simulation.samples.measurements
-    assert measured is not None  # by the line above
+    assert measured is not None
     return min(_USUAL_LR, 1 / float(measured.curvature.max()))
 
 
 def _clients_to_join(outlook: Outlook) -> Bool[np.ndarray, " n"]:
-    """Who was better with others in the trial, by enough that joining may be worth it.
+    """(N,) which clients were better together in the trial and may find it worthwhile.
 
     All others learn alone.
     """
@@ -403,11 +403,11 @@ def _clients_to_join(outlook: Outlook) -> Bool[np.ndarray, " n"]:
 def _run_pilot_and_trial(
     setup: Setup, train: PilotTraining
 ) -> tuple[Pilot, dict[str, Trial]]:
-    """A pilot, and a trial of the weights that its halves would give."""
+    """A pilot, and a trial of the weights from its halves."""
 
     def simulate(part: Federation) -> Simulation:
         clients = simulation_of(setup.study, part, setup.module, setup.seed)
-        clients.kernel = setup.simulation.kernel  # which may be compiled
+        clients.kernel = setup.simulation.kernel  # it may be compiled already
         return clients
 
     pilot = run_pilot(setup.federation, simulate, train)
@@ -416,14 +416,14 @@ def _run_pilot_and_trial(
 
 
 def prospects_in_trial(found: PilotFindings) -> Prospects:
-    """What the findings promise for the samples of a trial."""
+    """The prospects with the number of samples of a trial."""
     return prospects_of(found._replace(sizes=SHARE * found.sizes))
 
 
 def _round_counter(
     progress: Callable[[int, int], None], rounds: int
 ) -> Callable[[], None]:
-    """Counts rounds, of which there may be several times as many."""
+    """A function that counts rounds. The total grows if groups take more passes."""
     done = itertools.count(1)
 
     def tick() -> None:
@@ -436,9 +436,9 @@ def _round_counter(
 def _training_of(
     study: Study, lr: float | None, steps: int | None, rounds: int | None
 ) -> tuple[float | None, int, int]:
-    """Step size, steps and rounds of the pilot's training, where not given: usual.
+    """Step size, steps and rounds of the pilot, from the study where they are None.
 
-    A step size that nobody gives is None.
+    The step size stays None if the study has none either.
     """
     usual = _steps_of(study)
     lr = usual[0] if lr is None else lr
@@ -450,7 +450,7 @@ def _training_of(
 
 
 def _steps_of(study: Study) -> tuple[float | None, int]:
-    """Step size and steps of the study's fedavg, or of the first that has a size."""
+    """Step size and steps of fedavg, or of the first algorithm with a step size."""
     order = sorted(study.algorithms, key=lambda entry: entry.name != "fedavg")
     for entry in order:
         lr, steps = entry.options.get("lr"), entry.options.get("steps", 1)

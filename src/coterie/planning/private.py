@@ -1,9 +1,8 @@
-"""What noise an epsilon needs, and what accuracy it would cost.
+"""The noise that an epsilon needs, and the accuracy that it costs.
 
-Noise follows from what a method sends in all planned rounds, and needs no data. What it
-costs is tried: the same training with and without privacy, judged on validation data.
-A trial looks at data in a way that nobody counts: it is for pilot data, or for public
-data that are like them.
+The noise follows from what a method sends in all planned rounds, without any data. To
+find the cost, we train with and without privacy, and compare scores on validation data.
+No epsilon covers these trials. So use pilot data, or similar public data.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ from ..study.setup import Setup, prepare
 from ..study.training import mean_score
 
 _AROUND = (0.5, 1.0, 2.0)
-"""An epsilon is tried with its half and its double, to see what more would buy."""
+"""Factors of epsilon that are tried, to see what a larger epsilon would bring."""
 
 
 class PrivacyCost(NamedTuple):
-    """A method trained with an epsilon, and what it reached."""
+    """The score that a method reached with an epsilon."""
 
     label: str
     epsilon: float  # infinite: without privacy
-    noise: float  # standard deviation of every coordinate; of samples, in clips
-    releases: float  # of the client who makes most
+    noise: float  # standard deviation per coordinate; for the unit sample, in clips
+    releases: float  # of the client with the most
     score: float  # mean over clients, on validation data
     reason: str = ""  # why it cannot be trained privately
     roles: Mapping[str, float] = MappingProxyType({})
-    """Of secure sums, the epsilon of the worst client in the eyes of each role."""
+    """With secure sums, the epsilon of the worst client against each role."""
 
 
 def plan_privacy(
@@ -53,18 +52,18 @@ def plan_privacy(
     delta: float | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[PrivacyCost]:
-    """What every method of a study would reach, by epsilon.
+    """The score that every method of a study reaches, by epsilon.
 
     Args:
         study: its [privacy] says how rows are clipped.
-        epsilon: None: that of [privacy].
-        delta: None: that of [privacy], or 1e-5.
-        progress: called with trainings that are done, and all.
+        epsilon: None takes that of [privacy].
+        delta: None takes that of [privacy], or 1e-5.
+        progress: called with the number of trainings that are done, and the total.
     """
     settings = _settings(study, epsilon, delta)
     middle = settings.epsilon
     if middle is None:
-        raise InputError("a plan needs --epsilon where [privacy] gives the noise.")
+        raise InputError("a plan needs --epsilon, because [privacy] gives the noise.")
     least, most = EPSILONS[0] / min(_AROUND), EPSILONS[1] / max(_AROUND)
     number("epsilon", middle, at_least=least, at_most=most)
     setup = prepare(replace(study, privacy=None), study.run.seeds[0])
@@ -106,7 +105,7 @@ def _try_epsilons(
         except InputError as refusal:
             found += [PrivacyCost(entry.label, epsilon, 0, 0, math.nan, str(refusal))]
             if private is not None:
-                break  # less of it is refused, too
+                break  # a smaller epsilon is refused too
             continue
         found.append(
             PrivacyCost(entry.label, epsilon, noise, releases, score, "", roles)
@@ -118,15 +117,12 @@ def _try_epsilons(
 def _train_and_score(
     setup: Setup, entry: Entry
 ) -> tuple[float, float, dict[str, float]]:
-    """The mean validation score after the planned rounds, and what was released.
-
-    How often, and what that tells each role.
-    """
+    """The mean validation score after all rounds, the releases, and epsilon by role."""
     training, rounds = training_of(setup, entry), setup.study.run.rounds
     if not has_validation(setup.federation):
         raise InputError(
-            "a plan of what privacy costs is judged on validation data: "
-            "`split.validation` must be above 0, got 0."
+            "a plan of the cost of privacy needs validation data: `split.validation` "
+            "must be above 0, got 0."
         )
     state = training.init()
     for r in training.rounds(rounds=rounds, start=(0, state)):
@@ -146,7 +142,7 @@ def _train_and_score(
 
 
 def _releases(setup: Setup, entry: Entry, state: Any) -> float:
-    """How often the client has released who did so most: rows, or minibatches."""
+    """The largest number of releases of a client, in rows or minibatches."""
     if isinstance(state, PerSampleState):
         return float(max(kinds.total() for kinds in state.visible_releases))
     state = state.state if isinstance(state, Moment) else state
@@ -162,7 +158,7 @@ def _releases(setup: Setup, entry: Entry, state: Any) -> float:
 
 
 def _as_rows(event: Event, mechanism: Mechanism) -> Event:
-    """A sum as the one row that each client gave to it."""
+    """The event, where a sum becomes the row that each client added to it."""
     if not isinstance(event, Release) or not event.summed:
         return event
     return event._replace(noise=mechanism.noise, summed=False, shares=None)

@@ -1,17 +1,18 @@
-"""What each client can expect from learning with others, given noise and biases.
+"""The gain of each client from learning with others, given noise and biases.
 
 Client i estimates its gradient from m_i samples of variance sigma_i^2. With weights l
 on all clients, which sum to 1, the squared error of the blend is
 
     risk_i(l) = |sum_j l_j (g_j - g_i)|^2 + sum_j l_j^2 sigma_j^2 / m_j,
 
-its bias and its variance (Theorem 8.2 of the thesis, before its bias is bounded by
-sum_j l_j |g_j - g_i|^2). Alone it is sigma_i^2 / m_i; the least risk divides it by the
-`gain`: learning with others is worth so many times one's own samples.
+the sum of its squared bias and its variance (Theorem 8.2 of the thesis, before the bias
+is bounded by sum_j l_j |g_j - g_i|^2). Alone the risk is sigma_i^2 / m_i. The `gain` is
+this risk over the least risk: learning with others is worth `gain` times the client's
+own samples.
 
-The vectors g_i are known by noisy squared distances alone. `structure_of` takes them to
-be g_i = p_i + t_i, where the p_i lie in the few directions that stand out of the noise,
-and the t_i are different in every client and of the same mean square `own`.
+We know the vectors g_i only by noisy squared distances. `structure_of` models them as
+g_i = p_i + t_i. The p_i lie in the few directions that stand out from the noise. The
+t_i are different in every client and have the same mean square `own`.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -31,24 +32,24 @@ from scipy.optimize import nnls
 from scipy.stats import t as student
 
 _MARGIN = 1.2
-"""Directions count that are so much longer than the longest of noise."""
+"""A direction counts if it is this many times as long as the longest one of noise."""
 
 _LEVERAGE = 0.5
-"""Whose share in the directions that count is larger is explained by them."""
+"""A client with a larger share in the directions that count is explained by them."""
 
 
 class PilotFindings(NamedTuple):
     """What a pilot found out about N clients."""
 
-    squared: Float[np.ndarray, "n n"]  # distances of gradients: unbiased, symmetric
-    floor: Float[np.ndarray, " n"]  # standard error of |g_i|^2 where g_i is 0
+    squared: Float[np.ndarray, "n n"]  # squared distances of gradients: unbiased
+    floor: Float[np.ndarray, " n"]  # standard error of |g_i|^2 if g_i is 0
     variance: Float[np.ndarray, " n"]  # of a gradient of one sample
     dimension: float  # (tr S)^2 / tr S^2 for the covariance S of a gradient
     sizes: Float[np.ndarray, " n"]  # training samples
 
 
 class Structure(NamedTuple):
-    """Where the gradients of clients lie, as far as noise lets us see."""
+    """The positions of clients' gradients, as far as the noise shows them."""
 
     place: Float[np.ndarray, "n r"]  # p_i, up to a rotation
     own: Float[np.ndarray, " n"]  # mean square of t_i, and of the error of p_i
@@ -56,68 +57,67 @@ class Structure(NamedTuple):
 
 
 class Prospect(NamedTuple):
-    """What one way of looking at the findings promises to every client."""
+    """The gain of every client, and the weights that reach it."""
 
-    gain: Float[np.ndarray, " n"]  # times one's own samples
+    gain: Float[np.ndarray, " n"]  # as a multiple of the client's own samples
     weights: Float[np.ndarray, "n n"]  # rows sum to 1
 
 
 class Prospects(NamedTuple):
-    """The likely prospect, and the ends of 90 per cent intervals of gains."""
+    """The likely prospect, and 90 % intervals of gains."""
 
     likely: Prospect
     least: Float[np.ndarray, " n"]
     most: Float[np.ndarray, " n"]
-    mean: tuple[float, float, float]  # least, likely and most gain of all on average
+    mean: tuple[float, float, float]  # least, likely and most mean gain
 
 
 def prospects_of(found: PilotFindings) -> Prospects:
-    """What the findings promise, with 90 per cent intervals.
+    """The gains and weights that follow from the findings, with 90 % intervals.
 
-    All clients are taken to be alike in how much they differ from the rest.
+    All clients are assumed to differ from the rest by the same amount on average.
     """
     noise, shape = found.variance / found.sizes, structure_of(found)
     n = len(noise)
-    # Of so many products of two clients' noise, in two looks, errors are known.
+    # The degrees of freedom are the products of two clients' noise, in two looks.
     spread = float(student.ppf(0.95, n * (n - 1))) * shape.own_error
-    made = _gains(shape.place, shape.own, noise)
+    likely = _gains(shape.place, shape.own, noise)
     least, most = (
         _gains(shape.place, np.maximum(shape.own + s, 0), noise).gain
         for s in (spread, -spread)
     )
-    least, most = np.minimum(least, made.gain), np.maximum(most, made.gain)
-    means = (float(gain.mean()) for gain in (least, made.gain, most))
-    low, likely, high = means
-    return Prospects(made, least, most, (low, likely, high))
+    least, most = np.minimum(least, likely.gain), np.maximum(most, likely.gain)
+    means = float(least.mean()), float(likely.gain.mean()), float(most.mean())
+    return Prospects(likely, least, most, means)
 
 
 def structure_of(found: PilotFindings) -> Structure:
-    """Common directions and what is left, from noisy squared distances.
+    """Common directions, and the mean square of the rest, from noisy squared distances.
 
-    The matrix C of products of gradients, less a mean, follows from their distances.
-    With f = `floor`, noise has standard deviation f_i on its diagonal and sqrt(f_i f_j
-    / 2) off it, so that eigenvalues of C_ij / sqrt(f_i f_j) that are noise reach
-    sqrt(2 n) and no further. What lies above stands out. The rest R is A T A' for the
-    products T of the t_i and the projection A, so that R_ii + R_jj - 2 R_ij is
-    sum_k (A_ik - A_jk)^2 |t_k|^2 on average, which gives their mean square.
+    The distances give the matrix C of products of gradients minus a mean. With f =
+    `floor`, its noise has standard deviation f_i on the diagonal and sqrt(f_i f_j / 2)
+    off it. So eigenvalues of C_ij / sqrt(f_i f_j) that are noise reach at most
+    sqrt(2 n), and larger ones stand out. The rest R is A T A' for the products T of the
+    t_i and the projection A. On average, R_ii + R_jj - 2 R_ij is
+    sum_k (A_ik - A_jk)^2 |t_k|^2, which gives the mean square of the t_i.
     """
     n, f = len(found.squared), found.floor
     root = np.sqrt(f)
     sure = (1 / f) / (1 / f).sum()
-    centre = np.eye(n) - sure  # the mean of the surest counts most
+    centre = np.eye(n) - sure  # minus a mean with more weight on surer clients
     products = -centre @ found.squared @ centre.T / 2
     value, vector = np.linalg.eigh(products / np.outer(root, root))
     kept = value > _MARGIN * math.sqrt(2 * n)
     length, axes = value[kept], vector[:, kept]
     along = axes * root[:, None]
-    # Every direction that is kept has taken its share of noise with it.
+    # Every direction that is kept contains its share of the noise.
     taken = len(length) * f / (2 * math.sqrt(found.dimension))
     rest = products - (along * length) @ along.T + np.diag(taken)
     away = root[:, None] * (np.eye(n) - axes @ axes.T) / root @ centre  # A
     explained = (axes**2).sum(1)
     own, own_error = _mean_square(rest, away, f, explained < _LEVERAGE)
     length = np.maximum(length - own * (axes**2 / f[:, None]).sum(0), 0)
-    # Weights that fit the places fit their noise too, which helps nobody.
+    # Weights that fit the positions also fit their noise, so that counts as a bias.
     return Structure(along * np.sqrt(length), own + taken, own_error)
 
 
@@ -127,10 +127,10 @@ def _mean_square(
     floor: Float[np.ndarray, " n"],
     used: Bool[np.ndarray, " n"],
 ) -> tuple[float, float]:
-    """The mean of |t_i|^2 from the rest A T A', and its error; 0 if it seems negative.
+    """The mean of |t_i|^2 from the rest A T A', at least 0, and its error.
 
-    A mean over pairs of clients that no direction explains, with weights 1 / (f_i +
-    f_j)^2, since that is the noise of a distance.
+    It is a mean over pairs of clients that no direction explains. The weights
+    1 / (f_i + f_j)^2 follow from the noise of a distance.
     """
     if used.sum() < 2:
         used = np.ones_like(used)
@@ -149,7 +149,7 @@ def _gains(
     own: Float[np.ndarray, " n"],
     noise: Float[np.ndarray, " n"],
 ) -> Prospect:
-    """By what the least risks are below those of training alone, and their weights.
+    """The ratios of the risks alone to the least risks, and the weights of these.
 
     Args:
         place: p.
@@ -170,7 +170,7 @@ def _least_risk(
     noise: Float[np.ndarray, " n"],
     i: int,
 ) -> tuple[float, Float[np.ndarray, " n"]]:
-    """The least risk of client i, who sees the others in these directions.
+    """The least risk of client i and its weights, given the positions relative to it.
 
     On weights that sum to 1 the risk is l'Ml. If u >= 0 minimises u'Mu / 2 - sum u,
     then u / sum u minimises it, and the risk there is 1 / sum u.

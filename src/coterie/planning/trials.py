@@ -1,9 +1,9 @@
-"""A proposal tried: models alone and together, judged on samples that nobody has seen.
+"""A trial of proposed weights: models alone and together, on unseen samples.
 
-Quarter by quarter, everything is trained on the three others and judged on this one:
-each client alone, each alone with one quarter only, and each by All-for-one with the
-weights that were found on a half to which this quarter does not belong. So nobody is
-judged by samples that chose its partners or trained its model.
+Each quarter in turn is held out. On the three others we train each client alone, each
+client alone with one quarter only, and all clients by All-for-one. Its weights come
+from the half without the held-out quarter. So the samples that judge a client neither
+chose its partners nor trained its model.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..similarity.samples import deal_samples
 from .pilot import PilotTraining, Simulate, fedavg_in_groups, union_of
 
 SHARE = 0.75
-"""Of a client's training samples, that models of a trial learn from."""
+"""The share of a client's training samples that models of a trial learn from."""
 
 FEW = 0.25
-"""Of them, that the first point of a learning curve has."""
+"""The share of its training samples at the first point of the learning curve."""
 
 
 class Trial(NamedTuple):
@@ -32,7 +32,7 @@ class Trial(NamedTuple):
 
     few: Float[np.ndarray, "4 n"]  # alone, with one quarter
     alone: Float[np.ndarray, "4 n"]  # with three
-    together: Float[np.ndarray, "4 n"]  # with three of everybody
+    together: Float[np.ndarray, "4 n"]  # with three quarters of all clients
 
 
 def run_trial(
@@ -41,13 +41,13 @@ def run_trial(
     proposed: tuple[Float[np.ndarray, "n n"], Float[np.ndarray, "n n"]],
     train: PilotTraining,
 ) -> dict[str, Trial]:
-    """What the clients' models reach on samples they have not seen, by measure.
+    """The scores of clients' models on samples they have not seen, by measure.
 
     Args:
-        federation: whose training samples are dealt out as by the pilot.
-        simulate: makes clients that can be asked.
+        federation: its training samples are divided as in the pilot.
+        simulate: makes a simulation of a federation.
         proposed: weights found without the first, and without the last two quarters.
-        train: how models are trained.
+        train: the settings of training.
     """
     quarters = deal_samples(federation, 4, seed=train.seed)
     nobody = torch.arange(len(federation))

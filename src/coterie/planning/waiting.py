@@ -1,4 +1,4 @@
-"""What waiting costs, from how long clients computed."""
+"""The cost of waiting, from the time that clients take to compute."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..engine.clocks import Clock
 from ..scores.words import percent
 
 _TASKS = 1000
-"""So many tasks of each client are looked at; a trace is repeated."""
+"""Number of tasks of each client that count; a shorter trace is repeated."""
 
 
 class WaitingCost(NamedTuple):
-    """Rounds in which everybody waits, against tasks in which nobody does."""
+    """Rounds in which all clients wait, compared with tasks without waiting."""
 
     round: float  # mean time of a round: of its slowest task
-    speed_up: float  # by which more gradients arrive where nobody waits
-    idle: Float64[Tensor, " n"]  # share of time for which each client waits in rounds
-    weights: Float64[Tensor, " n"]  # of the losses that constant small steps minimise
+    speed_up: float  # how many times as many gradients arrive without waiting
+    idle: Float64[Tensor, " n"]  # share of its time in rounds that each client waits
+    weights: Float64[Tensor, " n"]  # of losses in what small constant steps minimise
 
 
 def waiting_of(clock: Clock, clients: int) -> WaitingCost:
-    """What it would save these clients not to wait.
+    """What these clients would save by not waiting.
 
-    With equal tasks, `speed_up` is `mean_m s_max / s_m`, as in Table 3.2; times that
-    vary make rounds longer still.
+    If all tasks of a client take equally long, `speed_up` is `mean_m s_max / s_m`, as
+    in Table 3.2. Times that vary make rounds even longer.
     """
     names = torch.arange(clients)
     times = clock.durations(names, torch.zeros_like(names), _TASKS)
@@ -44,7 +44,7 @@ def waiting_of(clock: Clock, clients: int) -> WaitingCost:
 
 
 def waiting_sentences(found: WaitingCost, names: list[str]) -> list[str]:
-    """The same for people."""
+    """The cost of waiting in sentences."""
     slow = int(found.idle.argmin())
     share, even = float(found.weights[slow]), 1 / len(names)
     return [
@@ -52,6 +52,6 @@ def waiting_sentences(found: WaitingCost, names: list[str]) -> list[str]:
         f"{percent(float(found.idle.mean()))} of their time on average. Without "
         f"waiting, {found.speed_up:.2g} times as many gradients arrive in the same "
         "time.",
-        f"The slowest, {names[slow]}, then counts {share:.2g} in a common "
-        f"model, not {even:.2g}; personal models need not be common.",
+        f"The slowest, {names[slow]}, then has weight {share:.2g} in a common model "
+        f"instead of {even:.2g}. Personal models need not follow these weights.",
     ]

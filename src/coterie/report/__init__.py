@@ -1,4 +1,4 @@
-"""Everything that is shown to a person, made from records alone."""
+"""Figures, tables and pages about a study, made from its records alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .timelines import delays, timeline
     from .waiting import wait_summary
 
-# Numbers need no drawing.
+# Names are imported late, because numbers do not need plotly.
 __getattr__ = late_names(
     __name__,
     {

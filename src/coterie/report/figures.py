@@ -1,6 +1,6 @@
-"""Figures of a study, each drawn from its records alone.
+"""Figures of a study, drawn from its records alone.
 
-What "final" means and which seeds and clients count is said in `tables`.
+`scores.finals` says what "final" means, and which seeds and clients count.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from .styles import (
 
 
 def gains(records: Records) -> go.Figure:
-    """Every client's test score minus that of training alone, one view per algorithm.
+    """Every client's gain over training alone, one view per algorithm.
 
-    The view at the start is that of the best mean validation score. Its bars are sorted
-    inside each cluster, and clients keep these places in all views; whiskers are 95 per
-    cent intervals, and bars are faint where these reach over zero: we are not sure.
-    Above CROWD clients, one box per algorithm shows their distribution.
+    The first view is of the algorithm with the best mean validation score. It sorts the
+    bars inside each cluster, and clients keep these places in all views. Whiskers are
+    95 % intervals. A bar is faint if its interval contains 0. Above CROWD clients, one
+    box per algorithm shows the distribution.
 
     Raises:
         InputError: without results of `local`, or of anything to compare with it.
@@ -82,11 +82,11 @@ def gains(records: Records) -> go.Figure:
 
 
 _ALONE = {"color": "#222222", "width": 1}
-"""The line where nothing is gained."""
+"""The line at gain 0."""
 
 
 def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figure:
-    """A bar per client, of the algorithm `first` until another is chosen."""
+    """A bar per client, for the algorithm `first` until another is chosen."""
     table, styles = _sorted_inside_clusters(records, found[first]), styles_of(records)
     unit, ends = score_of(records).unit, [np.zeros(1)]
     traces, buttons, titles = [], [], {}
@@ -127,7 +127,7 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
         buttons.append(button(label, {"visible": seen}, {"title.text": bold(title)}))
     menu = menu_of(buttons, active=list(found).index(first))
     names = tick_names(records, table["client"])
-    # One scale for all, so that switching the algorithm compares like with like.
+    # All views share one scale, so that algorithms can be compared.
     finite = np.concatenate(ends)
     finite = finite[np.isfinite(finite)]
     room = 0.08 * max(float(np.ptp(finite)), 1e-9)
@@ -140,7 +140,7 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
 
 
 def _sorted_inside_clusters(records: Records, gain: Gain) -> pd.DataFrame:
-    """The clients by cluster, and inside each those first that gain most."""
+    """The clients by cluster, and by gain inside each cluster, the largest first."""
     table = sort_by_cluster(population(records))
     group = (table["cluster"] != table["cluster"].shift()).cumsum()
     gained = gain.clients["mean"].reindex(table["client"]).to_numpy()
@@ -150,8 +150,8 @@ def _sorted_inside_clusters(records: Records, gain: Gain) -> pd.DataFrame:
 def spread(records: Records) -> go.Figure:
     """The clients' final test scores, one row per algorithm.
 
-    A dot is a client (mean over seeds), the box holds the middle half, whiskers reach
-    to the extremes, the diamond is the mean of the worst tenth of the clients.
+    A dot is a client (mean over seeds). The box holds the middle half of the clients,
+    and whiskers reach to the extremes. The diamond is the mean of the worst tenth.
     """
     score, styles = score_of(records), styles_of(records)
     means = {a: mean_over_seeds(records, final_scores(records, a)) for a in styles}
@@ -174,11 +174,11 @@ def spread(records: Records) -> go.Figure:
 def newcomers(records: Records) -> go.Figure:
     """How much better than alone each newcomer is, one row per algorithm.
 
-    A dot is a client that was held out with one seed; with more than CROWD of them
-    there are only boxes. Without results of `local`, the scores themselves are shown.
+    A dot is a client that was held out with one seed. Above CROWD dots there are only
+    boxes. Without results of `local`, the figure shows the scores themselves.
 
     Raises:
-        InputError: when the records have no newcomers.
+        InputError: if the records have no newcomers.
     """
     score, styles, local = score_of(records), styles_of(records), local_label(records)
     labels = newcomer_labels(records)
@@ -191,7 +191,7 @@ def newcomers(records: Records) -> go.Figure:
     else:
         values = {a: newcomer_scores(records, a) for a in labels}
         title, words, ticks = "Scores of the newcomers", score.axis, score.ticks
-    # What a dot is called: the client, and the seed that held it out.
+    # The name of a dot has the client, and the seed that held it out.
     named = {
         a: series.set_axis(
             [f"{records.name_of(c)}, seed {seed}" for seed, c in series.index]
@@ -210,7 +210,7 @@ def newcomers(records: Records) -> go.Figure:
 def clients(records: Records) -> go.Figure:
     """Sizes of the clients' data and their final scores, by cluster.
 
-    Above CROWD clients, means of each cluster stand for its clients.
+    Above CROWD clients, each cluster shows its means.
     """
     score, table = score_of(records), sort_by_cluster(population(records))
     single = not is_crowd(records)
@@ -258,18 +258,18 @@ def clients(records: Records) -> go.Figure:
 
 
 def network(records: Records) -> go.Figure:
-    """The graph of a study, its clients coloured by what they gain over training alone.
+    """The graph of a study, with clients coloured by their gain over training alone.
 
-    Without results of `local`, by their final score. One view per algorithm; that at
-    the start is that of the best mean validation score. Links along which an algorithm
-    has no weights at the end are dotted: a method that learns whom to trust leaves a
-    graph of its own. With several seeds, the graph is that of the first.
+    Without results of `local`, colours show final scores. There is one view per
+    algorithm, and the first is of the one with the best mean validation score. A link
+    is dotted if the algorithm has no weights along it at the end: a method that learns
+    whom to trust makes its own graph. With several seeds, it is the graph of the first.
 
     Raises:
-        InputError: where the study has no [graph].
+        InputError: if the study has no [graph].
     """
     if records.graph.empty:
-        raise InputError("the records have no graph: a study names it in [graph].")
+        raise InputError("the records have no graph, because the study has no [graph].")
     seed = int(records.graph["seed"].min())
     here = records.clients.loc[records.clients["seed"] == seed, "client"].to_numpy()
     order, joined = np.sort(here), records.graph[records.graph["seed"] == seed]
@@ -286,7 +286,7 @@ def network(records: Records) -> go.Figure:
 
 
 def _links(place: np.ndarray, edges: np.ndarray, dash: str = "solid") -> PlotSpec:
-    """These edges as one broken line."""
+    """These edges as one trace, a line with gaps."""
     ends = place[edges].round(3)  # (E, 2, 2)
     broken = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], 1)
     width = 1.5 if len(place) <= LABELLED else 0.7
@@ -304,7 +304,7 @@ def _tell_links_apart(
     edges: np.ndarray,
     seed: int,
 ) -> list[PlotSpec]:
-    """The traces with dotted links where there are no weights, also on each button."""
+    """The traces with dotted links where there are no weights, for all buttons."""
     buttons = [b for menu in menus for b in menu["buttons"]]
     labels, unused, (v, w) = list(_client_values(records)[0]), {}, edges.T
     for label in labels:
@@ -328,7 +328,7 @@ def _tell_links_apart(
 
 
 _MOST_LINKS = 2000
-"""Links up to which each button carries its own."""
+"""Up to this number of links, each button has its own dotted links."""
 
 
 def _draw_clients(
@@ -350,7 +350,7 @@ def _draw_clients(
         else (0, 1)
     )
     gains_shown = words == score_of(records).gain
-    if gains_shown:  # as far to either side, white where nothing is gained
+    if gains_shown:  # symmetric, so that a gain of 0 is white
         most = max(map(abs, ends)) or 1.0
         ends = (-most, most)
     trace = {
@@ -387,11 +387,11 @@ def _draw_clients(
 
 
 _GAINED = [[0, "#D55E00"], [0.5, "#f2f2f2"], [1, "#0072B2"]]
-"""Loss, nothing, gain: told apart in the common kinds of colour blindness."""
+"""Loss, no change, gain: distinct in the common kinds of colour blindness."""
 
 
 def _client_values(records: Records) -> tuple[dict[str, pd.Series], str, str]:
-    """Values of clients by algorithm, what they are, and how one is written."""
+    """Values of clients by algorithm, their title, and their d3 format."""
     score, local = score_of(records), local_label(records)
     labels = list(styles_of(records))
     others = [label for label in labels if label != local]

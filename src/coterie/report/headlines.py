@@ -1,6 +1,6 @@
-"""Who is best, how sure that is, and at what cost: sentences about all methods.
+"""Sentences about all methods: which is best, how sure that is, and at what cost.
 
-What a report says first is in `opening`.
+The sentences at the top of a report are in `opening`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .tables import at_equal_cost, infinite_losses, shortfalls
 
 
 def details(records: Records, table: pd.DataFrame) -> dict[str, str]:
-    """Answers for those who read on: rank, certainty, cost in gradients, oracles.
+    """Details below the first screen: rank, certainty, cost in gradients, oracles.
 
     Args:
         records: of the study.
@@ -48,7 +48,7 @@ def details(records: Records, table: pd.DataFrame) -> dict[str, str]:
 
 
 def choice_text(records: Records, label: str) -> str:
-    """That nothing was chosen, where there are no validation data to choose by."""
+    """A sentence that nothing was chosen, if there are no validation data for it."""
     if not lacks_choice(records):
         return ""
     return (
@@ -58,22 +58,22 @@ def choice_text(records: Records, label: str) -> str:
 
 
 def interval_text(records: Records, gain: Gain) -> str:
-    """A 95 per cent interval in words."""
+    """A 95 % interval in words."""
     score = score_of(records)
     interval = score.show_interval(gain.low, gain.high)
     return f"95 % interval {interval} {score.quantity}".rstrip()
 
 
 def certainty_text(records: Records, gain: Gain) -> str:
-    """What intervals count, in words."""
+    """Sentences on what the intervals count."""
     seeds = several(gain.seeds, "seed")
     if gain.samples == 0:
-        why = f"this run kept no {records.score} of each test sample"
+        why = f"this run did not keep the {records.score} of each test sample"
         if gain.seeds < 2:
             return f"Unknown: there is a single seed, and {why}."
         return (
-            f"Intervals count {seeds} alone: {why}. That test data are finite is not "
-            "counted, so they are too narrow."
+            f"Intervals count {seeds} only, because {why}. They are too narrow, "
+            "because they ignore that test data are finite."
         )
     sizes = population(records)["test"]
     least, most = f"{sizes.min():,.0f}", f"{sizes.max():,.0f}"
@@ -81,19 +81,19 @@ def certainty_text(records: Records, gain: Gain) -> str:
     samples = f"{gain.samples:,} test samples ({each} per client and seed)"
     if gain.seeds < 2:
         return (
-            f"Intervals count {samples}. There is a single seed: what another seed "
-            "would change is not counted."
+            f"Intervals count {samples}. There is a single seed, so they ignore what "
+            "another seed would change."
         )
-    few = " Two seeds are few: three or more make intervals shorter."
+    few = " With three or more seeds, intervals are shorter."
     text = f"Intervals count {seeds} and {samples}, paired by client, sample and seed."
     return text + few * (gain.seeds == 2)
 
 
 def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
-    """Which algorithm has the best mean, in a sentence, and its label where it is sure.
+    """A sentence on the algorithm with the best mean, and its label if that is sure.
 
-    It is sure where the 95 per cent interval of its lead over the next is above 0, and
-    both ran equally long. Oracles do not count, nor those whose training failed.
+    It is sure if the 95 % interval of the lead over the second is above 0, and both ran
+    equally long. Oracles and failed training do not count.
     """
     score = amounts_of(records)
     means_of = rank_methods(records, table["mean"])
@@ -124,7 +124,7 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
 
 
 def _cost_text(records: Records, label: str) -> str:
-    """What an algorithm costs beside training alone and one model for all."""
+    """The cost of an algorithm, next to training alone and one model for all."""
     local, names = local_label(records), dict(planned_algorithms(records))
     one = next((a for a in labels_of(records) if names.get(a) == "fedavg"), None)
     own, alone = costs_of(records, label), costs_of(records, str(local))
@@ -150,7 +150,7 @@ def _cost_text(records: Records, label: str) -> str:
 
 
 def _equal_text(records: Records, label: str) -> str:
-    """Who is ahead when nobody has spent more gradients than the cheapest one."""
+    """The leader if each algorithm stops at the gradients of the cheapest one."""
     if "gradients" not in records.rounds:
         return ""
     _, means = at_equal_cost(records, "gradients")
@@ -160,7 +160,7 @@ def _equal_text(records: Records, label: str) -> str:
         return ""
     first, best = places[-1]
     if first == label:
-        return f" At equal gradients it is ahead, too, with {score.show(best)}."
+        return f" At equal gradients it is ahead too, with {score.show(best)}."
     return (
         f" At equal gradients it is behind: {score.show(means[label])}, and {first} "
         f"{score.show(best)}."
@@ -168,44 +168,45 @@ def _equal_text(records: Records, label: str) -> str:
 
 
 def _oracle_text(records: Records, table: pd.DataFrame) -> str:
-    """What those reach who are told the truth."""
+    """A sentence on the scores of oracles."""
     score, means = amounts_of(records), table["mean"]
     told = [label for label in labels_of(records) if label in records.oracles]
     if not told:
         return ""
     reached = joined([f"{label} ({score.show(means[label])})" for label in told])
-    what = "what others must find out, true clusters or optima, and is never best."
-    if len(told) > 1:
-        return f"{reached} are told {what.replace('is never', 'are never')}"
-    return f"{reached} is told {what}"
+    be = "is" if len(told) == 1 else "are"
+    return (
+        f"{reached} {be} told true clusters or optima, which others must find out, and "
+        f"{be} never ranked."
+    )
 
 
 def shortfall_text(records: Records) -> str:
-    """A sentence on what is missing of an interrupted study, or nothing."""
+    """Sentences on what is missing of an interrupted study, or nothing."""
     goal, missing = shortfalls(records)
     if not missing:
         return ""
     return (
         "This study is not complete: some runs ended before "
         f"{axis_of(records).at(goal)} "
-        f"({_first(missing)}). What is there is shown. Of each "
-        "algorithm, only the seeds that got furthest count."
+        f"({_first(missing)}). The report shows what is there. For each algorithm, "
+        "only the seeds that got furthest count."
     )
 
 
 def infinite_text(records: Records) -> str:
-    """A sentence on losses that are not finite though models are, or nothing."""
+    """Sentences on losses that are not finite although models are, or nothing."""
     found = infinite_losses(records)
     if not found:
         return ""
     return (
-        "Some losses are not finite, though the models are: "
-        f"{_first(found)}. Means with them are not finite either; a "
-        "smaller step size usually helps."
+        "Some losses are not finite, although the models are: "
+        f"{_first(found)}. Means with them are not finite either. A smaller step size "
+        "usually helps."
     )
 
 
 def _first(texts: Sequence[str], most: int = 12) -> str:
-    """The first of them, and how many more there are."""
+    """The first texts, and the number of the others."""
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
     return "; ".join([*texts[:most], *more])

@@ -1,6 +1,6 @@
-"""Pages from templates: the words and the markup are files in folders `templates`.
+"""Pages from templates: words and markup are files in folders `templates`.
 
-Drawing is not needed here, so that a page without figures begins quickly.
+This module does not import plotly, so that a page without figures is quick to make.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ GREY = "#666666"
 
 
 def render(template: str, *, room: str = "report", **data: object) -> Markup:
-    """A template as HTML, in which everything that `data` holds is escaped.
+    """A template as HTML, with all of `data` escaped.
 
     Args:
         template: the name of a file.
-        room: whose folder `templates` has the file. The file can use the templates of
-            `report`.
-        data: what the template reads.
+        room: the package whose folder `templates` has the file. The file can also use
+            the templates of `report`.
+        data: the variables of the template.
     """
     return Markup(_environment(room).get_template(template).render(data).strip())
 
@@ -52,7 +52,7 @@ def _environment(room: str) -> Environment:
     environment.filters["as_json"] = _as_json
 
     def file(name: str) -> Markup:
-        """A file of a folder `templates` as it is: CSS and JavaScript."""
+        """A file of a folder `templates` without changes, for CSS and JavaScript."""
         assert environment.loader is not None
         return Markup(environment.loader.get_source(environment, name)[0])
 
@@ -61,7 +61,7 @@ def _environment(room: str) -> Environment:
 
 
 class _OneSpace(Extension):
-    """Lines and indentation of a template are one space on the page."""
+    """Turns line breaks and indentation of a template into one space on the page."""
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
         for token in stream:
@@ -72,5 +72,5 @@ class _OneSpace(Extension):
 
 
 def _as_json(figure: Any) -> Markup:
-    """A figure of plotly, in which nothing ends the script element around it."""
+    """A figure as JSON without `<`, which could end the script element around it."""
     return Markup(str(figure.to_json()).replace("<", "\\u003c"))

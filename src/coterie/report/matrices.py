@@ -1,7 +1,4 @@
-"""Matrices of clients: who learns from whom over time, and who is near whom.
-
-A section of a page shows the first.
-"""
+"""Matrices of clients: who learns from whom over time, and who is near whom."""
 
 from __future__ import annotations
 
@@ -40,10 +37,10 @@ from .styles import (
 from .tables import partner_counts, reliability_of
 
 _PIXELS = 400_000
-"""Entries of all snapshots of one algorithm, of all its seeds, that are shown."""
+"""Number of matrix entries that are shown per algorithm, over snapshots and seeds."""
 
 _GROUPS = 20
-"""Groups that have a row of their own, where clients are too many for matrices."""
+"""Number of groups with their own row, if there are too many clients for matrices."""
 
 _LINKS = {
     NEAR: ("near, supported by the data", "circle", "#D55E00"),
@@ -56,9 +53,9 @@ def collaboration(
 ) -> go.Figure:
     """One algorithm's collaboration matrix over time, with a slider and a play button.
 
-    Row i shows whom client i learns from, at evenly spaced rounds where there are too
-    many. The colour scale ends at the largest weight that anybody gives to somebody
-    else, with this seed, so that a heavy diagonal hides nothing.
+    Row i shows from whom client i learns. If there are many snapshots, evenly spaced
+    ones are shown. The colour scale ends at the largest weight between two different
+    clients with this seed, so that a heavy diagonal hides nothing.
 
     Args:
         records: of the study.
@@ -96,7 +93,7 @@ def collaboration(
     letters = max(map(len, texts)) if records.names else 0
     times = [str(int(t)) for t in rounds]
     looks = slider(times, axis_of(records), letters)
-    # Without names below the squares the title would stand on them.
+    # Without names below the squares, the title would overlap them.
     title = "learns from" if len(clients) <= LABELLED else ""
     across = ticks | {"title": {"text": title}, "tickangle": angle}
     down = ticks | {"title": {"text": "client"}, "autorange": "reversed"}
@@ -112,10 +109,10 @@ def collaboration(
 
 
 def partners(records: Records) -> go.Figure:
-    """How many others a client learns from, over time, mean over clients and seeds.
+    """The mean number of partners per client over time.
 
-    Where true clusters are known, solid lines count partners inside one's own cluster
-    and dotted lines those outside.
+    If true clusters are known, solid lines count partners inside the client's own
+    cluster, and dotted lines those outside.
     """
     table, axis = partner_counts(records), axis_of(records)
     known = bool(table["inside"].notna().any())
@@ -140,7 +137,7 @@ def partners(records: Records) -> go.Figure:
 
 
 def _colours(title: str) -> PlotSpec:
-    """White at 0, then ever darker."""
+    """A colour scale that is white at 0 and then darkens."""
     return {
         "zmin": 0,
         "colorscale": [[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]],
@@ -149,11 +146,11 @@ def _colours(title: str) -> PlotSpec:
 
 
 CATEGORIES = {"xaxis": {"type": "category"}, "yaxis": {"type": "category"}}
-"""Looks of a heat map: else names that are numbers would be places."""
+"""The layout of a heat map, so that plotly does not take numbers as positions."""
 
 
 def heat_map(matrices: np.ndarray, names: list[str]) -> PlotSpec:
-    """The last matrix, in colours that fit all."""
+    """The last matrix, on a colour scale for all of them."""
     away = matrices[:, ~np.eye(len(names), dtype=bool)]
     largest = float(np.nanmax(away, initial=0.0))
     trace = {
@@ -168,7 +165,7 @@ def heat_map(matrices: np.ndarray, names: list[str]) -> PlotSpec:
 
 
 def names_on_both_axes(names: list[str]) -> PlotSpec:
-    """Looks with the clients of a matrix, from the top to the bottom."""
+    """A layout with the clients of a matrix on both axes, from the top down."""
     ticks = client_ticks(names, single=True)
     rows = ticks | {"autorange": "reversed", "tickangle": 0}
     return {"xaxis": ticks, "yaxis": rows}
@@ -181,9 +178,9 @@ def shown_snapshots(count: int, n: int, seeds: int) -> np.ndarray:
 
 
 def slider(names: list[str], axis: Axis, letters: int) -> dict[str, object]:
-    """Looks with a slider over frames, named by rounds, and a button that plays them.
+    """A layout with a slider over frames, named by rounds, and a button to play them.
 
-    It stands below names of so many letters.
+    The slider leaves room for tick names of up to `letters` letters.
     """
     if len(names) < 2:
         return {}
@@ -212,7 +209,7 @@ def slider(names: list[str], axis: Axis, letters: int) -> dict[str, object]:
 
 
 def cluster_lines(table: pd.DataFrame) -> list[dict[str, object]]:
-    """The boundaries of clusters on a matrix, as shapes."""
+    """Shapes for the boundaries of clusters on a matrix."""
     shapes: list[dict[str, object]] = []
     for _, first, _ in cluster_runs(table)[1:]:
         place = first - 0.5
@@ -224,7 +221,7 @@ def cluster_lines(table: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def graph_section(records: Records) -> Markup:
-    """The graph of a study, and how its clients fare; nothing where there is none."""
+    """The section about the graph, or nothing if the study has none."""
     if records.graph.empty:
         return Markup()
     edges = records.graph[records.graph["seed"] == records.graph["seed"].min()]
@@ -240,7 +237,7 @@ def graph_section(records: Records) -> Markup:
 
 
 def partners_section(records: Records) -> Markup:
-    """Who learned with whom."""
+    """The section on who learned with whom."""
     told = {label for label, _ in [*records.weights, *records.groups]}
     labels = [label for label in labels_of(records) if label in told]
     if not labels:
@@ -275,7 +272,7 @@ class LargestGroups(NamedTuple):
 
 
 def _groups_by_size(records: Records, label: str) -> LargestGroups | None:
-    """The largest groups of an algorithm; None where it has no groups."""
+    """The largest groups of an algorithm, or None if it has no groups."""
     seeds = sorted(seed for name, seed in records.groups if name == label)
     if not seeds:
         return None
@@ -298,20 +295,20 @@ def _groups_by_size(records: Records, label: str) -> LargestGroups | None:
 
 
 class Matrices(NamedTuple):
-    """Figures of all algorithms and seeds, None where one was not recorded."""
+    """Figures of all algorithms and seeds."""
 
     labels: list[str]
     seeds: list[int]
     first: int  # the algorithm that is shown at the beginning
-    figures: list[list[go.Figure | None]]  # by algorithm and seed
+    figures: list[list[go.Figure | None]]  # by algorithm and seed; None: not recorded
 
 
 def _matrices(records: Records, labels: list[str]) -> Matrices:
     local, first = local_label(records), labels[0]
-    # Training alone is the least telling matrix: last.
+    # Training alone comes last, because its matrix says the least.
     labels = sorted(labels, key=lambda a: a == local)
     if labels != [local]:
-        # That of the figures above, if it learns with others.
+        # The algorithm of the figures above, if it has a matrix.
         first = next((a for a in labels if a == favourite_of(records)), labels[0])
     seeds = sorted({seed for _, seed in records.weights})
     figures = [
@@ -333,9 +330,9 @@ def similarity_map(
     confidence: float = 0.95,
     names: Sequence[str] | None = None,
 ) -> go.Figure:
-    """Distances of all pairs as a heat map, with supported and open links marked.
+    """Distances of all pairs as a heat map, with marks on near and undecided pairs.
 
-    Pairs without a mark are far, supported by the data.
+    The data support that pairs without a mark are far apart.
 
     Args:
         distances: squared, with their errors.
@@ -383,10 +380,10 @@ def similarity_map(
 
 
 def reliability(records: Records) -> go.Figure:
-    """How often final models are right against how sure they are, on test samples.
+    """How often final models are right, against their confidence, on test samples.
 
     Raises:
-        InputError: where no labels were predicted.
+        InputError: if no labels were predicted.
     """
     if records.calibration.empty:
         raise InputError("the records have no predictions of labels.")

@@ -1,7 +1,7 @@
-"""One HTML page that answers who gains, who loses and who learned with whom.
+"""The report: one HTML page on who gains, who loses and who learned with whom.
 
-The page is a function of a study's records. It holds all it needs, plotly.js too, and
-its content security policy forbids it to fetch anything: it opens from disk, offline.
+The page is a function of a study's records. It contains all it needs, also plotly.js,
+and its content security policy forbids it to fetch anything. So it opens offline.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from .tables import at_equal_cost
 
 
 def write_report(records: Records, path: Path) -> Path:
-    """The path of the page, which is there in full or not at all.
+    """The path of the report. The file is complete, or not there at all.
 
     Raises:
-        InputError: when the records hold no results.
+        InputError: if the records have no results.
     """
     if records.metrics.empty:
-        raise InputError("the records hold no results yet; there is nothing to report.")
+        raise InputError("the records have no results yet, so there is no report.")
     document = _document(with_cache(records))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
@@ -76,10 +76,10 @@ def write_report(records: Records, path: Path) -> Path:
 
 
 def write_figure(figure: go.Figure, path: Path | str) -> Path:
-    """The path of a page that shows the figure, opens offline and holds plotly.js.
+    """The path of a page that shows the figure and opens offline.
 
     Raises:
-        InputError: when the path does not end in .html.
+        InputError: if the path does not end in .html.
     """
     path = Path(path)
     if path.suffix != ".html":
@@ -151,7 +151,7 @@ def _result_section(records: Records, table: pd.DataFrame) -> Markup:
 
 
 def _score_cells(records: Records, score: Score, row: pd.Series) -> list[str]:
-    """Scores of a method or a baseline, by name."""
+    """The label and the scores of a method or a baseline, as cells."""
     failed = " (failed)" if row["failed"] else ""
     cells = [display_label(records, str(row.name)) + failed, score.show(row["mean"])]
     cells += [score.show_error(row["standard_error"]), *_gain_cells(score, row)]
@@ -160,7 +160,7 @@ def _score_cells(records: Records, score: Score, row: pd.Series) -> list[str]:
 
 
 def _cost_rows(records: Records, table: pd.DataFrame) -> list[list[str]]:
-    """Gradients, bytes, time and the length of training of every method."""
+    """A row for each method: gradients, bytes, time and length of training."""
     return [
         [
             display_label(records, str(label)),
@@ -176,7 +176,7 @@ def _cost_rows(records: Records, table: pd.DataFrame) -> list[list[str]]:
 def _lengths(
     records: Records, table: pd.DataFrame
 ) -> dict[str, Callable[[float], str]]:
-    """How the length of training is counted, and how each count is shown."""
+    """The columns that give the length of training, and how each is shown."""
     counts: dict[str, Callable[[float], str]] = {"round": large}
     if axis_of(records).has_clock:
         counts = {"updates": large, "time": in_seconds}
@@ -184,7 +184,7 @@ def _lengths(
 
 
 def _gain_cells(score: Score, row: pd.Series) -> list[str]:
-    """What is gained over training alone, its interval, and how many clients do."""
+    """The gain over training alone, its interval, and counts of clients, as cells."""
     if not np.isfinite(row["gain"]):
         return ["–", "–", "–"]
     counts = " / ".join(f"{row[k]:.0f}" for k in ("gaining", "losing", "cannot_tell"))
@@ -206,7 +206,7 @@ def _gains_section(records: Records, table: pd.DataFrame) -> Markup:
     fewest, most = min(losers.values()), max(losers.values())
     rows = [_gains_row(records, label, gain) for label, gain in found.items()]
     comparable = all(row[4] == "0" for row in rows)
-    if comparable:  # a column that only unlucky studies need
+    if comparable:  # leave out a column of zeros
         rows = [row[:4] + row[5:] for row in rows]
     return render(
         "gains.html",
@@ -230,7 +230,7 @@ def _gains_section(records: Records, table: pd.DataFrame) -> Markup:
 
 
 def _gains_row(records: Records, label: str, gain: Gain) -> list[str]:
-    """How many clients gain and lose, how much, and who loses."""
+    """A row with the numbers of clients that gain and lose, the mean, and who loses."""
     counts = gain.counts()
     cells = [display_label(records, label), *(str(count) for count in counts.values())]
     cells += [str(len(gain.clients) - sum(counts.values()))]
@@ -264,7 +264,7 @@ def _curves_section(records: Records, table: pd.DataFrame) -> Markup:
 
 
 def _equal_costs(records: Records) -> dict[str, pd.Series]:
-    """Scores of all when each had spent what the cheapest one spends, by that cost."""
+    """By cost, the scores of all algorithms at the cost of the cheapest one."""
     found = {}
     for cost, show in (("updates", large), ("gradients", large), ("bytes", in_bytes)):
         if cost in records.rounds:
@@ -290,7 +290,7 @@ def _spread_section(records: Records, table: pd.DataFrame) -> Markup:
 def _made_section(records: Records) -> Markup:
     study = _storable(records.study)
     data = study.get("data")
-    # The note describes the data; it is no option that a study could set.
+    # The note describes the data. It is not an option of a study.
     note = data.pop("note", "") if isinstance(data, dict) else ""
     return render(
         "made.html",
@@ -320,14 +320,14 @@ def _setting(records: Records) -> dict[str, str]:
 
 
 def _without_empty(table: object) -> object:
-    """The table without what is empty or zero, which means that there is none."""
+    """The table without entries that are empty or zero."""
     if not isinstance(table, dict):
         return table
     return {key: value for key, value in table.items() if value}
 
 
 def _client_count(records: Records) -> str:
-    """How many clients there are, and how many of them joined only after training."""
+    """The number of clients, and how many of them are held out of training."""
     held = records.study.get("run", {}).get("newcomers", 0)
     if not held:
         return f"{records.clients['client'].nunique():,}"
@@ -336,7 +336,7 @@ def _client_count(records: Records) -> str:
 
 
 def _table_text(table: object) -> str:
-    """A table of the configuration as one line: its name, then its options."""
+    """A table of the configuration in one line: its name, then its options."""
     if not isinstance(table, dict):
         return "" if table is None else str(table)
     options = {k: v for k, v in table.items() if k not in ("name", "note")}
@@ -347,14 +347,14 @@ def _table_text(table: object) -> str:
 
 
 def _value_text(value: object) -> str:
-    """A value as text; of a long list, such as one entry per client, the beginning."""
+    """A value as text. A long list, such as one entry per client, is cut short."""
     if isinstance(value, list) and len(value) > 12:
         return f"[{', '.join(map(str, value[:6]))}, ... {len(value)} values]"
     return str(value)
 
 
 def _storable(value: Any) -> Any:
-    """The value as TOML can hold it; None is left out, the unknown becomes text."""
+    """The value for TOML. None is left out, and values of other types become text."""
     if isinstance(value, dict):
         return {str(k): _storable(v) for k, v in value.items() if v is not None}
     if isinstance(value, list | tuple):

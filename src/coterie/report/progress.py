@@ -1,4 +1,4 @@
-"""Scores during training, against what a reader counts: rounds, gradients or bytes."""
+"""Scores during training, against rounds, gradients or bytes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _COUNTS = {
 
 
 class Reach(NamedTuple):
-    """From where to where bytes are drawn."""
+    """The range of bytes on a logarithmic axis."""
 
-    zero: float  # where nothing is sent: there is no 0 on a logarithmic axis
+    zero: float  # the position that stands for 0 bytes
     low: float
     high: float
 
@@ -47,18 +47,17 @@ class Reach(NamedTuple):
 def curves(records: Records, against: str | None = None) -> go.Figure:
     """Mean test score and loss over time, with buttons that change the horizontal axis.
 
-    Lines are means over clients and seeds; bands reach from the lowest to the highest
-    seed. Against a count, a point stands at its mean over the seeds. Bytes are on a
-    logarithmic axis that begins with 0; who sends nothing has a level line at its last
-    score.
+    Lines are means over clients and seeds, and bands reach from the lowest to the
+    highest seed. Costs are means over seeds. Bytes have a logarithmic axis that begins
+    with 0. An algorithm that sends nothing has a horizontal line at its last score.
 
     Args:
         records: of the study.
-        against: an axis; None takes virtual time where there is [time], and rounds
-            elsewhere. In virtual time rounds are ticks, and no axis.
+        against: an axis; None takes virtual time with [time], and rounds without. With
+            [time], rounds are not an axis.
 
     Raises:
-        InputError: when the records hold no such axis.
+        InputError: if the records do not have this axis.
     """
     score, own = score_of(records), axis_of(records)
     counts = {name: words for name, words in _COUNTS.items() if name in records.rounds}
@@ -104,7 +103,7 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
 def _curve(
     records: Records, label: str, means: pd.DataFrame, row: int
 ) -> list[PlotSpec]:
-    """The mean line and, given several seeds, their band before it, without places."""
+    """The traces of a mean, with a band first if there are several seeds, without x."""
     style = styles_of(records)[label]
     place = {"xaxis": f"x{panel(row)}", "yaxis": f"y{panel(row)}"}
     common = {"type": "scatter", "legendgroup": escape(label), **place}
@@ -132,7 +131,7 @@ def _curve(
 def _traces_along(
     spent: pd.Series, means: pd.DataFrame, axis: str, reach: Reach | None
 ) -> list[PlotSpec]:
-    """What the traces of `_curve` show along an axis."""
+    """The data of the traces of `_curve` along an axis."""
     x, words = spent.reindex(means.index), None
     if axis == "bytes" and reach is not None:
         words = [in_bytes(value) for value in x]
@@ -155,7 +154,7 @@ def _traces_along(
 
 
 def _axis_values(records: Records, label: str, means: pd.DataFrame) -> pd.DataFrame:
-    """Where the evaluated rounds of an algorithm stand on each axis, by its name."""
+    """Positions of the evaluated rounds of an algorithm, a column for each axis."""
     own = axis_of(records)
     mine = records.rounds[records.rounds["algorithm"] == label]
     mine = mine[mine["seed"].isin(means.columns)]
@@ -168,7 +167,7 @@ def _axis_values(records: Records, label: str, means: pd.DataFrame) -> pd.DataFr
 def _reach(
     spent: dict[str, pd.DataFrame], evaluated: dict[str, pd.Index]
 ) -> Reach | None:
-    """From where to where bytes reach; None where nobody sends any."""
+    """The range of bytes, or None if no algorithm sends any."""
     found = [
         table["bytes"].reindex(evaluated[label])
         for label, table in spent.items()
@@ -184,7 +183,7 @@ def _reach(
 def _layout(
     titles: dict[str, str], axis: str, reach: Reach | None, panels: int
 ) -> dict[str, object]:
-    """Title, scale and ticks of an axis, of all panels."""
+    """Title, scale and ticks of an axis, for all panels."""
     scale: dict[str, object] = {"type": "linear", "tickmode": "auto", "autorange": True}
     if axis == "bytes" and reach is not None:
         ticks = log_ticks(reach.low, reach.high)
@@ -192,18 +191,18 @@ def _layout(
         scale |= {"ticktext": ["0", *map(in_bytes, ticks)]}
     names = ["xaxis", *(f"xaxis{panel}" for panel in range(2, panels + 1))]
     layout = {f"{name}.{key}": value for name in names for key, value in scale.items()}
-    # In bytes, points of different algorithms are nowhere above each other.
+    # Algorithms have no common positions on the axis of bytes.
     hover = "x unified" if scale["type"] == "linear" else "closest"
     return layout | {f"{names[-1]}.title.text": titles[axis], "hovermode": hover}
 
 
 def _json_list(values: pd.Series) -> list[float | None]:
-    """A list as JSON can hold it, with None for what is not finite."""
+    """The values as a list for JSON, with None for those that are not finite."""
     return [float(v) if np.isfinite(v) else None for v in values]
 
 
 def _upward(score: Score, shown: list[str], drawn: list[PlotSpec]) -> PlotSpec:
-    """The vertical axes, that of losses logarithmic where they differ a hundredfold."""
+    """The vertical axes. That of losses is logarithmic if they differ a hundredfold."""
     axis = {"zeroline": False, "title": {"text": escape(score.axis)}}
     looks: PlotSpec = {"yaxis": axis | {"tickformat": score.ticks}}
     looks["yaxis"]["hoverformat"] = score.hover
@@ -221,10 +220,10 @@ def _upward(score: Score, shown: list[str], drawn: list[PlotSpec]) -> PlotSpec:
 
 
 def sharpness(records: Records) -> go.Figure:
-    """How sharp training losses are along a run, and 2 over the step size, dotted.
+    """The sharpness of training losses over time, and 2 over the step size, dotted.
 
-    Lines are means over clients and seeds, bands reach from the flattest to the
-    sharpest client, both means over seeds.
+    Lines are means over clients and seeds. Bands reach from the flattest to the
+    sharpest client, each a mean over seeds.
     """
     axis, traces = axis_of(records), list[PlotSpec]()
     for label in labels_of(records):
@@ -256,7 +255,7 @@ def sharpness(records: Records) -> go.Figure:
 
 
 def sharpness_section(records: Records) -> Markup:
-    """Sharpness and steps; nothing where a study did not ask for it."""
+    """The section about sharpness, or nothing if the study did not record it."""
     if "sharpness" not in records.metrics or records.metrics["sharpness"].isna().all():
         return Markup()
     return render("sharpness.html", drawn=sharpness(records))

@@ -1,4 +1,4 @@
-"""What [tune] searched and found: a figure of all settings, and a section of a page."""
+"""The search of [tune]: a figure of all settings, and sections of a page."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from .tables import last_trials, search_spaces, setting_text, tuned_options, val
 
 
 def trials(records: Records) -> go.Figure:
-    """The validation score of every setting that was tried, against its options.
+    """The last validation score of every setting that was tried, against its options.
 
-    A setting stands at its last score: a star was chosen, a hollow dot was dropped
-    after fewer rounds. Settings that could not be trained are not drawn.
+    A star was chosen. A hollow dot was dropped after fewer rounds. Settings that could
+    not be trained are not drawn.
 
     Raises:
-        InputError: when nothing was tried.
+        InputError: if nothing was tried.
     """
     score, table, axis = score_of(records), last_trials(records), axis_of(records)
     if table.empty:
-        raise InputError("the records have no trials: [tune] searches options.")
+        raise InputError("the records have no trials, which a study with [tune] has.")
     options = [o for o in tuned_options(records) if table[o].notna().any()]
     labels = [a for a in styles_of(records) if a in set(table["algorithm"])]
     views = [_view(table, option, labels) for option in options]
@@ -82,16 +82,16 @@ def trials(records: Records) -> go.Figure:
 
 _SYMBOLS = {"finished": "circle", "chosen": "star"}
 _FEW = 6
-"""So many values have a tick each."""
+"""Up to this number of values, each has a tick."""
 
 _APART = 12
-"""So many numbers from 0 on stand side by side."""
+"""Up to this number of values that include 0, they stand side by side."""
 
 
 def _view(
     table: pd.DataFrame, option: str, labels: list[str]
 ) -> tuple[list[list[object]], dict[str, object]]:
-    """Where the settings of each algorithm stand along an option, and its axis."""
+    """The positions of each algorithm's settings along an option, and its axis."""
     mine = [table.loc[table["algorithm"] == label, option] for label in labels]
     told = [[_plain_value(value) for value in values] for values in mine]
     values = list(dict.fromkeys(v for some in told for v in some if v is not None))
@@ -117,17 +117,18 @@ def _view(
 
 
 def _plain_value(value: object) -> Any:
-    """A number, or a value in words; None where a setting has no such option."""
+    """A number, or a value as text, or None if a setting has no such option."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value if np.isfinite(value) else None
     return None if value is None else value_text(value)
 
 
 def _scale(values: list[Any]) -> str:
-    """How values stand on an axis: linear, or log where they differ tenfold.
+    """The kind of axis: "linear", "log" or "apart".
 
-    Words, and numbers from 0 on that differ tenfold, stand apart: side by side, and the
-    algorithms side by side inside each.
+    Positive numbers that differ tenfold have a logarithmic axis. If 0 is one of them,
+    or if there are words, values stand apart: side by side, with the algorithms side by
+    side at each.
     """
     if any(isinstance(value, str) for value in values):
         return "apart"
@@ -142,7 +143,7 @@ def _shorten(text: str) -> str:
 
 
 def chosen_section(records: Records) -> Markup:
-    """What [tune] searched and found; nothing where there is no such table."""
+    """The section about [tune], or nothing without it."""
     tune, table = records.study.get("tune"), records.trials
     if tune is None:
         return Markup()
@@ -182,7 +183,7 @@ def _chosen_rows(records: Records) -> list[list[str]]:
 
 
 def settings_text(records: Records) -> str:
-    """The settings that chose themselves, in a few sentences; nothing without any."""
+    """A few sentences on the settings that were found automatically, or nothing."""
     if not records.settings:
         return ""
     found = records.settings
@@ -193,7 +194,7 @@ def settings_text(records: Records) -> str:
         how = "on all data of a client, of size 1 / curvature"
     last = records.rounds.groupby(["algorithm", "seed"])["gradients"].max()
     cost = sum(each.gradients for each in found) / max(1.0, last.sum())
-    text = f"Settings chose themselves: steps {how}, with weight decay "
+    text = f"Settings were found automatically: steps {how}, with weight decay "
     text += f"{own} / samples"
     if shared != own:
         text += f" ({shared} / samples where clients share a model)"
@@ -210,12 +211,12 @@ def settings_text(records: Records) -> str:
 
 
 def _either(values: Iterable[float]) -> str:
-    """The different values, such as "1 or 10"."""
+    """The distinct values, such as "1 or 10"."""
     return " or ".join(f"{value:g}" for value in sorted(set(values)))
 
 
 def settings_section(records: Records) -> Markup:
-    """What was found before training, and how each weight decay scored."""
+    """The section about settings that were found before training, or nothing."""
     if not records.settings:
         return Markup()
     score, tried = score_of(records), list(records.settings[0].scores)
@@ -241,7 +242,7 @@ def settings_section(records: Records) -> Markup:
 
 
 def _search_cost(mine: pd.DataFrame, axis: Axis) -> list[str]:
-    """How many settings and how long a training the searches of the seeds took."""
+    """The number of settings and the length of training per search, as cells."""
     if mine.empty:
         return ["–", "–"]
     by_seed = mine.groupby("seed")
@@ -251,7 +252,7 @@ def _search_cost(mine: pd.DataFrame, axis: Axis) -> list[str]:
 
 
 def _range_text(values: Any) -> str:
-    """A list or range that was searched, in words."""
+    """The list or range that was searched, in words."""
     if not isinstance(values, dict):
         return ", ".join(value_text(value) for value in values)
     low, high = value_text(values["from"]), value_text(values["to"])

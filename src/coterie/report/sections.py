@@ -1,6 +1,6 @@
 """Sections of a report: measures, time, newcomers and clients.
 
-A section is empty where a study has nothing of the kind. Its words are in `templates`.
+A section is empty if the study has nothing to show. Its words are in `templates`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from .waiting import common_score, delayed_labels, is_timed, timeline_of, wait_s
 
 
 def time_section(records: Records) -> Markup:
-    """What waiting cost; nothing where there is no virtual time."""
+    """The section on what waiting cost, or nothing without virtual time."""
     if not is_timed(records):
         return Markup()
     table, idle = wait_summary(records), dict[str, list[str]]()
@@ -74,7 +74,7 @@ def time_section(records: Records) -> Markup:
 
 
 def _waiting_cells(label: str, row: pd.Series) -> list[str]:
-    """What waiting cost with an algorithm."""
+    """The row of an algorithm in the table of waiting."""
     delay, largest, gain = (row[c] for c in ("mean_delay", "largest_delay", "speed_up"))
     reached, pace = row["reached"], row["pace"]
     return [
@@ -90,14 +90,14 @@ def _waiting_cells(label: str, row: pd.Series) -> list[str]:
 
 
 def measures_section(records: Records) -> Markup:
-    """All measures, calibration and confusion; nothing where there is only a score."""
+    """The section on measures, calibration and confusion, or nothing without any."""
     names = measure_names(records)
     if not set(names) - {records.score, "loss"} and records.confusion.empty:
         return Markup()
     table = measure_summary(records)
     higher = {name: measure.higher_is_better for name, measure in MEASURES.items()}
     higher |= {"loss": False, records.score: records.higher_is_better}
-    arrows = {True: " ↑", False: " ↓", None: ""}  # one's own may not say
+    arrows = {True: " ↑", False: " ↓", None: ""}  # None: a user's own measure
     scores = [score_of(replace(records, score=name)) for name in names]
     words = [score.words.removeprefix("test ") for score in scores]
     rows = [
@@ -124,7 +124,7 @@ def measures_section(records: Records) -> Markup:
 
 
 def _certainty_rows(records: Records) -> list[list[str]]:
-    """How sure final models are, how often right, and how far both are apart."""
+    """A row per algorithm: confidence, accuracy and calibration error."""
     rows = []
     for label in labels_of(records):
         bins = reliability_of(records, label)
@@ -140,17 +140,17 @@ def _certainty_rows(records: Records) -> list[list[str]]:
 
 
 _FOUND = 20
-"""Up to this number, clients are found without a search."""
+"""Above this number of clients, there is a search field."""
 
 _CLASSES = 30
-"""Up to this number, classes are shown as a table; the records have more."""
+"""Above this number of classes, there is no table of confusion."""
 
 
 def _confusion(records: Records) -> dict[str, Any]:
-    """Which classes are taken for which, of every client and algorithm.
+    """The variables of the template about confused classes.
 
-    `counts` has row, column and count of what is not 0, by algorithm and client;
-    `first` is the algorithm that is shown at the beginning, with its table in `cells`.
+    `counts` has row, column and count of each entry that is not 0, by algorithm and
+    client. `first` is the algorithm that is shown first, with its table in `cells`.
     """
     if records.confusion.empty:
         return {"classes": 0, "counts": None}
@@ -178,7 +178,7 @@ def _confusion(records: Records) -> dict[str, Any]:
             counts[place].append(part.tolist())
     favourite = favourite_of(records) if set(labels) != {local_label(records)} else ""
     first = labels.index(favourite) if favourite in labels else len(labels) - 1
-    # Classes may be fewer than there are names of them, where nobody has the last.
+    # There may be fewer classes than names, if no sample is of the last class.
     names = [*records.classes][:classes] or [*map(str, range(classes))]
     cells = [
         [name, *map(str, line), percent(line[i] / line.sum()) if line.any() else "–"]
@@ -196,7 +196,7 @@ def _confusion(records: Records) -> dict[str, Any]:
 
 
 def newcomers_section(records: Records) -> Markup:
-    """How those fare who were held out of training; nothing where nobody was."""
+    """The section on newcomers, or nothing if there were none."""
     if not newcomer_labels(records):
         return Markup()
     score, table = score_of(records), newcomer_summary(records)
@@ -225,7 +225,7 @@ def newcomers_section(records: Records) -> Markup:
 
 
 def clients_section(records: Records) -> Markup:
-    """What data the clients have, and how each of them and each cluster fares."""
+    """The section on clients and clusters: their data and their scores."""
     table, labels = sort_by_cluster(population(records)), labels_of(records)
     known = int(table.loc[table["cluster"] >= 0, "cluster"].nunique())
     columns = ["cluster", "train", "test"]
@@ -255,7 +255,7 @@ def clients_section(records: Records) -> Markup:
 
 
 def _cluster_rows(records: Records, table: pd.DataFrame) -> list[list[str]]:
-    """Samples and scores of each true cluster."""
+    """A row for each true cluster: samples and scores."""
     labels, score = labels_of(records), score_of(records)
     finals = {a: mean_over_seeds(records, final_scores(records, a)) for a in labels}
     means = {a: cluster_means(records, values) for a, values in finals.items()}
@@ -269,7 +269,7 @@ def _cluster_rows(records: Records, table: pd.DataFrame) -> list[list[str]]:
 
 
 def _client_rows(records: Records, label: str) -> dict[str, Any]:
-    """Data, score and gain of each client with one algorithm."""
+    """The table of clients for one algorithm: data, score and gain."""
     score, table = score_of(records), client_summary(records, label)
     known, gained = bool((table["cluster"] >= 0).any()), "gain" in table
     finals = final_scores(records, label)

@@ -1,4 +1,4 @@
-"""What figures are made of: colours, boxes, bounds of clusters, menus and looks."""
+"""Parts of figures: colours, boxes, boundaries of clusters, menus and layouts."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from ..scores.finals import cluster_name, labels_of, local_label
 from .html import COLOURS, GREY
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
-LABELLED = 40  # so many clients still fit as tick labels
+LABELLED = 40  # the most clients that fit as tick labels
 
 PlotSpec = dict[str, Any]
-"""A trace or looks of a figure, in plotly's words: `finish` has them validated once."""
+"""A trace or a layout as plotly has it. `finish` validates all of them at once."""
 
 
 class Style(NamedTuple):
-    """How an algorithm is drawn, the same in every figure."""
+    """The colour and dash of an algorithm in every figure."""
 
     colour: str
     dash: str
 
     def faint(self, opacity: float) -> str:
-        """The colour with an opacity, as CSS."""
+        """The colour with this opacity, as CSS."""
         red, green, blue = (int(self.colour[j : j + 2], 16) for j in (1, 3, 5))
         return f"rgba({red},{green},{blue},{opacity})"
 
 
 def styles_of(records: Records) -> dict[str, Style]:
-    """A style for every algorithm; training alone is grey."""
+    """The style of every algorithm. Training alone is grey."""
     local, styles, used = local_label(records), {}, 0
     for label in labels_of(records):
         if label == local:
@@ -49,22 +49,22 @@ def styles_of(records: Records) -> dict[str, Style]:
 
 
 def escape(text: object) -> str:
-    """The text as a figure shows it: plotly reads names and titles as HTML."""
+    """The text escaped for a figure, because plotly reads names and titles as HTML."""
     return html.escape(str(text), quote=False)
 
 
 def heading(label: str) -> str:
-    """The label as a title has room for it."""
+    """The label escaped and cut to the width of a title."""
     return escape(label if len(label) <= 40 else label[:39] + "…")
 
 
 def bold(text: str) -> str:
-    """The text in bold type, as plotly reads it."""
+    """The text in bold."""
     return f"<b>{text}</b>"
 
 
 def wrap_label(label: str) -> list[str]:
-    """The label in short lines, of which there are at most three.
+    """The label in at most three short lines.
 
     >>> wrap_label("adaptive (paper's estimator)")
     ["adaptive (paper's", 'estimator)']
@@ -75,10 +75,9 @@ def wrap_label(label: str) -> list[str]:
 def boxes(
     values: dict[str, pd.Series], styles: dict[str, Style], *, dots: bool
 ) -> tuple[list[PlotSpec], PlotSpec]:
-    """One horizontal box per algorithm, with a dot per client, by name, if asked.
+    """Traces of a horizontal box per algorithm, and the vertical axis.
 
-    Returns:
-        Traces, and the vertical axis.
+    With `dots`, there is also a dot per client, with its name.
     """
     traces: list[PlotSpec] = []
     for place, (label, series) in enumerate(values.items()):
@@ -99,7 +98,7 @@ def boxes(
         }
         traces.append(trace | {key: [value] for key, value in box.items()})
         if dots:
-            # Spread by the golden ratio: even, and the same at every drawing.
+            # The golden ratio spreads dots evenly, and always in the same way.
             shift = 0.4 * (np.arange(len(finite)) * 0.618034 % 1 - 0.5)
             look = {"color": styles[label].colour, "size": 6, "opacity": 0.7}
             trace = {
@@ -125,7 +124,7 @@ def boxes(
 
 
 def panels(count: int, gap: float) -> PlotSpec:
-    """Looks of panels above each other, from the top, with one horizontal scale."""
+    """The layout of panels on top of each other, with a common horizontal scale."""
     looks: PlotSpec = {}
     height = (1 - gap * (count - 1)) / count
     for row in range(1, count + 1):
@@ -143,32 +142,26 @@ def panels(count: int, gap: float) -> PlotSpec:
 
 
 def panel(row: int) -> str:
-    """What ends the names of a panel's axes: nothing at the top."""
+    """The number at the end of the names of a panel's axes, "" for the top panel."""
     return "" if row == 1 else str(row)
 
 
 def vertical_line(place: float, line: Mapping[str, object], row: int = 1) -> PlotSpec:
-    """A vertical line through the whole panel, as a shape."""
+    """The shape of a vertical line through a panel."""
     ends = {"x0": place, "x1": place, "xref": f"x{panel(row)}"}
     ends |= {"y0": 0, "y1": 1, "yref": f"y{panel(row)} domain"}
     return {"type": "line", "line": line, **ends}
 
 
 def cluster_runs(table: pd.DataFrame) -> list[tuple[int, int, int]]:
-    """Cluster, first and last place of every cluster among ordered clients."""
+    """Every cluster with its first and last place among clients sorted by cluster."""
     cluster = table["cluster"].to_numpy()
-    return [
-        (
-            int(c),
-            int(np.flatnonzero(cluster == c)[0]),
-            int(np.flatnonzero(cluster == c)[-1]),
-        )
-        for c in dict.fromkeys(cluster)
-    ]
+    places = {c: np.flatnonzero(cluster == c) for c in dict.fromkeys(cluster)}
+    return [(int(c), int(own[0]), int(own[-1])) for c, own in places.items()]
 
 
 def cluster_bounds(table: pd.DataFrame, rows: int = 1) -> PlotSpec:
-    """Looks with the boundaries of clusters along rows of clients, and their names."""
+    """A layout with boundaries and names of clusters, for clients along the x axis."""
     runs = cluster_runs(table)
     if len(runs) == 1:
         return {}
@@ -188,13 +181,13 @@ def cluster_bounds(table: pd.DataFrame, rows: int = 1) -> PlotSpec:
 
 
 def tick_names(records: Records, clients: Iterable[int], most: int = 24) -> list[str]:
-    """What clients are called on an axis, long names cut short."""
+    """The names of clients on an axis, cut to `most` characters."""
     names = [records.short_name(int(client)) for client in clients]
     return [escape(n if len(n) <= most else f"{n[: most - 1]}…") for n in names]
 
 
 def client_ticks(names: list[str], *, single: bool) -> PlotSpec:
-    """An axis of clients, or of groups of them; too many clients go unnamed."""
+    """An axis of clients or clusters, without names if there are too many clients."""
     if single and len(names) > LABELLED:
         return {
             "showticklabels": False,
@@ -204,7 +197,7 @@ def client_ticks(names: list[str], *, single: bool) -> PlotSpec:
     return {
         "tickvals": list(range(len(names))),
         "ticktext": names,
-        # What is written to the left of its tick is not cut off at the right end.
+        # Slanted names end at their ticks, so the last one is not cut off.
         "tickangle": -45 if max(map(len, names), default=0) > 3 else 0,
         "showgrid": False,
         "title": {"text": "client" if single else ""},
@@ -212,12 +205,12 @@ def client_ticks(names: list[str], *, single: bool) -> PlotSpec:
 
 
 def button(label: str, *change: Mapping[str, object]) -> dict[str, object]:
-    """A button that changes traces and layout."""
+    """A button that changes the traces and the layout."""
     return {"label": escape(label), "method": "update", "args": list(change)}
 
 
 def menu_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
-    """A menu above the figure, at its left."""
+    """A menu above the figure, on the left."""
     return {
         "buttons": buttons,
         "active": active,
@@ -234,14 +227,14 @@ def menu_of(buttons: Sequence[object], active: int = 0) -> dict[str, object]:
 def row_of(
     buttons: Sequence[Mapping[str, object]], active: int = 0
 ) -> dict[str, object]:
-    """The same as buttons side by side, if they fit on a phone."""
+    """A menu as buttons side by side if they fit on a phone, or as a list."""
     if len("".join(str(one["label"]) for one in buttons)) + 3 * len(buttons) > 42:
         return menu_of(buttons, active)
     return menu_of(buttons, active) | {"type": "buttons", "direction": "right"}
 
 
 def colour_bar(title: str) -> dict[str, object]:
-    """What colours mean, in a short bar above the figure, at its right."""
+    """The legend of a colour scale, above the figure on the right."""
     return {
         "title": {"text": title, "side": "top"},
         "orientation": "h",
@@ -256,7 +249,7 @@ def colour_bar(title: str) -> dict[str, object]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """About six round numbers or fewer along a logarithmic axis.
+    """Up to about six round numbers along a logarithmic axis.
 
     >>> log_ticks(0.001, 1), log_ticks(2, 40)
     ([0.001, 0.01, 0.1, 1.0], [2.0, 5.0, 10.0, 20.0])
@@ -280,18 +273,18 @@ def finish(
     menu: bool = False,
     frames: Sequence[PlotSpec] = (),
 ) -> go.Figure:
-    """A figure with title, size and calm looks, all of it made at once.
+    """The figure with its title, size and our common layout.
 
-    Every change of a figure takes plotly as long as making it.
+    It is made at once, because plotly takes as long for every later change.
 
     Args:
-        traces: what is drawn.
-        looks: its layout, as far as it is its own.
-        title: above it.
+        traces: of the figure.
+        looks: its own layout, which is added to the common one.
+        title: above the figure.
         height: in pixels.
         rows: add to the height.
-        menu: whether there is one, above it.
-        frames: what a slider shows.
+        menu: whether to leave room for a menu above the figure.
+        frames: of a slider.
     """
     title = title if title.startswith("<b>") else bold(title)
     heading = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
@@ -317,7 +310,7 @@ def finish(
 
 
 def merge_specs(old: Mapping[str, Any], new: Mapping[str, Any]) -> PlotSpec:
-    """Both, with the new where they differ, at every depth.
+    """Both nested mappings together. Where they differ, `new` counts.
 
     >>> merge_specs({"xaxis": {"dtick": 1}}, {"xaxis": {"type": "log"}})
     {'xaxis': {'dtick': 1, 'type': 'log'}}
@@ -331,7 +324,7 @@ def merge_specs(old: Mapping[str, Any], new: Mapping[str, Any]) -> PlotSpec:
 
 
 def nest_keys(changes: Mapping[str, object]) -> PlotSpec:
-    """What a button changes, as looks.
+    """The changes of a button as a nested layout.
 
     >>> nest_keys({"xaxis.title.text": "round", "xaxis.type": "log"})
     {'xaxis': {'title': {'text': 'round'}, 'type': 'log'}}
@@ -347,7 +340,7 @@ def nest_keys(changes: Mapping[str, object]) -> PlotSpec:
 
 
 def whiskers(found: pd.DataFrame) -> dict[str, object]:
-    """The intervals of some means, as far as they are known."""
+    """Error bars for the known intervals of means."""
     up, down = found["high"] - found["mean"], found["mean"] - found["low"]
     return {
         "array": up.where(np.isfinite(up), 0).to_numpy(),

@@ -1,9 +1,7 @@
-"""Numbers of a study, each computed from its records alone.
+"""Tables of a study, computed from its records alone.
 
-Everywhere, "final" means the last recorded round, never the best one, and only seeds
-that got as far as the furthest seed of the same algorithm are used. Which clients count
-is said in `scores`. A score that is not a number stays one: it is never skipped.
-With [time], rounds are ticks of a virtual clock, see `axes`.
+`scores.finals` says what "final" means, and which seeds and clients count. With [time],
+rounds are ticks of a virtual clock (see `scores.axes`).
 """
 
 from __future__ import annotations
@@ -44,10 +42,11 @@ _GAIN = ("gain", "gain_low", "gain_high")
 
 @cached
 def partner_counts(records: Records) -> pd.DataFrame:
-    """How many others a client uses, by algorithm and round, over clients and seeds.
+    """The mean number of partners per client, by algorithm and round.
 
-    Columns `all`, `inside`, `outside`: contributors k != i with a positive weight, and
-    those of the same and of another true cluster (NaN where no cluster is known).
+    Column `all` counts contributors k != i with a positive weight. `inside` and
+    `outside` count those in the same and in other true clusters, and are NaN if no
+    cluster is known.
     """
     rows = []
     for label, seed in {**records.weights, **records.groups}:
@@ -68,9 +67,9 @@ def partner_counts(records: Records) -> pd.DataFrame:
 def _partners(
     records: Records, key: tuple[str, int], cluster: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Of each record its round, and partners of each client: all, and in its cluster.
+    """For each snapshot its round, and partners by client, all and in its cluster.
 
-    Groups are counted by their labels, which takes no matrix.
+    Groups are counted by their labels, without a matrix.
     """
     if key in records.weights:
         same = cluster[:, None] == cluster
@@ -86,12 +85,12 @@ def _partners(
 
 
 def _users(member: np.ndarray, uses: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """How many others of its own kind have a part in the model that each client uses.
+    """(N,) how many others of the client's kind contribute to the model that it uses.
 
     Args:
-        member: the group that a client trains with, or ALONE.
-        uses: whose model it uses.
-        kind: whole numbers.
+        member: (N,) the group that a client trains with, or ALONE.
+        uses: (N,) the group whose model it uses, or ALONE or EVERYBODY.
+        kind: (N,) whole numbers.
     """
     kind = np.unique(kind, return_inverse=True)[1]
     group = np.arange(int(max(member.max(), uses.max(), 0)) + 1)
@@ -105,23 +104,25 @@ def _users(member: np.ndarray, uses: np.ndarray, kind: np.ndarray) -> np.ndarray
 
 
 def newcomer_summary(records: Records) -> pd.DataFrame:
-    """One row per algorithm: test scores of the clients that were held out.
+    """One row per algorithm: test scores of newcomers, who were held out of training.
 
-    Other clients are held out with every seed, so each client of each seed counts once;
-    `standard_error` is that of the mean and counts seeds, who was held out with them,
-    and test samples (`scores.intervals`). `worst` is the worst newcomer of any seed;
-    `better_than_local` is the share of newcomers strictly better than those that
-    trained alone, `gain` how much they are better on average, and `gain_low` and
-    `gain_high` the ends of its 95 per cent interval (NaN without `local`). `samples`
-    are the test samples that are counted; 0 means that seeds alone are.
+    Each seed holds out its own clients, and each of them counts once. Columns:
+
+    - `mean` with its `standard_error`, which counts seeds, their newcomers and test
+      samples (`scores.intervals`). `worst` is the worst newcomer of any seed.
+    - `better_than_local` is the share of newcomers that do strictly better than alone.
+      `gain` is the mean over `local`, with its 95 % interval from `gain_low` to
+      `gain_high`. All are NaN without `local`.
+    - `newcomers` and `seeds` are numbers. `samples` is the number of test samples that
+      count (0: only seeds count).
 
     Raises:
-        InputError: when no client was held out, or no algorithm has ended.
+        InputError: if no client was held out, or no algorithm has ended.
     """
     labels, local, rows = newcomer_labels(records), local_label(records), {}
     if not labels:
         raise InputError(
-            "the records have no newcomers: `run.newcomers` holds clients out, who "
+            "the records have no newcomers. `run.newcomers` holds out clients that "
             "join when an algorithm has ended."
         )
     sign = score_of(records).sign
@@ -146,11 +147,11 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
 
 
 def client_summary(records: Records, label: str) -> pd.DataFrame:
-    """One row per client, by name: its samples, and how it fares with an algorithm.
+    """One row per client, by name: its samples, and its score with an algorithm.
 
-    Columns: `cluster` (-1: unknown), `train`, `validation` and `test` samples and the
-    final test `score`, means over seeds; and with `local`, of the others, the `gain`
-    over it with its 95 per cent interval from `low` to `high` and the `verdict`.
+    Columns: `cluster` (-1: unknown); `train`, `validation` and `test` samples and the
+    final test `score`, means over seeds; the `gain` over `local` with its 95 % interval
+    from `low` to `high` and the `verdict`, if there are results of `local`.
     """
     table = sort_by_cluster(population(records)).set_index("client")
     table = table[["cluster", *PARTS]]
@@ -164,13 +165,13 @@ def client_summary(records: Records, label: str) -> pd.DataFrame:
 
 @cached
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
-    """The largest cost that every algorithm paid, and mean test scores at that cost.
+    """The largest cost that every algorithm reached, and mean test scores at that cost.
 
-    Each algorithm counts with its last evaluation before it had spent more, seed by
-    seed. Algorithms that pay nothing (training alone sends no bytes) set no limit.
+    The score is that of the last evaluation before an algorithm spent more, seed by
+    seed. Algorithms without this cost do not count: training alone sends no bytes.
 
     Args:
-        records: of a study.
+        records: of the study.
         cost: `gradients`, `bytes` or `updates`, a column of `records.rounds`.
     """
     finals = {label: costs_of(records, label)[cost] for label in labels_of(records)}
@@ -182,7 +183,7 @@ def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
     for label in finals:
         runs = runs_of(records, label)
         spent = records.rounds[records.rounds["algorithm"] == label]
-        # Costs of seeds differ a little where sizes do: equal up to a thousandth.
+        # Costs of seeds differ a little if sizes do, so we allow a thousandth more.
         within = spent[spent[cost] <= 1.001 * budget]
         last = within.groupby("seed")["round"].max()
         at = runs[runs["round"] == runs["seed"].map(last)]
@@ -192,61 +193,55 @@ def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
 
 
 def search_spaces(records: Records) -> dict[str, dict[str, Any]]:
-    """What was searched for each algorithm: a list or a range for every option."""
+    """By label, what was searched: a list or a range for every option."""
     entries = records.study.get("algorithm", [])
     return {str(e.get("label", e["name"])): e.get("tune", {}) for e in entries}
 
 
 def chosen_options(records: Records) -> pd.DataFrame:
-    """The options that validation data chose, one row for each algorithm and seed.
+    """The options that validation data chose, one row per algorithm and seed.
 
     Raises:
-        InputError: when no search has ended.
+        InputError: if no search has ended.
     """
     table = records.trials
     if table.empty or not table["chosen"].any():
         raise InputError(
-            "the records have no choice: [tune] searches options until one is best."
+            "the records have no chosen options, because no search of [tune] has ended."
         )
     table = table[table["status"] == "chosen"].set_index(["algorithm", "seed"])
     return table[tuned_options(records)]
 
 
 def tuned_options(records: Records) -> list[str]:
-    """The options that any algorithm has tried values of."""
+    """The options that any algorithm tried values of."""
     names = {key for space in search_spaces(records).values() for key in space}
     return [name for name in records.trials if name in names]
 
 
 def last_trials(records: Records) -> pd.DataFrame:
-    """Every setting that could be trained, one row each, as far as it came.
-
-    Algorithms count that have results.
-    """
+    """The last row of every trained setting, for algorithms with results."""
     if records.trials.empty:
         return records.trials
     table = records.trials.sort_values("rounds", kind="stable")
     table = table.drop_duplicates(["algorithm", "seed", "trial"], keep="last")
     shown = np.isfinite(table["score"]) & table["algorithm"].isin(labels_of(records))
-    # Of a figure's marks the first stands in the legend: that of a whole training.
+    # The first mark of a figure stands in the legend, so put whole trainings first.
     return table[shown].sort_values("status", ascending=False, kind="stable")
 
 
 def setting_text(setting: pd.Series) -> str:
-    """The options of a setting and their values in one line."""
+    """The options and values of a setting in one line."""
     return ", ".join(f"{key} = {value_text(v)}" for key, v in setting.dropna().items())
 
 
 def value_text(value: object) -> str:
-    """A value as people write it."""
+    """A value as text, without needless digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def shortfalls(records: Records) -> tuple[int, list[str]]:
-    """The round that all runs should reach, and what is missing of those that do not.
-
-    A run of the study that left nothing is missing too.
-    """
+    """The round that all runs should reach, and a text for each run that did not."""
     axis = axis_of(records)
     reached = records.metrics.groupby(["algorithm", "seed"])["round"].max()
     seeds = set(records.metrics["seed"])
@@ -268,7 +263,7 @@ def shortfalls(records: Records) -> tuple[int, list[str]]:
 
 
 def infinite_losses(records: Records) -> list[str]:
-    """For each run in which one is, the first loss that is not finite, in words."""
+    """For each run with a loss that is not finite, the first such loss, in words."""
     losses = [f"{part}_loss" for part in PARTS if f"{part}_loss" in records.metrics]
     if np.isfinite(records.metrics[losses].to_numpy()).all():
         return []
@@ -295,7 +290,7 @@ def infinite_losses(records: Records) -> list[str]:
 
 
 def measure_names(records: Records) -> list[str]:
-    """The measures that were taken of test data, the score first and the loss last."""
+    """The measures of test data, the score first and the loss last."""
     columns = [str(column) for column in records.metrics]
     names = [c.removeprefix("test_") for c in columns if c.startswith("test_")]
     ends = {records.score: 0, "loss": 2}
@@ -303,10 +298,10 @@ def measure_names(records: Records) -> list[str]:
 
 
 def measure_summary(records: Records) -> pd.DataFrame:
-    """One row per algorithm, one column per measure: test data at the last round.
+    """Measures of test data at the last round: one row per algorithm.
 
-    Clients count by their mean over seeds; those whose samples leave a measure
-    undefined are left out of its mean.
+    The value of a client is its mean over seeds. Clients whose samples leave a measure
+    undefined do not count.
     """
     labels, columns = labels_of(records), {}
     for name in measure_names(records):
@@ -321,7 +316,7 @@ def measure_summary(records: Records) -> pd.DataFrame:
 def reliability_of(records: Records, label: str) -> pd.DataFrame:
     """By bin of confidence: `count` of samples, their mean `confidence`, `accuracy`.
 
-    All test samples of all clients and seeds count alike.
+    All test samples of all clients and seeds have the same weight.
     """
     mine = records.calibration[records.calibration["algorithm"] == label]
     sums = mine.groupby("bin")[["count", "confidence", "right"]].sum()
@@ -333,12 +328,12 @@ def reliability_of(records: Records, label: str) -> pd.DataFrame:
 def confusion_of(
     records: Records, label: str, client: int | None = None
 ) -> pd.DataFrame:
-    """How many test samples of a class (row) were taken for which one (column).
+    """The number of test samples by true class (row) and predicted class (column).
 
     Args:
         records: of the study.
         label: of the algorithm.
-        client: whose samples; None: those of all clients. All seeds count.
+        client: its samples with all seeds; None takes those of all clients.
     """
     table = records.confusion
     classes = range(int(table[["target", "predicted"]].to_numpy().max()) + 1)

@@ -1,4 +1,4 @@
-"""Figures of a study in virtual time: who computed when, and how late answers were."""
+"""Figures in virtual time: when clients computed, and the delays of answers."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from .waiting import (
 _IDLE = "#e9e9e9"
 _BINS = 60
 _WIDE = 3
-"""Delays of so many times the number of clients need a logarithmic axis."""
+"""A delay above this multiple of the number of clients needs a logarithmic axis."""
 
 
 def timeline(records: Records) -> go.Figure:
     """When each client computed, at the beginning of a run, one view per algorithm.
 
-    A row is a client, the slowest at the top; a bar is one computation, and a gap is
-    time in which the client was idle. Clients and seconds are the same in all views:
-    see `waiting.timeline_of`. The view at the start is that of the most idle clients.
+    Each row is a client, with the slowest at the top. A bar is one computation, and in
+    a gap the client was idle. All views have the same clients and seconds (see
+    `waiting.timeline_of`). The first view is of the algorithm with the most idle time.
 
     Raises:
-        InputError: when too little was recorded.
+        InputError: if too little was recorded.
     """
     drawn = timeline_of(records)
     if drawn is None:
@@ -86,7 +86,7 @@ def timeline(records: Records) -> go.Figure:
 
 
 def _idle_rows(drawn: Timeline) -> PlotSpec:
-    """The whole time of each client, on which its computations are drawn."""
+    """Bars for the whole time of each client, behind its computations."""
     return {
         "type": "bar",
         "x": [drawn.until] * len(drawn.clients),
@@ -100,7 +100,7 @@ def _idle_rows(drawn: Timeline) -> PlotSpec:
 
 
 def _bars(records: Records, drawn: Timeline, label: str) -> PlotSpec:
-    """The computations of an algorithm."""
+    """Bars for the computations of an algorithm."""
     mine = drawn.spans[drawn.spans["algorithm"] == label]
     place = {client: row for row, client in enumerate(drawn.clients)}
     names = [escape(records.name_of(int(client))) for client in mine["client"]]
@@ -124,15 +124,15 @@ def _bars(records: Records, drawn: Timeline, label: str) -> PlotSpec:
 
 
 def delays(records: Records) -> go.Figure:
-    """How late answers arrived, one row per algorithm that takes late ones.
+    """The delays of answers, one panel per algorithm that takes late ones.
 
-    A delay counts the answers that arrived since a client began, its own with them.
-    Every answer adds one to the delays of all that are under way, and those are at most
-    as many as there are clients: so the mean delay is at most their number, the dotted
-    line, whatever the paces. Where delays reach far beyond it, axes are logarithmic.
+    A delay is the number of answers that arrived since a client began, including its
+    own. Every answer adds one to the delays of all answers under way, which are at most
+    one per client. So the mean delay is at most the number of clients (the dotted
+    line), however slow some are. If some delays are far above it, axes are logarithmic.
 
     Raises:
-        InputError: when no algorithm takes late answers.
+        InputError: if no algorithm takes late answers.
     """
     labels = delayed_labels(records)
     if not labels:
@@ -177,14 +177,14 @@ def delays(records: Records) -> go.Figure:
 
 
 def _panel_title(title: str, height: float) -> PlotSpec:
-    """The title of a panel that reaches so high."""
+    """The title of a panel, as an annotation at this height."""
     place = {"x": 0, "xref": "paper", "xanchor": "left", "align": "left"}
     place |= {"y": height, "yref": "paper", "yanchor": "bottom"}
     return {"text": title, "font": {"size": 13}, "showarrow": False, **place}
 
 
 def _edges(largest: int, *, wide: bool) -> np.ndarray:
-    """Bounds of bins of whole numbers, of equal widths or of equal ratios."""
+    """The edges of bins of whole numbers, of equal widths or (`wide`) equal ratios."""
     if wide:
         return np.unique(np.geomspace(1, largest + 1, _BINS // 2).round())
     width = -(-largest // _BINS)
@@ -247,7 +247,7 @@ def _mean_mark(mean: float, height: float, row: int) -> PlotSpec:
 def _axes(
     edges: np.ndarray, reach: list[float], *, wide: bool
 ) -> tuple[PlotSpec, PlotSpec]:
-    """The axes of every algorithm, which are the same."""
+    """The two axes, which are the same for every algorithm."""
     ends = [float(edges[0]) - 0.5, float(edges[-1]) - 0.5]
     down: PlotSpec = {"tickformat": "~%", "title": {"text": "share of answers"}}
     if wide:
@@ -260,6 +260,6 @@ def _axes(
 
 
 def _decades(largest: float) -> list[int]:
-    """Round numbers that are about equally far apart on a logarithmic axis."""
+    """Round numbers at about equal distances on a logarithmic axis."""
     powers = range(int(math.log10(largest)) + 1)
     return [digit * 10**power for power in powers for digit in (1, 3)]

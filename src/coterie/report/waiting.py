@@ -1,8 +1,8 @@
-"""What waiting cost in virtual time: numbers of a study with [time].
+"""The cost of waiting in virtual time: numbers of a study with [time].
 
-Clients that wait for each other are idle, and those that do not answer with delay: for
-a model that others have changed meanwhile. What "final" means and which seeds count is
-said in `tables`.
+Clients that wait for each other are idle. Without waiting, answers have delays, because
+others have changed the model in the meantime. `scores.finals` says what "final" means,
+and which seeds count.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ..scores.finals import labels_of, local_label, mean_scores, runs_of, score_
 from ..scores.summaries import costs_of
 
 SHOWN = 30
-"""So many clients have a row in a timeline."""
+"""The most clients in a timeline."""
 
 _TASKS = 3000
-"""So many computations of one algorithm fit into a timeline."""
+"""The most computations of one algorithm in a timeline."""
 
 _TURNS = 4
-"""So often the slowest client begins to compute in a timeline, about."""
+"""About how often the slowest client begins to compute in a timeline."""
 
 _ROUNDING = 1e-9
-"""Relative: a score that lacks less is reached, and a smaller share is none."""
+"""Relative tolerance for reaching a score. A smaller idle share counts as 0."""
 
 
 class Timeline(NamedTuple):
-    """Who computed when, at the beginning of a run with the first seed."""
+    """When clients computed, at the beginning of the runs with the first seed."""
 
     seed: int
-    clients: list[int]  # those shown, the slowest first
-    total: int  # clients there are
-    until: float  # virtual seconds; everything before is known of every algorithm
-    spans: pd.DataFrame  # of `Records.spans`, those shown
+    clients: list[int]  # the ones shown, the slowest first
+    total: int  # number of all clients
+    until: float  # virtual seconds; the records of all algorithms are complete up to it
+    spans: pd.DataFrame  # the rows of `Records.spans` that are shown
 
 
 def is_timed(records: Records) -> bool:
@@ -48,14 +48,16 @@ def is_timed(records: Records) -> bool:
 
 
 def wait_summary(records: Records) -> pd.DataFrame:
-    """One row per algorithm: what waiting cost, and what was gained by not waiting.
+    """One row per algorithm: what waiting cost, and the gain of not waiting.
 
-    `idle` is the share of their time in which clients computed nothing; `updates` are
-    answers that arrived until the `time` of the end, `pace` is updates per virtual
-    second; `mean_delay` and `largest_delay` are counted in answers (NaN where no
-    answer can be late). `reached` is the virtual time of the first evaluation whose
-    mean test score is as good as `common_score`, and `speed_up` says how many times
-    earlier that is than in the slowest algorithm. Means over seeds.
+    Columns, as means over seeds:
+
+    - `idle` is the share of their time in which clients computed nothing.
+    - `updates` counts the answers that arrived until the final `time`, and `pace` per
+      virtual second.
+    - `mean_delay` and `largest_delay` count answers (NaN if none can be late).
+    - `reached` is the virtual time of the first evaluation with a mean test score as
+      good as `common_score`. `speed_up` compares it with the slowest algorithm.
 
     Raises:
         InputError: without [time].
@@ -81,10 +83,10 @@ def wait_summary(records: Records) -> pd.DataFrame:
 
 
 def common_score(records: Records) -> float:
-    """The best mean test score that every algorithm reaches, at any evaluation.
+    """The best mean test score that every algorithm reaches at some evaluation.
 
-    Algorithms without any finite score do not count; NaN if all are such. It describes
-    curves, and chooses nothing.
+    Algorithms without a finite score do not count. It is NaN if none has one. This
+    score describes curves, and chooses nothing.
     """
     sign = score_of(records).sign
     curves = [sign * mean_scores(records, label) for label in labels_of(records)]
@@ -111,7 +113,7 @@ def idle_share(records: Records, label: str) -> float:
 
 
 def _counted_rows(records: Records, table: pd.DataFrame, label: str) -> pd.DataFrame:
-    """The rows of an algorithm, of those seeds that count."""
+    """The rows of an algorithm with the seeds that count."""
     if table.empty:
         return table
     seeds = runs_of(records, label)["seed"].unique()
@@ -119,9 +121,9 @@ def _counted_rows(records: Records, table: pd.DataFrame, label: str) -> pd.DataF
 
 
 def delay_counts(records: Records, label: str) -> pd.Series:
-    """How many answers arrived with each delay, over seeds; empty if none can."""
+    """The number of answers by delay, over seeds; empty if none can be late."""
     mine = _counted_rows(records, records.delays, label)
-    # Who trains alone has no model that others could change meanwhile.
+    # With training alone, others do not change a client's model in the meantime.
     if mine.empty or label == local_label(records):
         return pd.Series(dtype=float)
     counts = mine.groupby("delay")["count"].sum()
@@ -129,7 +131,7 @@ def delay_counts(records: Records, label: str) -> pd.Series:
 
 
 def mean_delay(counts: pd.Series) -> float:
-    """The mean over answers; NaN without any."""
+    """The mean over answers, NaN without any."""
     if counts.empty:
         return float("nan")
     return float(np.average(counts.index.to_numpy(float), weights=counts))
@@ -141,14 +143,12 @@ def delayed_labels(records: Records) -> list[str]:
 
 
 def timeline_of(records: Records) -> Timeline | None:
-    """What a timeline shows, the same clients and seconds for every algorithm.
+    """The contents of a timeline, or None if too little was recorded.
 
-    It lasts until the slowest client has begun to compute about four times, or for less
-    where so much is not recorded or has too many parts to be read. With more than SHOWN
-    clients, some are left out, evenly between the slowest and the fastest.
-
-    Returns:
-        None where too little was recorded.
+    All algorithms have the same clients and seconds. It ends when the slowest client
+    has begun to compute about four times. It ends earlier if less was recorded, or if
+    there are too many computations to show. With more than SHOWN clients, some are left
+    out, evenly between the slowest and the fastest.
     """
     spans = records.spans
     if spans.empty:
@@ -177,7 +177,7 @@ def timeline_of(records: Records) -> Timeline | None:
 
 
 def _longest_turn(spans: pd.DataFrame) -> float:
-    """The longest mean time from one beginning to the next, of any client."""
+    """The longest mean time of any client from one computation's start to the next."""
     groups = spans.groupby("client")
     first, last, count = (groups["begin"].agg(f) for f in ("min", "max", "count"))
     once = (groups["end"].max() - first)[count == 1]
@@ -186,11 +186,11 @@ def _longest_turn(spans: pd.DataFrame) -> float:
 
 
 def _known_until(records: Records, label: str, spans: pd.DataFrame) -> float:
-    """Until when all computations of a cell are among the spans.
+    """The time until which the spans hold all computations of a cell.
 
-    That is until the end where spans make up all the time in which clients were busy.
-    Else the record ends with the last beginning; but those who wait are recorded when
-    all of them are done, and nobody begins again before.
+    It is the end, if spans add up to all the time in which clients were busy. Otherwise
+    it is the last start of a recorded computation. If clients wait for each other and
+    the spans hold all tasks, it is the last end.
     """
     work, seed = records.work, spans["seed"].iloc[0]
     if len(work):
@@ -207,10 +207,7 @@ def _known_until(records: Records, label: str, spans: pd.DataFrame) -> float:
 
 
 def _slowest_first(records: Records, spans: pd.DataFrame, seed: int) -> list[int]:
-    """The clients of a seed by the mean time of their computations.
-
-    Who computed nothing in what is known comes last.
-    """
+    """The clients of a seed by mean time of their computations, those without last."""
     mean = (spans["end"] - spans["begin"]).groupby(spans["client"]).mean()
     clients = np.sort(records.clients.loc[records.clients["seed"] == seed, "client"])
     known = mean.reindex(clients).fillna(-1.0).to_numpy()

@@ -1,4 +1,4 @@
-"""What records say of algorithms and clients, in numbers: scores, gains, how sure."""
+"""Scores, gains and their uncertainty, computed from records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""In what a study is counted: in rounds, or in the virtual seconds of [time].
+"""The axis of a study: rounds, or virtual seconds with [time].
 
-With [time], a recorded round is a tick: round t is at the virtual time t * period, and
-who must not wait for others has done more by then.
+With [time], a recorded round is a tick: round t is at the virtual time t * period.
+Clients that need not wait for others have done more work by then.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from ..records import Records
 
 
 class Axis(NamedTuple):
-    """What the recorded rounds of a study are, and how they are written."""
+    """The unit of the recorded rounds, and how they are written."""
 
     name: Literal["round", "time"]
-    period: float  # of a tick in virtual seconds; 1 where rounds are rounds
+    period: float  # virtual seconds per tick; 1 without a virtual clock
     end: str  # when final scores were taken, in words
-    title: str  # in a figure
+    title: str  # of an axis in a figure
 
     @property
     def has_clock(self) -> bool:
-        """Whether there is a virtual clock."""
+        """Whether the study has a virtual clock."""
         return self.name == "time"
 
     def place(self, t: float) -> float:
-        """Where round t stands on an axis."""
+        """The position of round t on the axis."""
         return float(self.period * t)
 
     def at(self, t: float) -> str:
-        """Round t as a place, in words."""
+        """Round t in words, such as "round 5"."""
         if self.has_clock:
             return f"virtual time {in_seconds(self.place(t))}"
         return f"round {t:.0f}"
 
     def length(self, t: float) -> str:
-        """So many rounds, in words."""
+        """A length of t rounds in words, such as "5 rounds"."""
         if self.has_clock:
             return virtual_seconds(self.place(t))
         return several(round(t), "round")
 
 
 def axis_of(records: Records) -> Axis:
-    """In what the study is counted."""
+    """The axis of a study."""
     table = records.study.get("time")
     if table is None:
         return Axis("round", 1.0, "at the last round", "round")

@@ -1,7 +1,7 @@
-"""Scores of baselines next to those of methods, by the same statistics.
+"""Scores of baselines, by the same statistics as those of methods.
 
-Baselines are never ranked or chosen as methods: they are no part of a study's metrics.
-Whoever compares a method with one asks records that have both (`with_baselines`).
+Baselines are not in the metrics of a study, so they are never ranked or chosen as
+methods. To compare a method with a baseline, use `with_baselines`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .gains import Gain, gain_of
 from .summaries import summary_of
 
 ALONE = (LINEAR, TREES)
-"""Models of scikit-learn that each client trains alone."""
+"""The scikit-learn models that each client trains alone."""
 
 
 @cached
 def baseline_labels(records: Records) -> list[str]:
-    """The baselines that have results, a constant first; not one named as a method."""
+    """The baselines with results, the constant first, except those named as methods."""
     if records.baselines.empty:
         return []
     there = set(records.baselines["algorithm"]) - set(labels_of(records))
@@ -33,14 +33,14 @@ def baseline_labels(records: Records) -> list[str]:
 
 @cached
 def with_baselines(records: Records) -> Records:
-    """Records in which baselines stand next to methods, to compare the two."""
-    there = baseline_labels(records)
-    if not there:
+    """Records whose metrics hold the baselines too, to compare them with methods."""
+    labels = baseline_labels(records)
+    if not labels:
         return records
-    mine = records.baselines[records.baselines["algorithm"].isin(there)]
-    beside = {k: v for k, v in records.baseline_outcomes.items() if k[0] in there}
-    metrics = pd.concat([records.metrics, mine], ignore_index=True)
-    outcomes = records.outcomes | beside
+    rows = records.baselines[records.baselines["algorithm"].isin(labels)]
+    added = {k: v for k, v in records.baseline_outcomes.items() if k[0] in labels}
+    metrics = pd.concat([records.metrics, rows], ignore_index=True)
+    outcomes = records.outcomes | added
     return with_cache(replace(records, metrics=metrics, outcomes=outcomes))
 
 
@@ -62,13 +62,13 @@ def gain_over_baseline(records: Records, label: str, baseline: str) -> Gain | No
 
 
 def is_constant(records: Records, label: str) -> bool:
-    """Whether a method is known to be no better than the constant on average."""
+    """Whether the mean score of a method is no better than the constant's."""
     gain = gain_over_baseline(records, label, CONSTANT)
     return gain is not None and gain.mean <= 0
 
 
 def best_alone(records: Records) -> str | None:
-    """The model of scikit-learn with the best mean test score, of those alone."""
+    """The scikit-learn model, trained alone, with the best mean test score."""
     there = [label for label in baseline_labels(records) if label in ALONE]
     if not there:
         return None
@@ -79,7 +79,7 @@ def best_alone(records: Records) -> str | None:
 
 
 def baseline_words(records: Records, label: str) -> str:
-    """What a baseline is, in a sentence."""
+    """The name of a baseline in a sentence."""
     linear = "ridge" if records.task == "regression" else "logistic"
     return {
         CONSTANT: "a constant prediction",

@@ -1,4 +1,4 @@
-"""Algorithms whose training failed: their scores are shown, but not compared."""
+"""Algorithms whose training failed. Their scores are shown but not compared."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .caching import cached
 from .finals import labels_of
 
 _ROUNDING = 1e-6
-"""A loss that is above another by less than this share of it is the same."""
+"""Losses that differ by less than this share are equal."""
 
 
 @cached
 def failures(records: Records) -> dict[str, str]:
-    """By label, why the training of an algorithm failed, as a sentence.
+    """By label, a sentence on why the training of an algorithm failed.
 
-    Training failed where, with any seed, the mean training loss of clients at the last
-    evaluation is above that at the start, or where no round was finished in the virtual
-    time of the study, so that models are as they were.
+    Training failed if, with any seed, the mean training loss of clients is higher at
+    the last evaluation than at the start. It also failed if no round was finished in
+    the virtual time of the study.
     """
     found = {}
     for label in labels_of(records):
@@ -29,7 +29,7 @@ def failures(records: Records) -> dict[str, str]:
 
 
 def _higher_loss(records: Records, label: str) -> str:
-    """Says that the training loss is above that of the start; nothing if it is not."""
+    """A sentence if the training loss is higher than at the start, or nothing."""
     if "train_loss" not in records.metrics:
         return ""
     mine = records.metrics[records.metrics["algorithm"] == label]
@@ -48,7 +48,7 @@ def _higher_loss(records: Records, label: str) -> str:
 
 
 def _no_round(records: Records, label: str) -> str:
-    """Says that no round was finished in virtual time; nothing if one was."""
+    """A sentence if no round was finished in virtual time, or nothing."""
     if "updates" not in records.rounds:
         return ""
     mine = records.rounds[records.rounds["algorithm"] == label]

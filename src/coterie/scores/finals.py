@@ -1,9 +1,9 @@
-"""Scores of clients, each computed from a study's records alone.
+"""Scores of clients, computed from a study's records alone.
 
-Everywhere, "final" means the last recorded round, never the best one, and only seeds
-that got as far as the furthest seed of the same algorithm are used. Clients without
-test samples are left out, and those whose test samples leave the score undefined, as an
-AUC of one class. Any other score that is not a number stays one: it is never skipped.
+"Final" means the last recorded round, never the best one. A seed counts only if it got
+as far as the furthest seed of the same algorithm. Clients are left out if they have no
+test samples, or if these leave the score undefined, such as the AUC of one class. Any
+other NaN is kept, never skipped.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from .words import figure
 _Scores = TypeVar("_Scores", pd.DataFrame, pd.Series)
 
 CROWD = 200
-"""Above this number of clients, figures show groups in place of single clients."""
-
+"""Above this number of clients, figures show groups instead of single clients."""
 
 _ROUNDING = 1e-6
-"""Differences to training alone below this share of its score count as none."""
-
+"""Differences below this share of the score count as 0."""
 
 _UNITS = {
     *("g", "kg", "mg", "t", "l", "ml", "m", "cm", "mm", "km", "m2", "m3"),
@@ -39,25 +37,25 @@ _UNITS = {
     *("w", "kw", "mw", "kwh", "mwh", "j", "kj", "mj", "v", "a", "hz", "bar", "pa"),
     *("celsius", "kelvin", "percent", "ppm", "mmhg", "mmol", "bpm"),
 }
-"""Ends of names of columns that are units, such as `weight_kg`."""
+"""Units that may end the name of a column, such as `weight_kg`."""
 
 _CAPITALS = {"eur", "usd", "chf", "gbp"}
 
 
 class Score(NamedTuple):
-    """The measure by which models are compared, and how it is written."""
+    """The measure by which models are compared, and how its values are written."""
 
     column: str  # of Records.metrics
     words: str
-    sign: int  # 1 where higher is better, -1 where lower is
-    unit: float  # what a difference is multiplied by before it is shown
-    gain: str  # what a positive difference means, with its unit
+    sign: int  # 1 if higher is better, -1 if lower is better
+    unit: float  # factor of a difference before it is shown
+    gain: str  # meaning of a positive difference, with its unit
     ticks: str  # d3 format of an axis
-    quantity: str = ""  # unit of the data, such as kg, where it is known
+    quantity: str = ""  # unit of the data, such as kg, if it is known
 
     @property
     def axis(self) -> str:
-        """What an axis of scores is called."""
+        """The title of an axis of scores."""
         return f"{self.words} ({self.quantity})" if self.quantity else self.words
 
     @property
@@ -83,7 +81,7 @@ class Score(NamedTuple):
         return self.show(value) if self.ticks else figure(value, 2)
 
     def show_with_error(self, value: float, error: float) -> str:
-        """The value and its standard error, where that is known, as text."""
+        """The value and its standard error, if that is known, as text."""
         if not np.isfinite(error):
             return self.show(value)
         shown = self.show(value).removesuffix(" %")
@@ -97,7 +95,7 @@ class Score(NamedTuple):
         return text + (" points" if self.ticks else "")
 
     def show_interval(self, low: float, high: float) -> str:
-        """The ends of an interval of a difference as text."""
+        """The interval of a difference as text."""
         if not np.isfinite(high - low):
             return "unknown"
         return (
@@ -106,7 +104,7 @@ class Score(NamedTuple):
 
 
 def score_of(records: Records) -> Score:
-    """How the models of a study are scored."""
+    """The score of a study."""
     words = measure_words(records.score, records.task, records.classes)
     score = score_named(records.score, records.higher_is_better, words)
     if unit := unit_of(records):
@@ -117,7 +115,7 @@ def score_of(records: Records) -> Score:
 
 
 def unit_of(records: Records) -> str:
-    """The unit of errors: as the study says it, or the name of the target column."""
+    """The unit of errors, from the study or from the name of the target column."""
     data = records.study.get("data")
     data = data if isinstance(data, dict) else {}
     name = str(data.get("target", ""))
@@ -135,7 +133,7 @@ def unit_of(records: Records) -> str:
 
 
 def score_named(measure: str, higher_is_better: bool, said: str = "") -> Score:
-    """How models are scored by a measure; `said` also names the class it is about."""
+    """The score by a measure. `said` is its name with the class that it is about."""
     words, column = f"test {said or measure}", f"test_{measure}"
     if measure == "accuracy":
         gain = "gain (percentage points)"
@@ -147,20 +145,20 @@ def score_named(measure: str, higher_is_better: bool, said: str = "") -> Score:
 
 @cached
 def labels_of(records: Records) -> list[str]:
-    """The algorithms that have results, in the order of the study."""
+    """The algorithms with results, in the order of the study."""
     there = [str(label) for label in records.metrics["algorithm"].unique()]
     planned = [name for name, _ in planned_algorithms(records)]
     return [a for a in planned if a in there] + [a for a in there if a not in planned]
 
 
 def planned_algorithms(records: Records) -> list[tuple[str, str]]:
-    """Label and name of every algorithm that the study asks for."""
+    """Label and name of every algorithm in the study."""
     entries = records.study.get("algorithm", [])
     return [(str(e.get("label", e["name"])), str(e["name"])) for e in entries]
 
 
 def display_label(records: Records, label: str) -> str:
-    """The label as tables show it."""
+    """The label as tables show it, with a mark if it is an oracle."""
     return annotate_label(label, label in records.oracles)
 
 
@@ -177,17 +175,17 @@ def annotate_label(label: str, oracle: bool, failed: bool = False) -> str:
 
 
 def local_label(records: Records) -> str | None:
-    """The label of training alone, or None if the study has no results of it."""
+    """The label of `local` (training alone), or None if it has no results."""
     there = labels_of(records)
     planned = planned_algorithms(records)
     return next((a for a, name in planned if name == "local" and a in there), None)
 
 
 def require_local(records: Records) -> str:
-    """The label of training alone.
+    """The label of `local` (training alone).
 
     Raises:
-        InputError: where there are no results of it to compare with.
+        InputError: if `local` has no results.
     """
     local = local_label(records)
     if local is None:
@@ -197,9 +195,9 @@ def require_local(records: Records) -> str:
 
 @cached
 def population(records: Records) -> pd.DataFrame:
-    """One row per client, over seeds: sizes are means, a cluster that varies is -1.
+    """One row per client: mean sizes over seeds, and its cluster (-1 if it varies).
 
-    A client is `tested` if it has test samples in every seed, and `scored` if these
+    A client is `tested` if it has test samples with every seed. It is `scored` if these
     also define its score.
     """
     groups = records.clients.groupby("client")
@@ -212,31 +210,32 @@ def population(records: Records) -> pd.DataFrame:
 
 
 def sort_by_cluster(clients: pd.DataFrame) -> pd.DataFrame:
-    """The clients by true cluster, those of unknown cluster last."""
+    """The clients sorted by true cluster, those of unknown cluster last."""
     unknown = clients["cluster"] < 0
     order = np.lexsort((clients["client"], clients["cluster"], unknown))
     return clients.iloc[order].reset_index(drop=True)
 
 
 def cluster_name(cluster: int) -> str:
-    """What a cluster is called."""
+    """The name of a cluster."""
     return f"cluster {cluster}" if cluster >= 0 else "cluster unknown"
 
 
 def is_crowd(records: Records) -> bool:
-    """Whether there are too many clients to show each."""
+    """Whether there are too many clients to show each one."""
     return records.clients["client"].nunique() > CROWD
 
 
 @cached
 def undefined_for(records: Records, measure: str | None = None) -> list[int]:
-    """Clients whose test samples leave a measure undefined in any seed.
+    """Clients whose test samples leave a measure undefined with any seed.
 
-    That is no matter of models: there is no value of any algorithm in any round.
+    The models do not matter: no algorithm has a value in any round.
 
     Args:
         records: of the study.
-        measure: of a client as a whole, which alone can be undefined; None: the score.
+        measure: its name; None takes the score. Only measures of a client as a whole
+            can be undefined.
     """
     measure = measure or records.score
     column = f"test_{measure}"
@@ -249,7 +248,7 @@ def undefined_for(records: Records, measure: str | None = None) -> list[int]:
 
 
 def may_be_undefined(measure: str) -> bool:
-    """Whether there are samples that have no such measure, as one of whole clients."""
+    """Whether some samples leave the measure undefined, as one of a whole client."""
     known = MEASURES.get(measure)
     of_samples = known is not None and not isinstance(known.measure, OfClient)
     return measure != "loss" and not of_samples
@@ -257,9 +256,8 @@ def may_be_undefined(measure: str) -> bool:
 
 @cached
 def runs_of(records: Records, label: str) -> pd.DataFrame:
-    """Metrics of the seeds that got as far as any seed of this algorithm."""
+    """Metrics of an algorithm, of the seeds that reached its last recorded round."""
     mine = records.metrics[records.metrics["algorithm"] == label]
-    # A seed that got as far has a row of the last round.
     last = mine["round"] == mine["round"].max()
     kept = mine["seed"].isin(mine.loc[last, "seed"].unique())
     untested = records.clients.loc[records.clients["test"] == 0, "client"]
@@ -270,9 +268,9 @@ def runs_of(records: Records, label: str) -> pd.DataFrame:
 
 
 def seed_means(runs: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Means over clients of some runs, by round and seed; NaN where not finite.
+    """Means over clients by round and seed, NaN if not finite.
 
-    Rounds in which nothing was evaluated are left out.
+    Rounds without an evaluation are left out.
     """
     values = runs.astype({column: float}).groupby(["round", "seed"])[column]
     means = values.agg(lambda some: some.mean(skipna=False)).unstack("seed")
@@ -301,23 +299,23 @@ def difference_of(
     over: str,
     scores: Callable[[Records, str], _Scores],
 ) -> _Scores:
-    """How much better one algorithm's scores are than another's, of seeds of both.
+    """How much better one algorithm's scores are than another's, for seeds of both.
 
-    A positive entry is better, whichever way the score points; differences below a
-    millionth of the score are rounding and count as none.
+    A positive entry is better, also for scores where lower is better. Differences below
+    a millionth of the score are rounding errors and become 0.
     """
     ours, theirs = scores(records, label), scores(records, over)
     both = ours.index.intersection(theirs.index)
     ours, theirs = ours.loc[both], theirs.loc[both]
     if isinstance(ours, pd.DataFrame) and isinstance(theirs, pd.DataFrame):
-        # Where one lacks a seed, it may lack clients who trained with that seed alone.
+        # An algorithm without a seed may lack clients that trained with that seed only.
         clients = ours.columns.intersection(theirs.columns)
         ours, theirs = ours[clients], theirs[clients]
     return without_rounding(score_of(records).sign * (ours - theirs), theirs)
 
 
 def without_rounding(gains: _Scores, scores: _Scores) -> _Scores:
-    """The differences, with 0 for those that are rounding of the scores."""
+    """The differences, with 0 for those that are rounding errors of the scores."""
     return gains.mask(gains.abs() <= _ROUNDING * scores.abs(), 0.0)
 
 
@@ -330,7 +328,7 @@ def newcomer_labels(records: Records) -> list[str]:
 
 
 def newcomer_scores(records: Records, label: str) -> pd.Series:
-    """Test scores of those held out of training, by seed and client."""
+    """Test scores of newcomers, by seed and client."""
     table, column = records.newcomers, score_of(records).column
     mine = table[table["algorithm"] == label]
     if may_be_undefined(records.score):
@@ -340,7 +338,7 @@ def newcomer_scores(records: Records, label: str) -> pd.Series:
 
 
 def newcomer_gains(records: Records, label: str) -> pd.Series:
-    """How much better than alone newcomers are, by seed (those of both) and client."""
+    """How much better newcomers are than alone, by seed (of both) and client."""
     return difference_of(records, label, require_local(records), newcomer_scores)
 
 
@@ -349,14 +347,14 @@ def mean_over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:
 
     Args:
         records: of the study.
-        table: one row per seed, one column per client; where a client was held out as a
-            newcomer there is no value, which is not the same as one that is no number.
+        table: one row per seed, one column per client. A client that was held out as a
+            newcomer has no value, and is skipped. A NaN of any other client is kept.
     """
     return _mean_of_trained(records, table, axis=0)
 
 
 def mean_over_clients(records: Records, table: pd.DataFrame) -> pd.Series:
-    """Each seed's mean over the clients that trained; see `mean_over_seeds`."""
+    """Each seed's mean over the clients that trained (see `mean_over_seeds`)."""
     return _mean_of_trained(records, table, axis=1)
 
 
@@ -375,7 +373,7 @@ def cluster_means(records: Records, values: pd.Series) -> pd.Series:
     """The mean over each cluster's tested clients, in the order of the clusters."""
     table = sort_by_cluster(population(records)).set_index("client")["cluster"]
     means = {
-        # Unlike a group's mean, this one does not skip what is not a number.
+        # Unlike a group's mean, this one does not skip NaN.
         cluster: values.loc[values.index.isin(members.index)].mean(skipna=False)
         for cluster, members in table.groupby(table, sort=False)
     }
@@ -383,7 +381,7 @@ def cluster_means(records: Records, values: pd.Series) -> pd.Series:
 
 
 def worst_decile(values: pd.Series, sign: int) -> float:
-    """The mean of the worst ceil(N / 10) values; sign is 1 where higher is better."""
+    """The mean of the worst ceil(N / 10) values. `sign` is 1 if higher is better."""
     if values.isna().any() or values.empty:
         return float("nan")
     ranked = np.sort(sign * values.to_numpy())

@@ -1,8 +1,8 @@
-"""How much one algorithm is better than another, and how sure that is.
+"""How much one algorithm is better than another, with intervals.
 
-Algorithms are paired by seed, client and test sample; `intervals` has the method. Where
-a run did not end, or is of an older version that kept no values of samples for a
-measure of a client as a whole, seeds alone count, and `samples` is 0.
+Algorithms are paired by seed, client and test sample (see `intervals`). Some records
+lack the values of samples: those of a run that did not end, and those of older versions
+for measures of a client as a whole. Then only seeds count, and `samples` is 0.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ VERDICTS = ("gains", "loses", "cannot tell")
 
 
 class Gain(NamedTuple):
-    """The mean over clients with its 95 per cent interval, and each client's own."""
+    """The mean gain over clients with its 95 % interval, and each client's gain."""
 
     mean: float
     error: float  # standard error
     low: float
     high: float
     seeds: int
-    samples: int  # test samples that are counted, of all clients; 0: seeds alone
-    # By client: mean, error, low, high and verdict, which is none where it is no number
+    samples: int  # test samples of all clients that count; 0: only seeds count
+    # By client: mean, error, low, high, and the verdict ("" if the mean is NaN)
     clients: pd.DataFrame
 
     @property
     def verdict(self) -> str:
-        """Whether the mean is above 0, below 0, or neither beyond its interval."""
+        """One of VERDICTS: "cannot tell" if the interval contains 0."""
         return _verdict(self.low, self.high)
 
     def clients_with(self, verdict: str) -> list[int]:
-        """The clients that have this verdict."""
+        """The clients with this verdict."""
         return self.clients.index[self.clients["verdict"] == verdict].tolist()
 
     def counts(self) -> dict[str, int]:
-        """How many clients have each verdict."""
+        """The number of clients with each verdict."""
         found = self.clients["verdict"].value_counts()
         return {verdict: int(found.get(verdict, 0)) for verdict in VERDICTS}
 
@@ -70,11 +70,11 @@ class Gain(NamedTuple):
 def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
     """How much better an algorithm is than another, by default training alone.
 
-    Positive is better, whichever way the score points. Where the training of one of the
-    two failed, nothing is compared: all numbers are NaN, and nobody has a verdict.
+    Positive is better, also for scores where lower is better. If the training of one of
+    the two failed, all numbers are NaN and no client has a verdict.
 
     Raises:
-        InputError: where there is no `local` to compare with.
+        InputError: if `over` is None and `local` has no results.
     """
     over = require_local(records) if over is None else over
     gained = difference_of(records, label, over, final_scores)
@@ -95,7 +95,7 @@ def gain_of(records: Records, label: str, over: str | None = None) -> Gain:
 
 
 def _no_gain(gained: pd.DataFrame) -> Gain:
-    """Of clients that cannot be compared."""
+    """The gain where clients cannot be compared."""
     numbers = dict.fromkeys(Estimate._fields, np.nan)
     table = pd.DataFrame({**numbers, "verdict": ""}, index=gained.columns)
     return Gain(np.nan, np.nan, np.nan, np.nan, len(gained), 0, table)
@@ -105,12 +105,12 @@ def _no_gain(gained: pd.DataFrame) -> Gain:
 def client_scores(
     records: Records, label: str, seed: int | None = None
 ) -> pd.DataFrame:
-    """Final test scores of clients with 95 per cent intervals: mean, error, low, high.
+    """Final test scores of clients with 95 % intervals: mean, error, low, high.
 
     Args:
         records: of the study.
         label: of the algorithm.
-        seed: None takes means over all seeds; of one seed, test samples alone count.
+        seed: None takes means over all seeds. With one seed, only test samples count.
     """
     scores = final_scores(records, label)
     if seed is not None:
@@ -122,7 +122,7 @@ def client_scores(
 
 @cached
 def score_error(records: Records, label: str) -> float:
-    """The standard error of the mean score over clients, of seeds and test samples."""
+    """The standard error of the mean score, which counts seeds and test samples."""
     scores = final_scores(records, label)
     _, whole = _estimates(records, scores, _trials(records, [label], scores))
     return float(whole.error)
@@ -138,7 +138,7 @@ def _gains(
     gained: pd.DataFrame,
     trials: Observations | None,
 ) -> tuple[Estimate, Estimate]:
-    """How sure each client's gain is, in the order of the table, and that of all."""
+    """The estimates of each client's gain, in the table's order, and of the mean."""
     found = [_estimates(records, gained, trials)]
     for label in _own_needed(records, labels):
         scores = final_scores(records, label).reindex_like(gained)
@@ -152,9 +152,9 @@ def _gains(
 
 
 def _own_needed(records: Records, labels: list[str]) -> list[str]:
-    """The two on whose own scores the interval of a skew measure's gain depends.
+    """The two algorithms whose own intervals the gain of a skewed measure needs.
 
-    The gain is the score of the first less that of the second.
+    The gain is the score of the first minus that of the second.
     """
     return labels[:: score_of(records).sign] if is_skew(records.score) else []
 
@@ -162,12 +162,12 @@ def _own_needed(records: Records, labels: list[str]) -> list[str]:
 def _estimates(
     records: Records, table: pd.DataFrame, trials: Observations | None
 ) -> tuple[Estimate, Estimate]:
-    """How sure each client's mean is, in the order of the table, and that of all."""
+    """The estimates of each client, in the order of the table, and of the mean."""
     if trials is not None:
         _, found = client_estimates(trials)
         return found, mean_estimate(trials)
     found = seeds_alone(table.to_numpy())
-    # A client that diverged with one seed has no mean, one that was held out has.
+    # A client that diverged with one seed has no mean. One that was held out has.
     mean = mean_over_seeds(records, table).to_numpy()
     found = Estimate(mean, *(np.where(np.isnan(mean), np.nan, v) for v in found[1:]))
     by_seed = mean_over_clients(records, table).to_numpy()[:, None]
@@ -180,7 +180,7 @@ def _estimates(
 def _trials(
     records: Records, labels: list[str], table: pd.DataFrame
 ) -> Observations | None:
-    """The outcomes of every seed and client of a table; None where some are missing.
+    """The outcomes of every seed and client of a table, None if some are missing.
 
     Args:
         records: of the study.
@@ -202,7 +202,7 @@ def _collect_observations(
     seeds: pd.Index,
     clients: pd.Index,
 ) -> Observations | None:
-    """The outcomes of some clients with some seeds; None where there are none."""
+    """The outcomes of some clients with some seeds, None if there are none."""
     pieces, counted = [], True
     sign = score_of(records).sign if len(labels) > 1 else 1
     for seed in seeds:
@@ -231,10 +231,11 @@ def _collect_observations(
 def newcomers_estimate(
     records: Records, label: str, over: str | None = None
 ) -> tuple[Estimate, int]:
-    """How sure the mean score of newcomers is, or its gain over another's, and of what.
+    """The estimate of the mean score of newcomers, or of its gain over another's.
 
-    The number is that of the test samples that are counted; 0: seeds alone. Where the
-    training of one of the two failed, nothing is sure: all numbers are NaN.
+    Returns:
+        The estimate, NaN if the training of one of the two failed, and the number of
+        test samples that count (0: only seeds count).
     """
     if {label, over} & failures(records).keys():
         return Estimate(*(np.array(np.nan) for _ in Estimate._fields)), 0
@@ -253,7 +254,7 @@ def newcomers_estimate(
 def _newcomers(
     records: Records, labels: list[str], values: pd.Series
 ) -> tuple[Estimate, int]:
-    """The same whatever the measure can be, of these values by seed and client."""
+    """The estimate and the number of samples for these values by seed and client."""
     by_seed = values.groupby("seed").agg(lambda v: v.mean(skipna=False))
     seeds, clients = by_seed.index, values.index.unique("client")
     trials = _collect_observations(
@@ -261,7 +262,7 @@ def _newcomers(
     )
     if trials is not None:
         there = pd.MultiIndex.from_arrays([trials.seed, trials.client])
-        used = there.isin(values.index)  # not those who leave the score undefined
+        used = there.isin(values.index)  # without clients whose score is undefined
         trials = trials._replace(
             **{k: v[used] for k, v in trials._asdict().items() if k != "proportion"}
         )
@@ -271,7 +272,7 @@ def _newcomers(
 
 
 def newcomer_score(records: Records, label: str, seed: int, client: int) -> Estimate:
-    """The final test score of one newcomer; each number is an array ()."""
+    """The final test score of one newcomer, with arrays of shape ()."""
     score = np.array(newcomer_scores(records, label).get((seed, client), np.nan))
     places = (pd.Index([seed]), pd.Index([client]))
     trials = _collect_observations(records, records.newcomer_outcomes, [label], *places)
@@ -281,5 +282,5 @@ def newcomer_score(records: Records, label: str, seed: int, client: int) -> Esti
 
 
 def _sample_count(trials: Observations | None) -> int:
-    """How many test samples there are; one that seeds share counts once."""
+    """The number of test samples. A sample that seeds share counts once."""
     return 0 if trials is None else len(np.unique(trials.sample))

@@ -1,19 +1,19 @@
-"""How sure a mean over seeds and test samples is, for each client and for all of them.
+"""Confidence intervals of means over seeds and test samples, per client and overall.
 
-d[s, i, j] is what is averaged, such as the difference of two algorithms on test sample
-j of client i after training with seed s. Wanted is its mean over new seeds and new test
-samples of these clients. With S seeds, N clients, n_i samples of client i, D_si the
-mean of client i with seed s, and u_sij = (d_sij - D_si) / (N S sqrt(n_i (n_i - 1))):
+Let d[s, i, j] be a value, such as the difference of two algorithms, on test sample j of
+client i after training with seed s. We estimate its mean over new seeds and new test
+samples of these clients. With S seeds, N clients, n_i samples of client i, the mean
+D_si of client i with seed s, and u_sij = (d_sij - D_si) / (N S sqrt(n_i (n_i - 1))):
 
-    V_samples = sum_j (sum_s u_sj)^2     where seeds share sample j, it is one sample
+    V_samples = sum_j (sum_s u_sj)^2     a sample that seeds share is one sample j
     V_seeds   = sum_s (D_s - D)^2 / (S (S - 1))     D_s and D are means over clients
     V_both    = (S sum_sj u_sj^2 - V_samples) / (S - 1)
 
-V_samples is the variance of the mean over samples. V_seeds has the variance over seeds,
-and as much as samples make seeds differ, which is V_both: the interaction of both where
-all seeds have the same test samples, all of V_samples where each has its own. It counts
-once. Where seeds share samples, these tell how much it is; with few seeds V_seeds is
-small by chance too often, and less of it is taken for known:
+V_samples is the variance of the mean over samples. V_seeds holds the variance over
+seeds, and also V_both: what samples add to the differences between seeds. V_both is the
+interaction of seeds and samples if all seeds have the same test samples, and all of
+V_samples if each seed has its own. It must count only once. Shared samples let us
+estimate it. With few seeds, V_seeds is too often small by chance, so we subtract less:
 
     V_told  = (S - 1) / (S + 1) V_both max(0, 1 - V_both / V_samples)
     V_1     = max(0, V_samples - V_both) + V_told + 1 / K^2
@@ -21,24 +21,26 @@ small by chance too often, and less of it is taken for known:
     half    = (q V_1 + t_{S-1} V_2) / sqrt(V_1 + V_2)
     error^2 = V_samples + max(0, V_seeds - V_both)
 
-where half is half the width of the interval, and no less than the error, should seeds
-agree by chance. This is Cochran and Cox's interval for a sum of two variances: the mean
-of their quantiles, weighted by the variances. That of seeds is Student's with S - 1
-degrees of freedom; q is Student's t_f, with f degrees of freedom of the samples by
-Satterthwaite's rule. Of outcomes that are 0 or 1 the variance follows from the mean and
-has no degrees of freedom: q is the normal quantile, and 1 / K^2 a pair of samples of
-which each algorithm is right on one, half a pair each way (Agresti and Min): without it
-a client of whom no prediction differs, or one, would seem to be known exactly. K is the
-number of samples that are as good as independent; of others, 1 / K^2 is left out.
+`half` is half the width of the interval. It is at least the error, because seeds may
+agree by chance. This is Cochran and Cox's interval for a sum of two variances, which
+weights two quantiles by the variances. The quantile of seeds is Student's with S - 1
+degrees of freedom. q is Student's t_f, where f follows from the samples by
+Satterthwaite's rule.
 
-For one client, N = 1 and D_s is its own. With one seed only samples count. Where each
-seed draws other clients (newcomers), D_s is the mean over those of the seed, and the
-weight of a sample in D is 1 / (S N_s n_i).
+For outcomes that are 0 or 1, the mean determines the variance, so q is the normal
+quantile. The term 1 / K^2 adds a pair of samples: each algorithm is right on one of
+them (Agresti and Min). Without it, a client with at most one differing prediction would
+seem to be known exactly. K is the number of effectively independent samples. For other
+outcomes, 1 / K^2 is left out.
 
-A measure of a client as a whole has values of samples with its mean and its variance
-(`models.jackknife`). Where it counts samples, as sensitivity does those of class 1, K
-is by what each sample changes, 1 / n_i for a mean. These intervals are symmetric, and
-know nothing of where a measure ends: `ranges` does.
+For one client, N = 1 and D_s is its own mean. With one seed, only samples count. If
+each seed draws its own clients (newcomers), D_s is the mean over the clients of that
+seed, and the weight of a sample in D is 1 / (S N_s n_i).
+
+A measure of a client as a whole has values of samples with the same mean and variance
+(`models.jackknife`). If it counts only some samples, as sensitivity counts those of
+class 1, K follows from how much each sample changes it (1 / n_i for a mean). These
+intervals are symmetric; `ranges` accounts for the range of a measure.
 
 References:
     Cochran and Cox, Experimental Designs, Wiley 1950.
@@ -56,24 +58,24 @@ import pandas as pd
 from scipy.special import ndtri, stdtrit
 
 _LEVEL = 0.975
-"""On either side: intervals of 95 per cent."""
+"""The quantile at either end of a 95 % interval."""
 
 
 class Observations(NamedTuple):
-    """What is averaged, with seed, client and sample of each, (M,) all of them."""
+    """M values to average, with the seed, client and sample of each, all (M,)."""
 
     values: np.ndarray
     seed: np.ndarray
     client: np.ndarray
     sample: np.ndarray
-    proportion: bool = False  # of outcomes, or differences of them, that are 0 or 1
-    step: np.ndarray | None = None  # what each changes its client's mean; None: 1 / n_i
+    proportion: bool = False  # whether outcomes are 0 or 1, or differences of such
+    step: np.ndarray | None = None  # change of the client's mean by each; None: 1 / n_i
 
 
 class Estimate(NamedTuple):
-    """Means with standard errors and the ends of 95 per cent intervals.
+    """Means with standard errors and the ends of 95 % intervals.
 
-    NaN stands for a standard error, and infinity for an end, that is not known.
+    An unknown standard error is NaN, and an unknown end is infinite.
     """
 
     mean: np.ndarray
@@ -86,25 +88,25 @@ class _Parts(NamedTuple):
     """Sums over the samples of each group of clients."""
 
     samples: np.ndarray  # V_samples
-    alone: np.ndarray  # the same if no sample were shared by seeds
-    distinct: np.ndarray  # how many samples there are, if they had equal weights
-    drawn: np.ndarray  # the same, where a sample counts anew with every seed
+    alone: np.ndarray  # V_samples if seeds shared no sample
+    distinct: np.ndarray  # effective number of samples: as if all weights were equal
+    drawn: np.ndarray  # the same, if a sample counts once for every seed
 
 
 class _Cells(NamedTuple):
     """A mean for each client and seed."""
 
-    place: np.ndarray  # (M,) which cell each value is of
+    place: np.ndarray  # (M,) the cell of each value
     client: np.ndarray  # (C,) number of the client, 0 .. N-1
     seed: np.ndarray  # (C,)
     size: np.ndarray  # (C,)
     mean: np.ndarray  # (C,)
-    seeds: np.ndarray  # (N,) how many a client has
+    seeds: np.ndarray  # (N,) number of seeds of each client
 
 
-@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
+@np.errstate(invalid="ignore")  # infinite values give NaN
 def client_estimates(trials: Observations) -> tuple[np.ndarray, Estimate]:
-    """The clients, in rising order, and how sure the mean of each one is."""
+    """The clients in ascending order, and the estimate of each one's mean."""
     names, client = _factorise(trials.client)
     cells = _cells(trials, client)
     u, w = _deviations(trials, cells)
@@ -121,14 +123,14 @@ def client_estimates(trials: Observations) -> tuple[np.ndarray, Estimate]:
 
 
 def mean_estimate(trials: Observations) -> Estimate:
-    """How sure the mean over clients of their means is; each number is an array ()."""
+    """The estimate of the mean over clients of their means, with arrays of shape ()."""
     found = mean_estimates(trials, np.zeros(len(trials.values), dtype=int))
     return Estimate(*(value[0] for value in found))
 
 
-@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
+@np.errstate(invalid="ignore")  # infinite values give NaN
 def mean_estimates(trials: Observations, group: np.ndarray) -> Estimate:
-    """The same of several groups of clients, by the group (M,) 0, 1, .. of each."""
+    """The same for groups of clients. `group` (M,) numbers the group of each value."""
     _, client = _factorise(trials.client)
     cells = _cells(trials, client)
     of = _of_each(cells.place, group)
@@ -142,11 +144,11 @@ def mean_estimates(trials: Observations, group: np.ndarray) -> Estimate:
     return _group_estimates(trials, client, cells, weight, of, spread, s)
 
 
-@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
+@np.errstate(invalid="ignore")  # infinite values give NaN
 def newcomer_estimate(trials: Observations) -> Estimate:
-    """How sure the mean over seeds is, where each seed draws its clients.
+    """The estimate of the mean over seeds, where each seed draws its own clients.
 
-    Other clients are drawn with other seeds, so that V_seeds has what is due to them.
+    V_seeds includes the variance over clients, because they differ between seeds.
     """
     _, client = _factorise(trials.client)
     cells = _cells(trials, client)
@@ -171,7 +173,7 @@ def newcomer_estimate(trials: Observations) -> Estimate:
 def _seed_means(
     cells: _Cells, group: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of the values of each group's cells of each seed, and its group."""
+    """The mean over the cells of each group and seed, and the group of each mean."""
     _, place = _factorise(_pair_keys(group, cells.seed))
     return _sums(place, values) / np.bincount(place), _of_each(place, group)
 
@@ -185,22 +187,22 @@ def _group_estimates(
     spread: np.ndarray,
     seeds: np.ndarray,
 ) -> Estimate:
-    """The estimate of each group's sum of cells with these weights.
+    """The estimate of each group's weighted sum of cells.
 
     Args:
-        trials: what is averaged.
-        client: of each trial, numbered (M,).
-        cells: of the trials.
-        weight: of each cell (C,).
-        group: of each cell (C,).
+        trials: the values.
+        client: (M,) number of the client of each value.
+        cells: of the values.
+        weight: (C,) of each cell.
+        group: (C,) of each cell.
         spread: V_seeds of each group.
-        seeds: how many each group has.
+        seeds: number of seeds of each group.
     """
     u, w = _deviations(trials, cells)
     share = (weight * cells.seeds[cells.client])[cells.place]
     centre, of = _sums(group, weight * cells.mean), group[cells.place]
     single = cells.size[cells.place] < 2
-    # One sample has no spread of its own: that among clients is no smaller.
+    # A single sample has no variance of its own: the one among clients is no smaller.
     u = np.where(single, (trials.values - centre[of]) * w, u) * share
     parts = _parts(u, w * share, _pair_keys(of, trials.sample), of)
     own = _parts(u, w, _pair_keys(client, trials.sample), client)
@@ -211,11 +213,11 @@ def _group_estimates(
     return _unknown_where(alone, found)
 
 
-@np.errstate(invalid="ignore")  # of infinite ones nothing can be told
+@np.errstate(invalid="ignore")  # infinite values give NaN
 def seeds_alone(table: np.ndarray) -> Estimate:
-    """Of each column's mean over the rows, which are seeds; samples are not counted.
+    """The estimate of each column's mean over the rows (seeds), without samples.
 
-    NaN stands for a seed that a column does not have.
+    NaN means that a column has no value for a seed.
     """
     there = ~np.isnan(table)
     s, filled = there.sum(0), np.where(there, table, 0)
@@ -236,7 +238,7 @@ def _estimate(
     freedom: np.ndarray,
     proportion: bool,
 ) -> Estimate:
-    """The formulas above, for every group of clients at once."""
+    """The formulas above, for all groups of clients at once."""
     several = seeds > 1
     with np.errstate(invalid="ignore", divide="ignore"):
         both = np.where(several, (seeds * parts.alone - parts.samples) / (seeds - 1), 0)
@@ -259,7 +261,7 @@ def _estimate(
 
 
 def _cells(trials: Observations, client: np.ndarray) -> _Cells:
-    """Groups what is averaged by client and seed."""
+    """The cell of each client and seed."""
     _, seed = _factorise(trials.seed)
     _, place = _factorise(_pair_keys(client, seed))
     size = np.bincount(place)
@@ -269,7 +271,7 @@ def _cells(trials: Observations, client: np.ndarray) -> _Cells:
 
 
 def _deviations(trials: Observations, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
-    """U of every value for its own client, and the weight of the value in its mean."""
+    """(M,) u of every value within its own client, and its weight in that mean."""
     size, seeds = cells.size[cells.place], cells.seeds[cells.client[cells.place]]
     rest = trials.values - cells.mean[cells.place]
     u = np.where(size > 1, rest, 0) / np.sqrt(size * np.maximum(size - 1, 1)) / seeds
@@ -278,7 +280,7 @@ def _deviations(trials: Observations, cells: _Cells) -> tuple[np.ndarray, np.nda
 
 
 def _parts(u: np.ndarray, w: np.ndarray, key: np.ndarray, group: np.ndarray) -> _Parts:
-    """Sums over samples, which are one where their key is, for each group."""
+    """Sums for each group over samples. Values with the same key are one sample."""
     _, first, place = np.unique(key, return_index=True, return_inverse=True)
     of = group[first]
     samples = _sums(of, _sums(place, u) ** 2)
@@ -298,7 +300,7 @@ def _satterthwaite(
 
 
 def _unknown_where(where: np.ndarray, found: Estimate) -> Estimate:
-    """The same without error and with an endless interval at some places."""
+    """The estimate, with an unknown error and interval at these places."""
     mean, error, low, high = found
     return Estimate(
         mean,
@@ -309,9 +311,9 @@ def _unknown_where(where: np.ndarray, found: Estimate) -> Estimate:
 
 
 def _factorise(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Those that there are, in rising order, and which of them each is.
+    """The distinct values in ascending order, and the index of each value among them.
 
-    They are few beside the samples: by hashes this is faster than by sorting.
+    `pd.factorize` hashes, which is faster than sorting when few values are distinct.
     """
     place, names = pd.factorize(values, sort=True)
     return names, place
@@ -322,14 +324,14 @@ def _sums(place: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _of_each(place: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The value that all at a place have, by place."""
+    """By place, the value that all entries at this place share."""
     found = np.zeros(place.max(initial=-1) + 1, dtype=values.dtype)
     found[place] = values
     return found
 
 
 def _pair_keys(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """One number for each pair of whole numbers."""
+    """One whole number for each pair of whole numbers."""
     if not len(second):
         return first
     least = int(second.min())

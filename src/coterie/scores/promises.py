@@ -1,12 +1,11 @@
-"""What a study promises of its clients' data, in the first line of report and card."""
+"""The privacy guarantee of a study, for the top of the report and of model cards."""
 
 from __future__ import annotations
-
-import math
 
 from ..privacy.mechanisms.noise import simulated_text
 from ..records import Records
 from .roles import epsilon_by_role
+from .words import epsilon_text
 
 _NOTHING = (
     "No promise: the study has no [privacy], so epsilon is infinite for whoever sees "
@@ -15,18 +14,20 @@ _NOTHING = (
 
 
 def promise_of(records: Records, label: str | None = None) -> str:
-    """Epsilon at the end, of the client who told most, with what it is worth.
+    """Epsilon at the end, of the client with the most, and what it covers.
 
     Args:
         records: of the study.
-        label: of an algorithm; None: each of them.
+        label: of an algorithm; None takes all of them.
     """
     settings, table = records.study.get("privacy"), epsilon_by_role(records)
     if not isinstance(settings, dict) or table.empty:
         return _NOTHING
     chosen = table if label is None else table.loc[[label]]
     named = [
-        f"{_shown(float(row.max()))} ({name})" if label is None else _shown(row.max())
+        f"{epsilon_text(float(row.max()))} ({name})"
+        if label is None
+        else epsilon_text(row.max())
         for name, row in chosen.iterrows()
     ]
     unit = "one sample" if settings.get("unit") == "sample" else "all data of a client"
@@ -39,7 +40,7 @@ def promise_of(records: Records, label: str | None = None) -> str:
 
 
 def _together(records: Records) -> str:
-    """What all algorithms, seeds and studies tell together."""
+    """Epsilon of all algorithms, seeds and studies together."""
     found = records.spending
     if not found:
         return ""
@@ -47,10 +48,6 @@ def _together(records: Records) -> str:
     count = found["studies"]
     every = f"All {count} private studies" if count > 1 else "The one private study"
     return (
-        f"This study, all algorithms and seeds: {most} {_shown(found['study'])}. "
-        f"{every} on these data so far: {most} {_shown(found['all'])}."
+        f"This study, all algorithms and seeds: {most} {epsilon_text(found['study'])}. "
+        f"{every} on these data so far: {most} {epsilon_text(found['all'])}."
     )
-
-
-def _shown(epsilon: float) -> str:
-    return f"{epsilon:.3g}" if math.isfinite(epsilon) else "infinite"

@@ -1,25 +1,25 @@
-"""Intervals of measures that cannot have every value.
+"""Intervals of measures with a limited range.
 
-A share is from 0 to 1, and the difference of two from -1 to 1: intervals end there.
+A share is between 0 and 1, and the difference of two is between -1 and 1. Their
+intervals are cut there.
 
-R2 is at most 1, and errors are at least 0. How far they are from that end, a, is skew
-as squares are: its standard error grows in proportion to it, and where it is small by
-chance, so is the error. With half the width of Student's interval, h, the error at its
-far end is 1 + h / a times as large, and so is the half interval on that side:
+R2 is at most 1, and errors are at least 0. The distance a from that end is skewed, like
+a square: its standard error grows in proportion to a. Where a is small by chance, the
+error is too. With half the width h of Student's interval, the error at the far end is
+1 + h / a times as large, and so is the half interval on that side:
 
     from a - h to a + h (1 + h / a)
 
-The difference of two, a - b, has the half width h of its own, for which samples and
-seeds are paired. It is divided between a and b in proportion to their own variances,
-and each part is as skew as they are:
+A difference a - b has its own half width h, for which samples and seeds are paired. We
+divide h between a and b in proportion to their variances, and skew each part:
 
     g_a  = h h_a / sqrt(h_a^2 + h_b^2)     h_a, h_b are the half widths of a and b
     low  = a - b - sqrt(g_a^2 + (g_b (1 + g_b / b))^2)
     high = a - b + sqrt((g_a (1 + g_a / a))^2 + g_b^2)
 
-That is how Zou and Donner join the ends of two intervals. (With a and b themselves, and
-their correlation, it would be useless for two models that are right on nearly the same
-samples: their intervals are long on one side each, and what is common does not cancel.)
+This is how Zou and Donner join two intervals. They use a, b and their correlation
+instead of the parts. That would be useless for two models that are right on nearly the
+same samples: each interval is long on one side, and the common part does not cancel.
 
 References:
     Zou, Donner. Construction of confidence limits about effect measures: a general
@@ -37,7 +37,7 @@ from .intervals import Estimate
 
 
 class _Distance(NamedTuple):
-    """How far from the end of the range, and half the width of the interval."""
+    """The distance from the end of the range, and half the width of the interval."""
 
     mean: np.ndarray | float
     half: np.ndarray | float
@@ -47,12 +47,12 @@ _NONE = _Distance(0.0, 0.0)
 
 
 def is_skew(measure: str) -> bool:
-    """Whether a measure has one end, from which its distance is skew."""
+    """Whether the range of a measure has exactly one end."""
     return bool(np.isfinite(_range(measure)).sum() == 1)
 
 
 def score_interval(measure: str, found: Estimate) -> Estimate:
-    """The same, whose interval is symmetric, with ends that a score can have."""
+    """The estimate of a score, with an interval inside the range of the measure."""
     least, most = _range(measure)
     if is_skew(measure):
         if np.isfinite(least):
@@ -63,14 +63,20 @@ def score_interval(measure: str, found: Estimate) -> Estimate:
 
 
 def difference_interval(measure: str, found: Estimate, *own: Estimate) -> Estimate:
-    """The same of one score less another; of a skew measure both are given as well."""
+    """The estimate of a difference of scores, with an interval inside its range.
+
+    Args:
+        measure: its name.
+        found: of the difference.
+        own: of both scores, for a skewed measure.
+    """
     least, most = _range(measure)
     if not is_skew(measure):
         return _clip_to_range(found, least - most, most - least)
     first, second = own
     if np.isfinite(least):
         return _skew_interval(found, _distance(first, least), _distance(second, least))
-    # The first is larger where it is nearer to the end.
+    # The larger score has the smaller distance, so the two change places.
     return _skew_interval(found, _distance(second, most), _distance(first, most))
 
 
@@ -84,7 +90,7 @@ def _distance(found: Estimate, end: float) -> _Distance:
 
 @np.errstate(invalid="ignore", divide="ignore")
 def _skew_interval(found: Estimate, a: _Distance, b: _Distance) -> Estimate:
-    """The formulas above, of a - b; what is not known stays so."""
+    """The formulas above for a - b. An unknown interval stays unknown."""
     half, total = found.high - found.mean, np.hypot(a.half, b.half)
     parts = [np.where(total > 0, half * one.half / total, 0) for one in (a, b)]
     far = [
@@ -98,9 +104,9 @@ def _skew_interval(found: Estimate, a: _Distance, b: _Distance) -> Estimate:
 
 
 def _clip_to_range(found: Estimate, least: float, most: float) -> Estimate:
-    """Ends that are known, no further than can be.
+    """The estimate with known ends cut to the range, but never inside the mean.
 
-    A measure of one's own may have the name of ours and be what ours cannot.
+    A user's own measure may share a name with ours and have values outside our range.
     """
     known = np.isfinite(found.high - found.low)
     low = np.maximum(found.low, np.minimum(least, found.mean))

@@ -1,4 +1,4 @@
-"""What a private run tells of its clients, in the eyes of each role."""
+"""The epsilon of a private run against each role."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .finals import labels_of
 
 
 def role_names(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Columns of epsilon in the records of secure sums, and in whose eyes each is.
+    """Columns of epsilon in records of secure sums, and the role of each.
 
     Args:
         settings: [privacy] of the study.
@@ -24,13 +24,13 @@ def role_names(settings: Mapping[str, Any]) -> dict[str, str]:
         "epsilon": f"the server and {count} participants",
         "epsilon_others": "the server and all others",
     }
-    if count == 1:  # what is promised is against one
+    if count == 1:  # `epsilon` equals `epsilon_participant`
         del names["epsilon"]
     return names
 
 
 def promised_to(settings: Mapping[str, Any]) -> str:
-    """In whose eyes the epsilon of a study is, as [privacy] has it."""
+    """The roles against which the epsilon of a study holds, by its [privacy]."""
     if settings.get("aggregation") != "secure":
         return "the server and all others"
     names = role_names(settings)
@@ -38,10 +38,10 @@ def promised_to(settings: Mapping[str, Any]) -> str:
 
 
 def epsilon_by_role(records: Records) -> pd.DataFrame:
-    """Epsilon of the worst client of each algorithm at its end, a column for each role.
+    """Final epsilon of the worst client: a row per algorithm, a column per role.
 
-    Where nothing is summed there is one column: all others see as much as anybody.
-    Empty without [privacy].
+    Without secure sums there is one column, for the server and all others together. The
+    table is empty without [privacy].
     """
     settings, table = records.study.get("privacy"), records.metrics
     if not isinstance(settings, dict) or "epsilon" not in table:

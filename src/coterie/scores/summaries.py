@@ -1,4 +1,4 @@
-"""One row per algorithm, what it cost, and which one to look at first."""
+"""The summary of all algorithms, their costs, and which one to look at first."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ _GAINS = ("gain", "gain_low", "gain_high", "gaining", "losing", "cannot_tell")
 
 
 def summary(records: Records) -> pd.DataFrame:
-    """One row per algorithm: test scores at the last round, and what they cost.
+    """One row per algorithm: test scores at the last round, and costs.
 
-    Clients count by their mean over seeds. `standard_error` is that of the mean over
-    clients and counts seeds and test samples (`scores.intervals`). `weighted_mean`
-    weighs clients by training samples; `worst_decile` is the mean of the worst
-    ceil(N / 10) clients. `gain` is the mean over clients of what they are better than
-    with `local`, whichever way the score points, `gain_low` and `gain_high` the ends of
-    its 95 per cent interval; `gaining`, `losing` and `cannot_tell` count clients, by
-    the intervals of their own (NaN without `local`). `oracle` says who was told true
-    clusters or optima, and `failed` whose training failed (`scores.failures`): these
-    have no standard error and no gain. `gradients` and `bytes` are totals over clients,
-    means over seeds; `seconds` are those of training, the median over seeds. With
-    [time], `updates` counts the answers of clients that arrived until the virtual
-    `time` of the end, in seconds.
+    The score of a client is its mean over seeds. Columns:
+
+    - `mean` over clients. Its `standard_error` counts seeds and test samples
+      (`scores.intervals`). `weighted_mean` weights clients by training samples, and
+      `worst_decile` is the mean of the worst ceil(N / 10) clients.
+    - `gain` is the mean improvement over `local`, with its 95 % interval from
+      `gain_low` to `gain_high`. `gaining`, `losing` and `cannot_tell` count clients by
+      their own intervals. All are NaN without `local`.
+    - `oracle` marks methods that are told true clusters or optima. `failed` marks
+      failed training (`scores.failures`), without a standard error and a gain.
+    - `gradients` and `bytes` are totals over clients, and means over seeds. `seconds`
+      is the median training time over seeds. With [time], `updates` counts the answers
+      of clients that arrived until the final virtual `time` in seconds.
     """
     return summary_of(records, labels_of(records))
 
 
 def summary_of(records: Records, labels: list[str]) -> pd.DataFrame:
-    """The same of some labels, which may also be baselines (`scores.baselines`)."""
-    records = with_cache(records)  # until the table is made
+    """The summary of some labels, which may be baselines (`scores.baselines`)."""
+    records = with_cache(records)  # only while the table is made
     local, rows = local_label(records), {}
     sizes = records.clients.set_index(["seed", "client"])["train"].unstack("client")
     sign = score_of(records).sign
@@ -78,9 +79,9 @@ def summary_of(records: Records, labels: list[str]) -> pd.DataFrame:
 
 @cached
 def costs_of(records: Records, label: str) -> dict[str, float]:
-    """Counters at the last round, mean over the seeds that are used, median of seconds.
+    """Costs at the last round: means over the seeds that count, the median of seconds.
 
-    Those of [time] are there where they were recorded.
+    `updates` and `time` are there if they were recorded.
     """
     runs = runs_of(records, label)
     mine = records.rounds[records.rounds["algorithm"] == label]
@@ -92,29 +93,26 @@ def costs_of(records: Records, label: str) -> dict[str, float]:
         name: float(last[name].mean()) if name in last else np.nan
         for name in ("gradients", "bytes", *timed)
     }
-    # What is compiled is compiled with the first seed alone.
+    # A median, because only the first seed takes time to compile.
     costs["seconds"] = float(last["seconds"].median()) if "seconds" in last else np.nan
     return costs
 
 
 def rank_methods(records: Records, column: pd.Series) -> list[tuple[str, float]]:
-    """Labels and scores that are numbers, the best last, of those that can be best.
-
-    Oracles cannot, nor those whose training failed.
-    """
+    """Labels and finite scores, the best last, without oracles and failed training."""
     out = {*records.oracles, *failures(records)}
-    there = column[[label not in out for label in column.index]]
-    return ranking(there, score_of(records).sign)
+    eligible = column[[label not in out for label in column.index]]
+    return ranking(eligible, score_of(records).sign)
 
 
 def ranking(column: pd.Series, sign: int) -> list[tuple[str, float]]:
-    """Labels and values that are numbers, the best last."""
+    """Labels and finite values, the best last."""
     pairs = [(str(label), float(v)) for label, v in column.items() if np.isfinite(v)]
     return sorted(pairs, key=lambda pair: sign * pair[1])
 
 
 def lacks_choice(records: Records) -> bool:
-    """Whether several could be looked at first, and no validation data choose."""
+    """Whether there are several methods but no validation data to choose by."""
     if (records.clients["validation"] > 0).any():
         return False
     others = set(labels_of(records)) - {local_label(records), *records.oracles}
@@ -125,16 +123,15 @@ def lacks_choice(records: Records) -> bool:
 def favourite_of(records: Records) -> str:
     """The algorithm to look at first, other than training alone.
 
-    It is the one with the best mean validation score at the last round (test data
-    choose nothing), or the last listed where no validation score is a number. One whose
-    training failed is looked at first only where all others failed, too.
+    It has the best mean validation score at the last round. Test data choose nothing:
+    if no validation score is finite, it is the last one listed. An oracle, or a method
+    whose training failed, is taken only if there is no other.
 
     Raises:
-        InputError: when there is only training alone.
+        InputError: if there is only training alone.
     """
     local = local_label(records)
     others = [label for label in labels_of(records) if label != local]
-    # Who is told the truth is looked at first only where there is nobody else.
     others = [a for a in others if a not in records.oracles] or others
     others = [a for a in others if a not in failures(records)] or others
     if not others:

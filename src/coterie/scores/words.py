@@ -34,7 +34,7 @@ _COUNTS = "no one two three four five six seven eight nine ten eleven twelve".sp
 
 
 def count_in_words(count: int) -> str:
-    """A number as a sentence has it.
+    """A number as it stands in a sentence, up to twelve as a word.
 
     >>> count_in_words(6), count_in_words(13), count_in_words(1200)
     ('six', '13', '1,200')
@@ -43,7 +43,7 @@ def count_in_words(count: int) -> str:
 
 
 def all_of(count: int, many: str = "") -> str:
-    """All of some things, in words.
+    """The words for all of a number of things.
 
     >>> all_of(2, "files"), all_of(8, "hospitals"), all_of(2)
     ('both files', 'all eight hospitals', 'both')
@@ -52,7 +52,7 @@ def all_of(count: int, many: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as a person says it.
+    """A time in everyday words.
 
     >>> duration(0.4), duration(12.3), duration(100), duration(9000)
     ('less than a second', '12 seconds', '1.7 minutes', '2.5 hours')
@@ -67,12 +67,12 @@ def duration(seconds: float) -> str:
 
 
 def large(value: float) -> str:
-    """A large number with its thousands apart."""
+    """A number without decimals, with separators of thousands."""
     return f"{value:,.0f}" if np.isfinite(value) else "unknown"
 
 
 def figure(value: float, digits: int, sign: str = "") -> str:
-    """A number with so many digits; a large one to the last before the point.
+    """A number with this many significant digits, and never less than whole units.
 
     >>> figure(0.50891, 4), figure(52417.3, 4), figure(-133.6, 2, "+"), figure(3e12, 4)
     ('0.5089', '52,417', '-134', '3e+12')
@@ -83,7 +83,7 @@ def figure(value: float, digits: int, sign: str = "") -> str:
 
 
 def percent(share: float, unknown: str = "unknown") -> str:
-    """A share in per cent, with one decimal.
+    """A share in percent, with one decimal.
 
     >>> percent(0.948)
     '94.8 %'
@@ -92,7 +92,7 @@ def percent(share: float, unknown: str = "unknown") -> str:
 
 
 def as_many(ratio: float, what: str, whose: str) -> str:
-    """How many times as many of something as somebody else has.
+    """A ratio of two amounts in words.
 
     >>> as_many(16.04, "gradients", "local"), as_many(1.0, "bytes", "fedavg")
     ('16 times the gradients of local', 'as many bytes as fedavg')
@@ -103,8 +103,13 @@ def as_many(ratio: float, what: str, whose: str) -> str:
     return f"{times} times the {what} of {whose}"
 
 
+def epsilon_text(epsilon: float) -> str:
+    """An epsilon as text."""
+    return f"{epsilon:.3g}" if np.isfinite(epsilon) else "infinite"
+
+
 def seconds_of(value: float, unknown: str = "unknown") -> str:
-    """Seconds of training.
+    """A number of seconds with its unit.
 
     >>> seconds_of(0.1842)
     '0.184 s'
@@ -113,7 +118,7 @@ def seconds_of(value: float, unknown: str = "unknown") -> str:
 
 
 def in_bytes(value: float) -> str:
-    """A number of bytes in decimal units, everywhere the same.
+    """A number of bytes in decimal units.
 
     >>> in_bytes(1023), in_bytes(14.1e6)
     ('1.02 kB', '14.1 MB')

@@ -1,3 +1,3 @@
-"""The first screen of a report: verdict, picture, groups and cost, for a manager."""
+"""The first screen of a report: verdict, picture, groups and cost."""
 
 from __future__ import annotations

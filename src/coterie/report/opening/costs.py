@@ -1,4 +1,4 @@
-"""What learning together costs, in minutes and megabytes."""
+"""The cost of learning together, in minutes and megabytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .nouns import client_nouns
 
 
 def cost_text(records: Records, label: str) -> str:
-    """Time of training and data sent by a method, next to training alone."""
+    """Sentences on the training time and the data that a method sends."""
     own, alone = costs_of(records, label), costs_of(records, str(local_label(records)))
     parts, many = [], client_nouns(records)[1]
     if np.isfinite(own["seconds"]):

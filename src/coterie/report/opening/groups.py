@@ -1,4 +1,4 @@
-"""Who learns with whom, in words."""
+"""Sentences on who learns with whom."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ...types import ALONE, EVERYBODY
 from .nouns import client_nouns, names_of
 
 _NAMED = 12
-"""So many clients are named; of more, groups are counted."""
+"""Up to this number, clients are named; with more, groups are counted."""
 
 _LEAST = 1e-3
-"""A weight below this is as good as none."""
+"""A smaller weight counts as none."""
 
 
 class Groups(NamedTuple):
-    """Clients by place: those who learn together, and those who do not."""
+    """Places of clients that learn together, and of those that do not."""
 
-    together: list[list[int]]  # the largest first
-    own: list[int]  # who uses a model of its own, from which others learn
-    alone: list[int]  # from whom nobody learns either
+    together: list[list[int]]  # the largest group first
+    own: list[int]  # clients that use their own model and from which others learn
+    alone: list[int]  # clients that use their own model and from which nobody learns
 
 
 def groups_text(records: Records, label: str) -> str:
-    """Who learns with whom at the end, in a sentence; nothing where it is not known."""
+    """Sentences on who learns with whom at the end, or nothing if it is not known."""
     seeds = sorted(seed for name, seed in records.weights if name == label)
     one, many = client_nouns(records)
     if not seeds and any(name == label for name, _ in records.groups):
@@ -60,7 +60,7 @@ def groups_text(records: Records, label: str) -> str:
 
 
 def _text_of_labels(records: Records, label: str) -> str:
-    """The same where clients are too many for matrices, by the labels of groups."""
+    """The same from labels of groups, if there are too many clients for matrices."""
     seeds = sorted(seed for name, seed in records.groups if name == label)
     found = [groups_of_labels(*last_labels(records, label, seed)) for seed in seeds]
     clients = [clients_of(records, seed) for seed in seeds]
@@ -78,14 +78,14 @@ def last_labels(records: Records, label: str, seed: int) -> tuple[np.ndarray, ..
 
 
 def groups_of_labels(member: np.ndarray, uses: np.ndarray) -> Groups:
-    """Those who use the same model, and those who use one of their own.
+    """The groups of clients that use the same model, and those with their own.
 
     Args:
         member: (N,) the group that a client trains with, or ALONE.
         uses: (N,) the group whose model it uses, or ALONE or EVERYBODY.
     """
     sizes = np.bincount(member[member >= 0], minlength=1)
-    # Who is the only member of its group shares the group's model with nobody.
+    # The only member of a group shares the group's model with nobody.
     single = (uses >= 0) & (uses == member) & (sizes[uses.clip(min=0)] == 1)
     uses = np.where(single | ((uses == EVERYBODY) & (len(uses) == 1)), ALONE, uses)
     together = [
@@ -101,22 +101,22 @@ def groups_of_labels(member: np.ndarray, uses: np.ndarray) -> Groups:
 
 
 def clients_of(records: Records, seed: int) -> np.ndarray:
-    """The clients that trained with a seed, in the order of matrices."""
+    """The clients that trained with a seed, in the order of the matrices."""
     here = records.clients.loc[records.clients["seed"] == seed, "client"]
     return np.sort(here.to_numpy())
 
 
 def partners_of(records: Records, label: str, seed: int) -> np.ndarray:
-    """Whether client i uses what client k learns, at the end, (N, N)."""
+    """(N, N) whether client i uses what client k learns, at the end."""
     used = np.asarray(records.weights[label, seed].matrices[-1]) > _LEAST
     np.fill_diagonal(used, False)
     return used
 
 
 def groups_of(used: np.ndarray) -> Groups | None:
-    """The groups in which all use the same; None where clients form no groups.
+    """The groups whose members use the same clients, or None if there are no groups.
 
-    Besides its members, a group may use what others learn who use nobody.
+    Besides its members, a group may use clients that use nobody else.
     """
     rows = used | np.eye(len(used), dtype=bool)
     _, group = np.unique(rows, axis=0, return_inverse=True)
@@ -135,13 +135,13 @@ def groups_of(used: np.ndarray) -> Groups | None:
 
 
 def usual_groups(share: np.ndarray) -> Groups | None:
-    """Groups as they mostly are; None where too much speaks against them.
+    """The usual groups over seeds, or None if they vary too much.
 
-    Two clients of a group use each other in a third of all cases at least, and in two
-    thirds on average; two of different groups in less than a third.
+    Two clients of a group use each other in at least a third of all cases, and in two
+    thirds on average. Two clients of different groups do so in less than a third.
 
     Args:
-        share: of the seeds with which client i uses what client k learns, (N, N).
+        share: (N, N) share of the seeds with which client i uses what client k learns.
     """
     share = (share + share.T) / 2
     _, group = connected_components(share > 0.5, directed=False)
@@ -180,7 +180,7 @@ def _in_words(records: Records, found: Groups, clients: np.ndarray) -> str:
 
 
 def _counted_groups(found: Groups, many: str) -> str:
-    """The same without names."""
+    """The groups as part of a sentence, with numbers of clients instead of names."""
     sizes = [count_in_words(len(some)) for some in found.together]
     if len(sizes) == 1:
         text = f"a group of {sizes[0]} {many} learns together"

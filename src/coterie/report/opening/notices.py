@@ -1,4 +1,4 @@
-"""Reasons for doubt: training that was not finished, and clients with few samples."""
+"""Notices about a study, such as unfinished training and clients with few samples."""
 
 from __future__ import annotations
 
@@ -33,34 +33,30 @@ FEW = 20
 """With fewer test samples, a client's own score says little."""
 
 _SHARE = 0.05
-"""Of what a loss falls in all: as much in the last fifth of the rounds is much."""
+"""A loss still falls if this share of its fall is in the last fifth of the rounds."""
 
 
 def weak_local_text(records: Records) -> str:
-    """Says that training alone could do better than `local`, or nothing.
-
-    That is where a model of scikit-learn, trained alone, is surely better.
-    """
+    """A text if a scikit-learn model, trained alone, is surely better than `local`."""
     local, alone = local_label(records), best_alone(records)
     gain = gain_over_baseline(records, local, alone) if local and alone else None
     if gain is None or alone is None or gain.verdict != "loses":
         return ""
     leads = [gain_over_baseline(records, label, alone) for label in labels_of(records)]
     if not any(lead is not None and lead.mean > 0 for lead in leads):
-        return ""  # which the verdict says
+        return ""  # because the verdict says so already
     amounts, words = amounts_of(records), baseline_words(records, alone)
     better = baseline_summary(records)["mean"][alone]
     ours = mean_over_seeds(records, final_scores(records, str(local))).mean()
     return (
         f"Training alone can do better than `{local}` does: scikit-learn's {words} has "
-        f"a mean {amounts.words} of {amounts.show(better)}, `{local}` of "
-        f"{amounts.show(ours)}. So a part of what methods gain over `{local}` may be "
-        "due to that."
+        f"a mean {amounts.words} of {amounts.show(better)}, and `{local}` has "
+        f"{amounts.show(ours)}. This may explain a part of the gains over `{local}`."
     )
 
 
 def undertrained_text(records: Records) -> str:
-    """Names the methods whose losses still fell when training ended, or nothing."""
+    """A text that names methods whose loss still fell at the end, or nothing."""
     found = [
         label
         for label in labels_of(records)
@@ -78,8 +74,8 @@ def undertrained_text(records: Records) -> str:
 def still_falls(records: Records, label: str) -> bool:
     """Whether the mean validation loss fell much in the last fifth of the rounds.
 
-    That is by more than a twentieth of its fall in all, to its least value. Without
-    validation data the training loss counts.
+    It did if it ends at its least value, and more than a twentieth of its fall was in
+    that fifth. Without validation data, the training loss counts.
     """
     names = ("validation_loss", "train_loss")
     column = next((name for name in names if name in records.metrics), None)
@@ -98,10 +94,10 @@ def still_falls(records: Records, label: str) -> bool:
 
 
 def unset_steps_text(study: Mapping[str, Any]) -> str:
-    """Names the methods that keep the usual step size unasked, or nothing.
+    """A text that names methods with the usual step size by default, or nothing.
 
     Args:
-        study: its tables, as `Study.resolved` has them.
+        study: its tables, as in `Study.resolved`.
     """
     private = "privacy" in study
     if not private and "time" not in study:
@@ -114,19 +110,19 @@ def unset_steps_text(study: Mapping[str, Any]) -> str:
     if not labels:
         return ""
     why, advice = (
-        ("tell about data without being counted", "an `lr` that works on public data")
+        ("leak data that epsilon does not count", "an `lr` that works on public data")
         if private
-        else ("take time that is not counted", "`lr`, or search it by [tune]")
+        else ("take time that is not counted", "`lr`, or search it with [tune]")
     )
     return (
-        f"`lr` of {joined(labels)} was not given, so the usual 0.1 is used. Under "
-        f"[{'privacy' if private else 'time'}] no setting is found by itself, because "
-        f"finding it would {why}. Write {advice}."
+        f"The study does not set `lr` of {joined(labels)}, so the usual 0.1 is used. "
+        f"With [{'privacy' if private else 'time'}], `lr` is not found automatically, "
+        f"because finding it would {why}. Set {advice}."
     )
 
 
 def _keeps_usual_step(entry: Mapping[str, Any]) -> bool:
-    """Whether an algorithm of a study has the usual `lr`, which nobody wrote."""
+    """Whether an algorithm has the default `lr` 0.1, and the study does not set it."""
     if "lr" in entry or "lr" in entry.get("tune", {}):
         return False
     maker = ALGORITHMS.get(str(entry["name"]))
@@ -135,14 +131,14 @@ def _keeps_usual_step(entry: Mapping[str, Any]) -> bool:
 
 
 def few_tested(records: Records) -> dict[int, float]:
-    """Test samples of the clients that have few, by client."""
+    """By client, the number of test samples of clients with few."""
     table = population(records).set_index("client")
     table = table[table["scored"] & (table["test"] < FEW)]
     return {int(str(client)): float(size) for client, size in table["test"].items()}
 
 
 def small_text(records: Records) -> str:
-    """Names the clients whose own scores say little, or nothing."""
+    """A text about clients whose own scores say little, or nothing."""
     few, (one, many) = few_tested(records), client_nouns(records)
     if not few:
         return ""

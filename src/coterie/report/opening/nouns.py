@@ -1,4 +1,4 @@
-"""What clients and amounts are called: hospitals, and +3,200 kg."""
+"""Words for clients and amounts, such as "hospitals" and "+3,200 kg"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...scores.finals import Score, score_of
 from ...scores.words import figure, joined
 
 MOST_NAMED = 8
-"""So many clients are named in a sentence; more are counted."""
+"""Up to this number, a sentence names clients; with more, it counts them."""
 
 _NO_NOUN = {"client", "code", "group", "id", "index", "key", "label", "name", "number"}
 
@@ -27,19 +27,19 @@ _WORDS = {
 
 
 def client_nouns(records: Records) -> tuple[str, str]:
-    """What one client and several are called, by the column that names them."""
+    """The singular and plural noun for clients, from the column that names them."""
     data = records.study.get("data")
     word = str(data.get("client", "") if isinstance(data, dict) else "").lower()
     word = re.sub(r"[_ ]?(id|name|code)$", "", word)
     if not re.fullmatch("[a-z]{3,20}", word) or word in _NO_NOUN:
         word = "client"
-    if word.endswith("s") and not word.endswith("ss"):  # it is there for several
+    if word.endswith("s") and not word.endswith("ss"):  # a plural already
         word = word[:-1]
     return word, plural(word)
 
 
 def names_of(records: Records, clients: Iterable[int]) -> str:
-    """The clients by name, as a list in a sentence; numbered ones share one noun."""
+    """The names of clients as a list in a sentence, such as "clients 2 and 3"."""
     names = [records.name_of(int(client)) for client in clients]
     numbers = [name.removeprefix("client ") for name in names]
     if len(names) > 1 and all(n.startswith("client ") for n in names):
@@ -48,10 +48,10 @@ def names_of(records: Records, clients: Iterable[int]) -> str:
 
 
 class Amounts(NamedTuple):
-    """Scores and differences in the unit of the data."""
+    """How scores and differences are written, in the unit of the data."""
 
     score: Score
-    words: str  # what is measured
+    words: str  # the name of the measure
 
     def show(self, value: float) -> str:
         """A score as text."""
@@ -68,7 +68,7 @@ class Amounts(NamedTuple):
         return self.show_gain(abs(value)).lstrip("+")
 
     def interval(self, low: float, high: float) -> str:
-        """The ends of an interval of a difference, in words."""
+        """An interval of a difference, in words."""
         ends = [self.size(low), self.size(high)]
         if low < 0 < high:
             return f"between {ends[0]} worse and {ends[1]} better"
@@ -83,14 +83,14 @@ class Amounts(NamedTuple):
 
     @property
     def axis(self) -> str:
-        """What an axis of differences is called."""
+        """The title of an axis of differences."""
         if self.score.ticks:
             return "points"
         return self.score.quantity or self.words
 
 
 def amounts_of(records: Records) -> Amounts:
-    """How the scores of a study are said."""
+    """How the scores of a study are written."""
     score = score_of(records)
     return Amounts(score, _WORDS.get(records.score, score.words))
 

@@ -1,4 +1,4 @@
-"""One picture: how much better or worse than alone each client is, and how sure."""
+"""The picture of the first screen: each client's gain over training alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .notices import FEW
 from .nouns import Amounts, amounts_of, client_nouns, round_up
 
 _ROWS = 16
-"""So many clients have a row each; more of them stand side by side."""
+"""Up to this number, each client has a row; with more, they stand side by side."""
 
 _KINDS = {
     "gains": ("better, and we are sure", "#0072B2"),
@@ -26,11 +26,11 @@ _SURE = ("gains", "loses")
 
 
 def client_gains(records: Records, label: str) -> go.Figure:
-    """What each client gains over training alone with one method, and its interval.
+    """Each client's gain over training alone with one method, with intervals.
 
-    Up to 16 clients have a row each with their name, more stand side by side, and of
-    more than CROWD the distribution is shown. Intervals that are much longer than
-    others are cut: `clients_with_cut_intervals` names them.
+    Up to 16 clients have a row each with their name, and more stand side by side. Above
+    CROWD, the figure shows their distribution. Intervals that are much longer than
+    others are cut: `clients_with_cut_intervals` names these clients.
     """
     table, amounts = gain_table(records, label), amounts_of(records)
     if len(table) > CROWD:
@@ -79,10 +79,10 @@ def client_gains(records: Records, label: str) -> go.Figure:
 
 
 def gain_table(records: Records, label: str) -> pd.DataFrame:
-    """A row for each client that can be compared, the largest gain first.
+    """One row per client that can be compared, the largest gain first.
 
-    Columns: `name`, `test` samples, and in the unit in which gains are shown `mean`,
-    `low` and `high`, with the `verdict`.
+    Columns: `name`, number of `test` samples, `verdict`, and the gain's `mean`, `low`
+    and `high` in the unit in which gains are shown.
     """
     table = gain_of(records, label).clients.copy()
     table = table[table["mean"].notna()]
@@ -94,10 +94,11 @@ def gain_table(records: Records, label: str) -> pd.DataFrame:
 
 
 def axis_limits(table: pd.DataFrame) -> tuple[float, float]:
-    """The ends up to which intervals are drawn.
+    """The ends of the axis, beyond which intervals are cut.
 
-    That is all of them, unless those of clients with few test samples, or some that are
-    three times as long as is usual, would take up more than a third of the picture.
+    They include all intervals, unless the unusual ones would take up more than a third
+    of the picture: those of clients with few test samples, and those more than three
+    times as long as the median.
     """
     width = table["high"] - table["low"]
     known = table[np.isfinite(width)]
@@ -110,11 +111,11 @@ def axis_limits(table: pd.DataFrame) -> tuple[float, float]:
 
 
 def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
-    """The least and the largest: zero, all means, and the intervals of some."""
+    """The least and largest value of 0, all means, and the intervals of `some`."""
     means = table["mean"].to_numpy()
     ends = [0.0, *means, *some["low"], *some["high"]]
     low, high = float(np.min(ends)), float(np.max(ends))
-    if not high > low:  # none, or a mean that is not known
+    if not high > low:  # no client, or an unknown mean
         return (-1.0, 1.0)
     # A point at the very end would hide the arrow of its interval.
     more = 0.03 * (high - low)
@@ -122,7 +123,7 @@ def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
 
 
 def clients_with_cut_intervals(records: Records, label: str) -> list[str]:
-    """Clients whose interval is longer than the picture, with their test samples."""
+    """Clients whose interval is cut, with their numbers of test samples."""
     table = gain_table(records, label)
     if len(table) > CROWD or table.empty:
         return []
@@ -152,7 +153,7 @@ def _hover(row: pd.Series, amounts: Amounts) -> str:
 def _arrows(
     table: pd.DataFrame, low: float, high: float, *, rows: bool
 ) -> list[PlotSpec]:
-    """Arrow heads where an interval goes on beyond the scale."""
+    """Arrow heads where an interval is cut."""
     places, found = np.arange(len(table)), []
     below, above = table["low"] < low, table["high"] > high
     beyond = [(below, low, "left", "down"), (above, high, "right", "up")]
@@ -185,10 +186,10 @@ def _looks(
     *,
     rows: bool,
 ) -> PlotSpec:
-    """Axes: gains along one, clients along the other."""
+    """The layout: gains along one axis, clients along the other."""
     names = tick_names(records, table.index)
     whose = client_nouns(records)[1]
-    # In rows, for half of what is written above a point at the end.
+    # In rows, there is text above the points, half of which needs room at the ends.
     room = (0.06 if rows else 0.03) * (ends[1] - ends[0])
     step = round_up((ends[1] - ends[0]) / 7)
     ticks = step * np.arange(np.ceil(ends[0] / step), np.floor(ends[1] / step) + 1)
@@ -217,7 +218,7 @@ def _looks(
 
 
 def _distribution(records: Records, table: pd.DataFrame, amounts: Amounts) -> go.Figure:
-    """How many of very many clients gain how much."""
+    """A histogram of gains, for very many clients."""
     many = client_nouns(records)[1]
     bars = {"type": "histogram", "x": table["mean"].to_numpy(), "nbinsx": 60}
     bars |= {"marker": {"color": _KINDS["gains"][1]}, "showlegend": False}

@@ -1,4 +1,4 @@
-"""The first screen as HTML: verdict, picture, groups, cost, in this order."""
+"""The first screen as HTML: verdict, picture, groups and cost, in this order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .verdicts import notices_of, subject_of, verdict_of
 
 
 def first_screen(records: Records, table: pd.DataFrame) -> Markup:
-    """What a manager reads, before anything else.
+    """The first screen of a report.
 
     Args:
         records: of the study.

@@ -1,9 +1,9 @@
-"""What a study found, in a few everyday sentences, which page and terminal share.
+"""The result of a study in a few everyday sentences, for the page and the terminal.
 
-"Better" and "worse" compare a client's test score with that of training alone, as
-measured. We are "sure" where the 95 per cent interval of the difference is on one side
-of zero. A method is said to help only where it also beats a constant prediction. The
-method is the one that validation data prefer, and is no oracle.
+"Better" and "worse" compare a client's measured test score with that of training alone.
+We are "sure" if the 95 % interval of the difference is on one side of zero. A text says
+that a method helps only if it also beats a constant prediction. The method is the one
+that validation data choose, and not an oracle.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .nouns import MOST_NAMED, amounts_of, client_nouns, names_of
 
 
 def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
-    """Answers by what they are about: verdict, groups, cost, privacy, notices.
+    """Texts by topic: choice, verdict, groups, cost, privacy, notice.
 
     Args:
         records: of the study.
@@ -61,7 +61,7 @@ def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
 
 
 def notices_of(records: Records) -> list[str]:
-    """What a reader must know to believe the verdict, a sentence or two each."""
+    """What a reader must know before believing the verdict, a sentence or two each."""
     found = [shortfall_text(records), infinite_text(records)]
     found += [weak_local_text(records), undertrained_text(records)]
     found += [unset_steps_text(records.study), small_text(records)]
@@ -69,7 +69,7 @@ def notices_of(records: Records) -> list[str]:
 
 
 def subject_of(records: Records) -> str | None:
-    """The method that the verdict is about; None where nothing can be compared."""
+    """The method that the verdict is about, or None if nothing can be compared."""
     local = local_label(records)
     if local is None or labels_of(records) == [local]:
         return None
@@ -81,14 +81,14 @@ _SURE = "We are sure of this average."
 
 
 class Verdict(NamedTuple):
-    """What was found: a few words that can stand alone, and what they rest on."""
+    """The main sentence, and the details that support it."""
 
     lead: str
     more: str = ""
 
 
 class Sides(NamedTuple):
-    """The clients by what a method does to them."""
+    """The clients by whether a method makes their scores better or worse."""
 
     better: list[int]
     worse: list[int]
@@ -99,12 +99,12 @@ class Sides(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return sum(map(len, self[:4]))
 
 
 def sides_of(gain: Gain) -> Sides:
-    """Whose score is better, worse and the same, and of whom we are sure."""
+    """The clients by the sign of their gain, and by whether we are sure."""
     means = gain.clients["mean"]
     chosen = (means > 0, means < 0, means == 0, means.isna())
     better, worse, same, unknown = (means.index[some].tolist() for some in chosen)
@@ -113,7 +113,7 @@ def sides_of(gain: Gain) -> Sides:
 
 
 def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
-    """The words with which everything begins.
+    """The verdict of a study, which comes first everywhere.
 
     Args:
         records: of the study.
@@ -139,7 +139,7 @@ def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
 
 
 def _nothing(records: Records, table: pd.DataFrame) -> Verdict:
-    """Why nothing can be compared, and the best score as far as there is one."""
+    """The reason why nothing can be compared, and the best score if there is one."""
     local, failed = local_label(records), failures(records)
     best = rank_methods(records, table["mean"])
     more = [*failed.values()]
@@ -161,12 +161,12 @@ def _nothing(records: Records, table: pd.DataFrame) -> Verdict:
 
 
 def side_sentences(records: Records, gain: Gain, named: str) -> str:
-    """How many clients get a better model, who gets a worse one, and how sure we are.
+    """Sentences on how many clients get a better or worse model, and how sure we are.
 
     Args:
         records: of the study.
         gain: of the method.
-        named: how the first sentence begins, such as "With coteries".
+        named: the beginning of the first sentence, such as "With coteries".
     """
     sides, (one, many) = sides_of(gain), client_nouns(records)
     total, better = sides.total, len(sides.better)
@@ -199,7 +199,7 @@ def side_sentences(records: Records, gain: Gain, named: str) -> str:
 
 
 def _sure(records: Records, sides: Sides, *, average: bool) -> str:
-    """About how many clients we are sure, or at least of the average, in a sentence."""
+    """A sentence on how many clients we are sure about, or at least the average."""
     more, less = len(sides.surely_better), len(sides.surely_worse)
     changed, one = len(sides.better) + len(sides.worse), client_nouns(records)[0]
     if not more and not less:
@@ -222,7 +222,7 @@ def _sure(records: Records, sides: Sides, *, average: bool) -> str:
 
 
 def _average(records: Records, table: pd.DataFrame, label: str, gain: Gain) -> str:
-    """Both mean scores, their difference, and whether it may be chance."""
+    """Sentences on both mean scores, their difference, and whether it may be chance."""
     mean, alone = (table["mean"][a] for a in (label, str(local_label(records))))
     amounts = amounts_of(records)
     if not np.isfinite(gain.mean):
@@ -242,16 +242,16 @@ def _average(records: Records, table: pd.DataFrame, label: str, gain: Gain) -> s
 
 
 _SMALL = 0.01
-"""The share of a score below which an unsure difference is not worth a first line."""
+"""An unsure difference below this share of the score is not mentioned first."""
 
 
 def _matters(lead: Gain, mean: float) -> bool:
-    """Whether a baseline is better: surely, or by so much that people should know."""
+    """Whether a baseline is surely better, or better by more than `_SMALL`."""
     return lead.verdict == "loses" or lead.mean < -_SMALL * abs(mean)
 
 
 def _about_baselines(records: Records, table: pd.DataFrame, label: str) -> str:
-    """Says first where a baseline is as good as learning together; usually nothing."""
+    """Sentences if a baseline is as good as learning together, or nothing."""
     said, best = [], rank_methods(records, table["mean"])
     if not best or not baseline_labels(records):
         return ""

@@ -1,4 +1,4 @@
-"""What private training promised: epsilon over rounds, and who told whom how much."""
+"""Report on private training: epsilon over rounds, and between clients."""
 
 from .figures import epsilon_curves, epsilon_matrix
 from .officer import officer_section

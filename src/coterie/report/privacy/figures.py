@@ -24,7 +24,7 @@ from ..styles import (
 
 
 def epsilon_by_client(records: Records) -> pd.DataFrame:
-    """Epsilon of every client by algorithm and round, the largest over seeds."""
+    """Epsilon by algorithm, round and client, the largest over seeds."""
     if "epsilon" not in records.metrics:
         raise InputError("the records have no epsilon: a study needs [privacy].")
     keys = ["algorithm", "round", "client"]
@@ -32,7 +32,7 @@ def epsilon_by_client(records: Records) -> pd.DataFrame:
 
 
 def epsilon_curves(records: Records) -> go.Figure:
-    """Epsilon over rounds: of the client who released most, and the mean of all.
+    """Epsilon over rounds: of the client with the most, and the mean over clients.
 
     Raises:
         InputError: without [privacy].
@@ -65,10 +65,10 @@ def epsilon_curves(records: Records) -> go.Figure:
 def epsilon_matrix(
     records: Records, algorithm: str, seed: int | None = None
 ) -> go.Figure:
-    """Who told whom how much: epsilon of row client in the eyes of the column's.
+    """Epsilon of each client (row) against each receiver (column).
 
     Raises:
-        InputError: where an algorithm has released nothing, or to too many.
+        InputError: if the algorithm has released nothing, or with too many clients.
     """
     table = records.releases
     own = table[table["algorithm"] == algorithm] if len(table) else table
@@ -114,6 +114,6 @@ def epsilon_matrix(
 
 
 def _epsilon_title(records: Records) -> str:
-    """What an axis of epsilon is called."""
+    """The title of an axis of epsilon."""
     source = records.study.get("privacy", {}).get("noise_source", "seed")
     return f"epsilon ({SIMULATION_ONLY})" if source == "seed" else "epsilon"

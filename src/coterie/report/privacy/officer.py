@@ -1,6 +1,6 @@
-"""Who sees what, by role and method: the page for a data protection officer.
+"""The page for a data protection officer: who sees what, by role and method.
 
-The same words stand in docs/data_protection.md, which a test compares with these.
+docs/data_protection.md has the same words, and a test compares them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..html import render
 
 
 class Sight(NamedTuple):
-    """What others see of a client under some methods, in every round."""
+    """What others see of a client in every round, with some methods."""
 
     methods: tuple[str, ...]
     server: str
@@ -142,7 +142,7 @@ NOT_COVERED = (
 
 
 def officer_section(records: Records) -> Markup:
-    """Who sees what in this study; nothing without [privacy]."""
+    """The section on who sees what in this study, or nothing without [privacy]."""
     if not isinstance(records.study.get("privacy"), dict):
         return Markup()
     own = Sight((), "what it sends", "what it sends")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
@@ -10,13 +9,14 @@ from ...privacy.mechanisms.noise import SIMULATION_ONLY, simulated_text
 from ...records import Records
 from ...scores.finals import CROWD, is_crowd, labels_of
 from ...scores.roles import epsilon_by_role
+from ...scores.words import epsilon_text
 from ...types import SERVER
 from ..html import render
 from .figures import epsilon_curves, epsilon_matrix
 
 
 def privacy_section(records: Records) -> Markup:
-    """What was promised and to whom; nothing without [privacy]."""
+    """The section on epsilon for each role, or nothing without [privacy]."""
     settings = records.study.get("privacy")
     if not isinstance(settings, dict) or "epsilon" not in records.metrics:
         return Markup()
@@ -35,7 +35,7 @@ def privacy_section(records: Records) -> Markup:
         rows=[
             [
                 label,
-                *(_shown(float(roles[role][label])) for role in roles),
+                *(epsilon_text(float(roles[role][label])) for role in roles),
                 _eyes(records, label) + ", sums alone" * (label in summed),
             ]
             for label in map(str, roles.index)
@@ -49,23 +49,19 @@ def privacy_section(records: Records) -> Markup:
     )
 
 
-def _shown(epsilon: float) -> str:
-    return f"{epsilon:.3g}" if np.isfinite(epsilon) else "infinite"
-
-
 def _labels_of_sums(records: Records) -> list[str]:
-    """The algorithms of which a server saw sums, so that rows would have told more."""
+    """The algorithms whose server saw only sums, which tell less than rows."""
     table = records.metrics
     if "epsilon_others" not in table:
         return []
-    # Both are added up, in other orders.
+    # A tolerance, because the two are summed in different orders.
     more = table["epsilon_others"] > table["epsilon_server"] * (1 + 1e-6)
     some = set(table["algorithm"][more])
     return [label for label in labels_of(records) if label in some]
 
 
 def _eyes(records: Records, label: str) -> str:
-    """Who receives what a client sends."""
+    """The receivers of what a client sends, in words."""
     table = records.releases
     own = table[table["algorithm"] == label] if len(table) else pd.DataFrame()
     if own.empty:
