@@ -52,7 +52,7 @@ def even(gain: float, n: int) -> Prospects:
     return Prospects(made, np.full(n, 0.1), np.full(n, 100.0), (0.1, gain, 100.0))
 
 
-def seen(gain: float, noise: float, seed: int = 0, n: int = 8) -> Outlook:
+def outlook_of_trial(gain: float, noise: float, seed: int = 0, n: int = 8) -> Outlook:
     """A trial with costs 1 + c / m and c = 12, m = 24, 6 and 18; together m gain."""
     rng = np.random.default_rng(seed)
     common = rng.normal(size=(4, n))  # of the same samples that are judged
@@ -66,7 +66,7 @@ def seen(gain: float, noise: float, seed: int = 0, n: int = 8) -> Outlook:
 
 @pytest.mark.parametrize("gain", [1.2, 2.0, 4.0])
 def test_worth_and_scores_without_noise_are_those_of_the_curve(gain):
-    found = seen(gain, 1e-9)
+    found = outlook_of_trial(gain, 1e-9)
     np.testing.assert_allclose(found.worth[1], gain, rtol=1e-6)
     np.testing.assert_allclose(found.worth[[0, 2]], gain, rtol=1e-4)
     np.testing.assert_allclose(found.alone[1], 1 + 12 / 24, rtol=1e-6)
@@ -75,7 +75,7 @@ def test_worth_and_scores_without_noise_are_those_of_the_curve(gain):
 
 
 def test_who_is_worse_together_is_told_so_and_stays_alone():
-    found = seen(0.5, 1e-3)
+    found = outlook_of_trial(0.5, 1e-3)
     assert not found.helped.any()
     np.testing.assert_array_equal(found.together[1], found.alone[1])
     assert verdict(*found.worth[::2, -1]) == "do not join"
@@ -84,7 +84,7 @@ def test_who_is_worse_together_is_told_so_and_stays_alone():
 @pytest.mark.parametrize("gain", [1.0, 2.0])
 def test_intervals_of_worth_hold_the_truth(gain):
     """90 per cent intervals, 50 times, of clients and of the mean."""
-    runs = [seen(gain, 0.3, seed, n=6).worth for seed in range(50)]
+    runs = [outlook_of_trial(gain, 0.3, seed, n=6).worth for seed in range(50)]
     held = [(w[0] <= gain * 1.001) & (w[2] * 1.001 >= gain) for w in runs]
     # With 90 per cent, fewer than 40 of 50 has a chance of 1 per cent.
     assert np.mean([h[-1] for h in held]) >= 0.8

@@ -35,7 +35,7 @@ from coterie_theory.asynchrony import speed_up
 from coterie_theory.collaboration import count_near
 
 
-def known(
+def exact_findings(
     place: np.ndarray, *, noise: float = 1.0, floor: float = 1e-6
 ) -> PilotFindings:
     """Findings without error about gradients at these places; samples: 1 each."""
@@ -47,14 +47,14 @@ def known(
 
 
 def test_equal_clients_gain_their_number():
-    found = prospects_of(known(np.zeros((7, 2))))
+    found = prospects_of(exact_findings(np.zeros((7, 2))))
     np.testing.assert_allclose(found.likely.gain, 7, rtol=1e-4)
     np.testing.assert_allclose(found.likely.weights, 1 / 7, rtol=1e-3)
 
 
 def test_strangers_gain_nothing():
     place = 1e3 * np.eye(5)
-    found = prospects_of(known(place))
+    found = prospects_of(exact_findings(place))
     np.testing.assert_allclose(found.likely.gain, 1, rtol=1e-4)
     np.testing.assert_allclose(found.likely.weights, np.eye(5), atol=1e-4)
 
@@ -63,7 +63,7 @@ def test_least_risk_and_weights_are_those_of_a_general_solver():
     rng = np.random.default_rng(0)
     place = rng.normal(size=(6, 3))
     noise = rng.uniform(0.5, 2.0, size=6)
-    found = prospects_of(known(place)._replace(variance=noise))
+    found = prospects_of(exact_findings(place)._replace(variance=noise))
     for i in range(6):
 
         def risk(w: np.ndarray, i: int = i) -> float:
@@ -85,7 +85,7 @@ def test_gain_is_at_least_what_the_theorem_promises():
     """Uniform weights over the N_i who are near are one way to weigh, not the best."""
     rng = np.random.default_rng(1)
     place = np.repeat(rng.normal(size=(3, 2)), 4, 0) + 0.1 * rng.normal(size=(12, 2))
-    found = known(place)
+    found = exact_findings(place)
     eps = 0.5  # biases of at most a half, in units of the noise
     near = count_near(torch.tensor(found.squared), eps).numpy()
     promised = 1 / (1 / near + eps)
@@ -101,7 +101,7 @@ def test_own_differences_bound_the_gain():
     own = np.random.default_rng(0).normal(size=(n, 2000))
     own *= np.sqrt(q) / np.linalg.norm(own, axis=1, keepdims=True)
     # The floor hides directions, as few samples would; q is seen on the diagonal.
-    found = known(own, floor=0.1)
+    found = exact_findings(own, floor=0.1)
     shape = structure_of(found)
     assert shape.place.shape[1] == 0
     # Random directions have products of some sqrt(1 / 2000).
@@ -111,7 +111,9 @@ def test_own_differences_bound_the_gain():
     np.testing.assert_allclose(gain, (1 + k) / k, rtol=0.03)
 
 
-def noisy(place: np.ndarray, dimension: int, seed: int, m: int = 50) -> PilotFindings:
+def noisy_findings(
+    place: np.ndarray, dimension: int, seed: int, m: int = 50
+) -> PilotFindings:
     """Findings as from halves of m samples with unit covariance."""
     rng = np.random.default_rng(seed)
     n = len(place)
@@ -131,7 +133,7 @@ def noisy(place: np.ndarray, dimension: int, seed: int, m: int = 50) -> PilotFin
 def test_noise_alone_shows_no_directions_and_intervals_hold_the_truth():
     held, directions = 0, 0
     for seed in range(40):
-        found = noisy(np.zeros((8, 1)), 20, seed)
+        found = noisy_findings(np.zeros((8, 1)), 20, seed)
         directions += structure_of(found).place.shape[1] > 0
         low, _, high = prospects_of(found).mean
         held += low <= 8 <= high * 1.0001
@@ -142,20 +144,20 @@ def test_noise_alone_shows_no_directions_and_intervals_hold_the_truth():
 
 def test_planted_clusters_are_found():
     place = np.repeat([[0.0], [2.0]], 6, 0)
-    found = noisy(place, 20, seed=0)
+    found = noisy_findings(place, 20, seed=0)
     weights = prospects_of(found).likely.weights
     inside = weights[:6, :6].sum(1)
     assert structure_of(found).place.shape[1] == 1
     assert (inside > 0.9).all()  # without noise .984: 1 / 15 against 4 + 1 / 15
 
 
-def regression(seed: int = 0, **options: float) -> Federation:
+def regression_data(seed: int = 0, **options: float) -> Federation:
     """Linear regression with noise, natural clients, all samples for training."""
     table = linear(seed=seed, **{"clusters": 1, "spread": 1.0, "noise": 1.0, **options})
     return divide(table, "natural", seed=seed, validation=0.01, test=0.01)
 
 
-def looked_at(federation: Federation, seed: int = 0) -> PilotFindings:
+def findings_of(federation: Federation, seed: int = 0) -> PilotFindings:
     d = federation.features.shape[1]
     module = build(lambda: torch.nn.Linear(d, 1, bias=False), seed)
     return run_pilot(
@@ -167,10 +169,10 @@ def looked_at(federation: Federation, seed: int = 0) -> PilotFindings:
 
 def test_pilot_estimates_distances_of_a_linear_model():
     """The loss |x'w - y|^2 has Hessian 2 I, so that |g_i - g_j| = 2 |w_i - w_j|."""
-    federation = regression(
+    federation = regression_data(
         clients=6, clusters=2, dimension=5, samples=1500, spread=0.5
     )
-    found = looked_at(federation)
+    found = findings_of(federation)
     assert federation.optima is not None
     truth = 4 * torch.cdist(federation.optima, federation.optima).square().numpy()
     apart = ~np.eye(6, dtype=bool)
@@ -182,14 +184,14 @@ def test_pilot_estimates_distances_of_a_linear_model():
 
 def test_pilot_estimates_the_variance_of_gradients_of_a_linear_model():
     """At the best model residuals r have variance 1 and g is 2 r x: 4 d."""
-    federation = regression(clients=6, dimension=20, samples=300, spread=0.0)
-    found = looked_at(federation)
+    federation = regression_data(clients=6, dimension=20, samples=300, spread=0.0)
+    found = findings_of(federation)
     # 240 squares say it to 9 per cent, the model's own error adds 20 / 900.
     np.testing.assert_allclose(found.variance, 80, rtol=0.3)
 
 
-def cut(federation: Federation, sizes: list[int]) -> Federation:
-    """The federation with so many training samples of each client."""
+def with_sizes(federation: Federation, sizes: list[int]) -> Federation:
+    """The federation with this number of training samples per client."""
     index, _ = federation.train.rows(torch.arange(len(federation)))
     size = torch.tensor(sizes)
     kept = torch.cat([index[i, :m] for i, m in enumerate(sizes)])
@@ -226,7 +228,7 @@ def test_predicted_speed_up_is_the_measured_one_within_a_factor_of_two(
 ):
     alone, gained, promised = [], [], []
     for seed in range(3):
-        whole = regression(
+        whole = regression_data(
             seed,
             clients=10,
             clusters=clusters,
@@ -235,8 +237,8 @@ def test_predicted_speed_up_is_the_measured_one_within_a_factor_of_two(
             spread=spread,
             variation=variation,
         )
-        federation = cut(whole, sizes)
-        found = prospects_of(looked_at(federation, seed)).likely
+        federation = with_sizes(whole, sizes)
+        found = prospects_of(findings_of(federation, seed)).likely
         mine = np.array(sizes) <= 100
         alone.append(least_squares(federation, np.eye(10))[mine])
         gained.append(least_squares(federation, found.weights)[mine])
@@ -302,7 +304,7 @@ def test_intervals_hold_the_truth_also_of_few_clients():
 
 def test_three_clients_with_few_samples_cannot_be_told_apart():
     low, _, high = prospects_of(
-        looked_at(regression(clients=3, dimension=3, samples=12))
+        findings_of(regression_data(clients=3, dimension=3, samples=12))
     ).mean
     assert high > 1.5 * low
 
@@ -318,7 +320,7 @@ def test_values_are_drawn_together_where_looks_of_a_client_differ_as_much():
 
 
 def test_parts_have_every_sample_once():
-    federation = regression(clients=3, dimension=2, samples=15)
+    federation = regression_data(clients=3, dimension=2, samples=15)
     parts = deal_samples(federation, 4)
     assert sorted(torch.cat([part.train.index for part in parts]).tolist()) == sorted(
         federation.train.index.tolist()
@@ -333,7 +335,7 @@ def test_parts_have_every_sample_once():
 
 
 def test_gradients_without_noise_are_refused():
-    with pytest.raises(InputError, match="do not depend on the sample"):
+    with pytest.raises(InputError, match="same for every sample"):
         shrink_to_mean(np.zeros((2, 5)))
 
 
@@ -595,7 +597,7 @@ def test_the_command_says_what_asynchrony_would_save(study_file):
     # Five of six wait for nine tenths; (5 x 10 + 1) / 6 = 8.5.
     assert "A round takes 10 s, in which clients wait for 75.0 % of their time" in words
     assert "8.5 times as many gradients" in words
-    assert "client 5, then counts 0.02" in words  # 1 / 51
+    assert "client 5, then has weight 0.02" in words  # 1 / 51
     times.write_text("client,number,seconds\n0,0,-1")
     result = invoke("plan", study_file, "--quiet", "--times", times)
     assert isinstance(result.exception, InputError)

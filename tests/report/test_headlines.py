@@ -99,6 +99,6 @@ def test_one_seed_says_that_seeds_are_not_counted() -> None:
     measured = {"local": RIGHT[:1], "ditto": more(9, 9, 9, 9)[:1]}
     records = with_outcomes(records, measured)
     answers = said(records)
-    assert "what another seed would change is not counted" in answers["How sure"]
+    assert "ignore what another seed would change" in answers["How sure"]
     bare = said(replace(records, outcomes={}))
     assert bare["How sure"].startswith("Unknown: there is a single seed")

@@ -87,7 +87,7 @@ def test_more_colluders_have_a_number_of_their_own(tmp_path_factory):
 
 def test_a_report_says_of_which_algorithms_the_server_saw_sums_alone(guarded):
     section = privacy_section(guarded)
-    assert "Of averages of fedavg the server saw sums alone" in section
+    assert "For averages of fedavg, the server saw only sums" in section
     assert "the server, sums alone</td>" in section
     assert "other clients</td>" in section
 

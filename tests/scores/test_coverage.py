@@ -73,7 +73,7 @@ class Federations(NamedTuple):
     response: np.ndarray
 
 
-def drawn(rng: np.random.Generator, repetitions: int, design: Design) -> Federations:
+def draw(rng: np.random.Generator, repetitions: int, design: Design) -> Federations:
     """Samples are hard or easy for both, and for the second more than for the first."""
     whole = (repetitions, design.seeds, CLIENTS, SAMPLES)
     shape = (repetitions, 1, *whole[2:]) if design.shared else whole
@@ -94,7 +94,7 @@ Batched = tuple[np.ndarray, np.ndarray]
 
 
 def ratio(part: np.ndarray, of: np.ndarray) -> Batched:
-    """Of sums over samples."""
+    """The ratio of two sums over samples, in all and without each sample."""
     above, below = part.sum(-1, keepdims=True), of.sum(-1, keepdims=True)
     return (above / below)[..., 0], (above - part) / (below - of)
 
@@ -198,7 +198,7 @@ def step_of(name: str, label: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"accuracy", "loss", "mae"}))
 def test_measures_here_are_those_of_the_library(name: str) -> None:
-    found = drawn(np.random.default_rng(0), 1, Design(1, True, 0.0))
+    found = draw(np.random.default_rng(0), 1, Design(1, True, 0.0))
     of = MEASURES[name].measure
     for client in range(CLIENTS):
         margin, label, response = (part[0, 0, client] for part in found[1:])
@@ -221,7 +221,7 @@ def test_measures_here_are_those_of_the_library(name: str) -> None:
 @functools.cache
 def truths(spread: float) -> dict[str, np.ndarray]:
     """What clients are to expect of the second over the first, by measure."""
-    many = drawn(np.random.default_rng(1), 4000, Design(1, True, spread))
+    many = draw(np.random.default_rng(1), 4000, Design(1, True, spread))
     rest = many.label, many.response
     return {
         name: (of(many.second, *rest)[0] - of(many.first, *rest)[0]).mean((0, 1))
@@ -233,7 +233,7 @@ def inside(found: Estimate, truth: np.ndarray | float) -> np.ndarray:
     return (found.low <= truth) & (truth <= found.high)
 
 
-def covered(name: str, found: Federations, design: Design) -> tuple[float, float]:
+def coverage(name: str, found: Federations, design: Design) -> tuple[float, float]:
     """How often intervals hold the truth: of clients, and of their mean."""
     first, second = (worth(name, m, found) for m in (found.first, found.second))
     number, seed, client, sample = (i.ravel() for i in np.indices(first.shape))
@@ -251,9 +251,9 @@ def covered(name: str, found: Federations, design: Design) -> tuple[float, float
 
 
 def shares(design: Design, repetitions: int) -> dict[str, np.ndarray]:
-    """Of every measure, how often intervals hold the truth: of clients, and of all."""
+    """How often intervals hold the truth, by measure, for clients and for the mean."""
     key = [design.seeds, design.shared, int(10 * design.spread), 0]
-    found = drawn(np.random.default_rng(key), repetitions, design)
+    found = draw(np.random.default_rng(key), repetitions, design)
     # A hundred at a time: arrays that stay in a processor's memory are faster.
     parts = [
         Federations(*(whole[begin : begin + 100] for whole in found))
@@ -261,7 +261,7 @@ def shares(design: Design, repetitions: int) -> dict[str, np.ndarray]:
     ]
     sizes = [len(part.first) for part in parts]
     return {
-        name: np.average([covered(name, p, design) for p in parts], 0, sizes)
+        name: np.average([coverage(name, p, design) for p in parts], 0, sizes)
         for name in NAMES
     }
 

@@ -18,7 +18,7 @@ from coterie.scores.intervals import (
 
 
 def trials_of(d: np.ndarray, *, shared: bool, proportion: bool = False) -> Observations:
-    """Of d (seeds, clients, samples); seeds have the same test samples, or others."""
+    """The observations d (seeds, clients, samples). Seeds may share test samples."""
     seed, client, sample = np.indices(d.shape)
     sample = sample + d.shape[2] * client
     if not shared:
@@ -149,7 +149,7 @@ REPETITIONS, CLIENTS = 200, 8
 GAIN = np.linspace(-0.3, 0.7, CLIENTS)
 
 
-def drawn(
+def draw(
     rng: np.random.Generator, seeds: int, samples: int, *, shared: bool, spread: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Two margins (seeds, repetitions, clients, samples); seeds move the second.
@@ -167,12 +167,12 @@ def drawn(
     return first, second + 0.5 * rng.normal(size=whole)
 
 
-def covered(
+def coverage(
     seeds: int, samples: int, *, shared: bool, spread: float, proportion: bool
 ) -> tuple[float, float]:
     """How often intervals hold the truth: of clients, and of their mean."""
     rng = np.random.default_rng([seeds, samples, shared, proportion, int(9 * spread)])
-    first, second = drawn(rng, seeds, samples, shared=shared, spread=spread)
+    first, second = draw(rng, seeds, samples, shared=shared, spread=spread)
     truth, d = GAIN, second - first
     if proportion:
         d = (second > 0).astype(float) - (first > 0)
@@ -199,7 +199,7 @@ def test_intervals_cover_the_truth(
 ) -> None:
     options = {"shared": shared, "spread": spread, "proportion": proportion}
     sizes = [(3, 12), (3, 20), (5, 16)]
-    found = np.array([covered(*size, **options) for size in sizes])
+    found = np.array([coverage(*size, **options) for size in sizes])
     assert (found > 0.88).all()  # a share of 200 is known to 0.02
     assert (0.9 <= found.mean(0)).all() and (found.mean(0) <= 0.98).all(), found
 
@@ -211,7 +211,7 @@ def test_two_seeds_are_few_but_not_misleading(
     spread: float, shared: bool, proportion: bool
 ) -> None:
     options = {"shared": shared, "spread": spread, "proportion": proportion}
-    found = np.mean([covered(2, samples, **options) for samples in (12, 20)], axis=0)
+    found = np.mean([coverage(2, samples, **options) for samples in (12, 20)], axis=0)
     assert (0.9 <= found).all() and (found <= 0.98).all(), found
 
 
@@ -220,13 +220,13 @@ def test_intervals_of_one_seed_cover_what_its_models_are_worth(
     proportion: bool,
 ) -> None:
     options = {"shared": True, "spread": 0.0, "proportion": proportion}
-    found = np.mean([covered(1, samples, **options) for samples in (16, 20)], axis=0)
+    found = np.mean([coverage(1, samples, **options) for samples in (16, 20)], axis=0)
     assert (0.9 <= found).all() and (found <= 0.98).all(), found
 
 
 def test_seeds_alone_would_not_cover_where_they_share_samples() -> None:
     rng = np.random.default_rng(5)
-    first, second = drawn(rng, 5, 16, shared=True, spread=0.0)
+    first, second = draw(rng, 5, 16, shared=True, spread=0.0)
     means = seeds_alone((second - first).mean((2, 3)))
     inside = (means.low <= GAIN.mean()) & (GAIN.mean() <= means.high)
     assert inside.mean() < 0.8

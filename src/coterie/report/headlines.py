@@ -30,12 +30,7 @@ from .tables import at_equal_cost, infinite_losses, shortfalls
 
 
 def details(records: Records, table: pd.DataFrame) -> dict[str, str]:
-    """Details below the first screen: rank, certainty, cost in gradients, oracles.
-
-    Args:
-        records: of the study.
-        table: their `summary`.
-    """
+    """Details below the first screen: rank, certainty, cost in gradients, oracles."""
     local = local_label(records)
     answers = {"Rank": best_of(records, table)[0]}
     if local is not None and labels_of(records) != [local]:
@@ -206,7 +201,7 @@ def infinite_text(records: Records) -> str:
     )
 
 
-def _first(texts: Sequence[str], most: int = 12) -> str:
-    """The first texts, and the number of the others."""
-    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
-    return "; ".join([*texts[:most], *more])
+def _first(texts: Sequence[str]) -> str:
+    """The first twelve texts, and the number of the others."""
+    more = [f"and {len(texts) - 12} more"] if len(texts) > 12 else []
+    return "; ".join([*texts[:12], *more])

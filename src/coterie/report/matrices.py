@@ -55,12 +55,8 @@ def collaboration(
 
     Row i shows from whom client i learns. If there are many snapshots, evenly spaced
     ones are shown. The colour scale ends at the largest weight between two different
-    clients with this seed, so that a heavy diagonal hides nothing.
-
-    Args:
-        records: of the study.
-        algorithm: a label; None takes the first with snapshots.
-        seed: None takes the first with snapshots.
+    clients with this seed, so that a heavy diagonal hides nothing. By default, it shows
+    the first algorithm and seed with snapshots.
 
     Raises:
         InputError: without snapshots, or with more than CROWD clients.

@@ -49,12 +49,8 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
 
     Lines are means over clients and seeds, and bands reach from the lowest to the
     highest seed. Costs are means over seeds. Bytes have a logarithmic axis that begins
-    with 0. An algorithm that sends nothing has a horizontal line at its last score.
-
-    Args:
-        records: of the study.
-        against: an axis; None takes virtual time with [time], and rounds without. With
-            [time], rounds are not an axis.
+    with 0. An algorithm that sends nothing has a horizontal line at its last score. By
+    default, the axis is virtual time with [time], which then replaces rounds.
 
     Raises:
         InputError: if the records do not have this axis.

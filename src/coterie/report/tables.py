@@ -167,12 +167,9 @@ def client_summary(records: Records, label: str) -> pd.DataFrame:
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
     """The largest cost that every algorithm reached, and mean test scores at that cost.
 
-    The score is that of the last evaluation before an algorithm spent more, seed by
-    seed. Algorithms without this cost do not count: training alone sends no bytes.
-
-    Args:
-        records: of the study.
-        cost: `gradients`, `bytes` or `updates`, a column of `records.rounds`.
+    The cost is `gradients`, `bytes` or `updates`. The score is that of the last
+    evaluation before an algorithm spent more, seed by seed. Algorithms without this
+    cost do not count: training alone sends no bytes.
     """
     finals = {label: costs_of(records, label)[cost] for label in labels_of(records)}
     paid = [value for value in finals.values() if value > 0]
@@ -330,10 +327,7 @@ def confusion_of(
 ) -> pd.DataFrame:
     """The number of test samples by true class (row) and predicted class (column).
 
-    Args:
-        records: of the study.
-        label: of the algorithm.
-        client: its samples with all seeds; None takes those of all clients.
+    It counts the samples of one client, or of all, with all seeds.
     """
     table = records.confusion
     classes = range(int(table[["target", "predicted"]].to_numpy().max()) + 1)

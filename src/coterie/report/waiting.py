@@ -50,14 +50,12 @@ def is_timed(records: Records) -> bool:
 def wait_summary(records: Records) -> pd.DataFrame:
     """One row per algorithm: what waiting cost, and the gain of not waiting.
 
-    Columns, as means over seeds:
-
-    - `idle` is the share of their time in which clients computed nothing.
-    - `updates` counts the answers that arrived until the final `time`, and `pace` per
-      virtual second.
-    - `mean_delay` and `largest_delay` count answers (NaN if none can be late).
-    - `reached` is the virtual time of the first evaluation with a mean test score as
-      good as `common_score`. `speed_up` compares it with the slowest algorithm.
+    Columns are means over seeds. `idle` is the share of their time in which clients
+    computed nothing. `updates` counts the answers that arrived until the final `time`,
+    and `pace` is their number per virtual second. `mean_delay` and `largest_delay` are
+    counted in answers (NaN if none can be late). `reached` is the virtual time of the
+    first evaluation with a mean test score as good as `common_score`. `speed_up`
+    compares it with the slowest algorithm.
 
     Raises:
         InputError: without [time].

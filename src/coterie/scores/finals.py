@@ -230,12 +230,8 @@ def is_crowd(records: Records) -> bool:
 def undefined_for(records: Records, measure: str | None = None) -> list[int]:
     """Clients whose test samples leave a measure undefined with any seed.
 
-    The models do not matter: no algorithm has a value in any round.
-
-    Args:
-        records: of the study.
-        measure: its name; None takes the score. Only measures of a client as a whole
-            can be undefined.
+    The models do not matter: no algorithm has a value in any round. By default, the
+    measure is the score.
     """
     measure = measure or records.score
     column = f"test_{measure}"
@@ -343,12 +339,10 @@ def newcomer_gains(records: Records, label: str) -> pd.Series:
 
 
 def mean_over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:
-    """Each client's mean over the seeds with which it trained.
+    """Each client's mean over the seeds (rows of the table) with which it trained.
 
-    Args:
-        records: of the study.
-        table: one row per seed, one column per client. A client that was held out as a
-            newcomer has no value, and is skipped. A NaN of any other client is kept.
+    A client that was held out as a newcomer has no value, and is skipped. A NaN of any
+    other client is kept.
     """
     return _mean_of_trained(records, table, axis=0)
 

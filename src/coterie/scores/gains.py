@@ -107,10 +107,7 @@ def client_scores(
 ) -> pd.DataFrame:
     """Final test scores of clients with 95 % intervals: mean, error, low, high.
 
-    Args:
-        records: of the study.
-        label: of the algorithm.
-        seed: None takes means over all seeds. With one seed, only test samples count.
+    They are means over all seeds, or of one `seed`. Then only test samples count.
     """
     scores = final_scores(records, label)
     if seed is not None:
@@ -180,12 +177,9 @@ def _estimates(
 def _trials(
     records: Records, labels: list[str], table: pd.DataFrame
 ) -> Observations | None:
-    """The outcomes of every seed and client of a table, None if some are missing.
+    """The outcomes of every seed (row) and client (column), None if some are missing.
 
-    Args:
-        records: of the study.
-        labels: one algorithm, or two whose difference is taken.
-        table: one row per seed, one column per client.
+    Two labels give the differences of the first and the second.
     """
     trials = _collect_observations(
         records, records.outcomes, labels, table.index, table.columns

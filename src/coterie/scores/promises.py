@@ -13,22 +13,13 @@ _NOTHING = (
 )
 
 
-def promise_of(records: Records, label: str | None = None) -> str:
-    """Epsilon at the end, of the client with the most, and what it covers.
-
-    Args:
-        records: of the study.
-        label: of an algorithm; None takes all of them.
-    """
+def promise_of(records: Records) -> str:
+    """Epsilon at the end, of the client with the most, and what it covers."""
     settings, table = records.study.get("privacy"), epsilon_by_role(records)
     if not isinstance(settings, dict) or table.empty:
         return _NOTHING
-    chosen = table if label is None else table.loc[[label]]
     named = [
-        f"{epsilon_text(float(row.max()))} ({name})"
-        if label is None
-        else epsilon_text(row.max())
-        for name, row in chosen.iterrows()
+        f"{epsilon_text(float(row.max()))} ({name})" for name, row in table.iterrows()
     ]
     unit = "one sample" if settings.get("unit") == "sample" else "all data of a client"
     text = (

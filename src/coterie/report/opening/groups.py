@@ -139,9 +139,7 @@ def usual_groups(share: np.ndarray) -> Groups | None:
 
     Two clients of a group use each other in at least a third of all cases, and in two
     thirds on average. Two clients of different groups do so in less than a third.
-
-    Args:
-        share: (N, N) share of the seeds with which client i uses what client k learns.
+    `share` (N, N) is the share of seeds with which client i uses what client k learns.
     """
     share = (share + share.T) / 2
     _, group = connected_components(share > 0.5, directed=False)

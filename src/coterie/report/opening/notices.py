@@ -94,11 +94,7 @@ def still_falls(records: Records, label: str) -> bool:
 
 
 def unset_steps_text(study: Mapping[str, Any]) -> str:
-    """A text that names methods with the usual step size by default, or nothing.
-
-    Args:
-        study: its tables, as in `Study.resolved`.
-    """
+    """A text that names methods with the usual step size by default, or nothing."""
     private = "privacy" in study
     if not private and "time" not in study:
         return ""

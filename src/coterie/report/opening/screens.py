@@ -15,12 +15,7 @@ from .verdicts import notices_of, subject_of, verdict_of
 
 
 def first_screen(records: Records, table: pd.DataFrame) -> Markup:
-    """The first screen of a report.
-
-    Args:
-        records: of the study.
-        table: their `summary`.
-    """
+    """The first screen of a report."""
     label = subject_of(records)
     shown = label if label is not None and len(gain_table(records, label)) else None
     return render(

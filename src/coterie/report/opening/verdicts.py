@@ -42,12 +42,7 @@ from .nouns import MOST_NAMED, amounts_of, client_nouns, names_of
 
 
 def headline(records: Records, table: pd.DataFrame) -> dict[str, str]:
-    """Texts by topic: choice, verdict, groups, cost, privacy, notice.
-
-    Args:
-        records: of the study.
-        table: their `summary`.
-    """
+    """Texts by topic: choice, verdict, groups, cost, privacy, notice."""
     label = subject_of(records)
     answers = {
         "Choice": choice_text(records, label) if label else "",
@@ -113,12 +108,7 @@ def sides_of(gain: Gain) -> Sides:
 
 
 def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
-    """The verdict of a study, which comes first everywhere.
-
-    Args:
-        records: of the study.
-        table: their `summary`.
-    """
+    """The verdict of a study, which comes first everywhere."""
     local, failed = local_label(records), " ".join(failures(records).values())
     label = subject_of(records)
     if label is None or local is None:
@@ -163,10 +153,7 @@ def _nothing(records: Records, table: pd.DataFrame) -> Verdict:
 def side_sentences(records: Records, gain: Gain, named: str) -> str:
     """Sentences on how many clients get a better or worse model, and how sure we are.
 
-    Args:
-        records: of the study.
-        gain: of the method.
-        named: the beginning of the first sentence, such as "With coteries".
+    `named` is the beginning of the first sentence, such as "With coteries".
     """
     sides, (one, many) = sides_of(gain), client_nouns(records)
     total, better = sides.total, len(sides.better)
