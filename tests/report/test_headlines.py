@@ -83,7 +83,7 @@ def test_a_lead_within_its_interval_is_a_tie() -> None:
         ({"outcomes": {}}, "Intervals count 3 seeds only, because this run did not"),
         (
             {"outcomes": {}, "task": "binary", "score": "auc"},
-            "3 seeds alone: this run kept no auc of each test sample",
+            "3 seeds only, because this run did not keep the auc of each",
         ),
     ],
 )
