@@ -36,7 +36,7 @@ def test_without_the_table_nothing_is_searched(tmp_path):
     assert result.records.trials.empty
     assert not (result.folder / "tuning").exists()
     assert not (result.folder / "tuning.csv").exists()
-    with pytest.raises(InputError, match="no choice"):
+    with pytest.raises(InputError, match="no chosen options"):
         result.chosen_options()
     with pytest.raises(InputError, match="no trials"):
         report.trials(result.records)

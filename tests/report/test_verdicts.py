@@ -227,7 +227,7 @@ def test_a_weak_local_is_noticed_where_scikit_learn_alone_is_surely_better():
     text = weak_local_text(with_baselines(records, {LINEAR: more(15, 15, 15, 15)}))
     assert text.startswith(
         "Training alone can do better than `local` does: scikit-learn's logistic "
-        "regression has a mean test accuracy of 87.5 %, `local` of 50.0 %."
+        "regression has a mean test accuracy of 87.5 %, and `local` has 50.0 %."
     )
 
 
