@@ -14,14 +14,14 @@ from canvas import SIZE, photograph
 from plotly.subplots import make_subplots
 
 from coterie_theory.structure import (
-    alone,
     burer_monteiro,
     few_shot_head,
     fista,
+    fit_alone,
+    fit_single,
     nuclear_radius,
     tasks,
 )
-from coterie_theory.structure import single as one_model
 
 N, D, R, NOISE = 200, 30, 3, 0.5
 SAMPLES = (4, 6, 8, 10, 14, 20, 28, 40, 56, 80)
@@ -61,13 +61,13 @@ def measured() -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         data, few = sampled(x, m, rng), sampled(late, m, rng)
         relaxed = fista(data, radius=nuclear_radius(1.0, N, R), tolerance=1e-2)
         errors = {
-            "alone": alone(data, cap=1.0),
-            "one model": one_model(data, cap=1.0),
+            "alone": fit_alone(data, cap=1.0),
+            "one model": fit_single(data, cap=1.0),
             "nuclear norm": relaxed.x,
             "low rank": burer_monteiro(data, rank=R, cap=1.0).x,
         }
         newcomers = {
-            "alone": alone(few, cap=1.0),
+            "alone": fit_alone(few, cap=1.0),
             "head on the subspace": few_shot_head(found, few, cap=1.0),
             "told the subspace": few_shot_head(basis, few, cap=1.0),
         }

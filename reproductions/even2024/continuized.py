@@ -182,7 +182,7 @@ def sampled(
             torch.where(done[:, None], now.z, found.z),
             torch.where(done, now.time, found.time),
         )
-    last = methods.flowed(schedule, found, torch.full((runs,), t, dtype=REAL))
+    last = methods.flow_to(schedule, found, torch.full((runs,), t, dtype=REAL))
     return last.x.square().sum(1) / 2
 
 

@@ -180,7 +180,7 @@ def _errors(family: str, n: int) -> tuple[float, float]:
     degree = int(degrees(edges).max())
     noise, _ = theory.noise_for_mean(1.0, n=n, degree=degree, gap=gap)
     rate = min(1.0, spectral_gap(matrix)) / n
-    by_pairs, _ = theory.planned(
+    by_pairs, _ = theory.plan_noise(
         lambda ticks: math.sqrt(theory.mean_loss_by_pairs(ticks, n)),
         lambda s: theory.stopping_time(rate, n, s),
     )

@@ -18,7 +18,7 @@ from coterie.engine.clocks import Rings
 from coterie.graphs import edges_of, eigengap, gossip_matrix, loss_rates
 from coterie.seeds import key
 from coterie_theory import mixing
-from coterie_theory.gossip import admitted
+from coterie_theory.gossip import admitted_rings
 
 REAL = torch.float64
 SLOW = 100.0
@@ -43,7 +43,7 @@ def exchanges(
 ) -> tuple[np.ndarray, np.ndarray]:
     """When exchanges of a loss network begin, and on which edges."""
     rings = Rings(edges, loss_rates(edges, busy), seed=seed).until(until)
-    kept = admitted(edges, rings, busy[rings.which])
+    kept = admitted_rings(edges, rings, busy[rings.which])
     return rings.times[kept].numpy(), rings.which[kept].numpy()
 
 

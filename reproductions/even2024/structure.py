@@ -20,12 +20,12 @@ from coterie.cli import Claim
 from coterie_theory.structure import (
     FewSamplesWarning,
     Tasks,
-    alone,
     burer_monteiro,
-    clustered,
-    cut,
+    cut_to_rank,
     few_shot_head,
     fista,
+    fit_alone,
+    fit_clusters,
     loss,
     nuclear_radius,
     one_sample_rates,
@@ -95,10 +95,10 @@ def regression_claims(share: float, seed: int) -> list[Claim]:
         free = burer_monteiro(data, rank=RANK, cap=NO_CAP)
         held = burer_monteiro(data, rank=RANK, cap=1.0)
         relaxed = fista(data, radius=radius, tolerance=1e-3, steps=3000)
-        kept = cut(relaxed.x, s)
+        kept = cut_to_rank(relaxed.x, s)
         far = squared_distance(free.basis, basis) / RANK
         far_kept = squared_distance(top_subspace(kept, RANK), basis) / RANK
-        found = (error(alone(data, cap=NO_CAP), x), error(free.x, x), far)
+        found = (error(fit_alone(data, cap=NO_CAP), x), error(free.x, x), far)
         rows[m] = (*found, error(kept, x), far_kept, error(held.x, x))
         # With few samples subspaces vary from draw to draw, and errors without a cap
         # are those of a few clients.
@@ -173,11 +173,11 @@ def cluster_claims(share: float, seed: int) -> list[Claim]:
     centres = torch.linalg.qr(torch.randn(d, r, generator=rng, dtype=REAL))[0].T
     x = centres[torch.arange(n) % r]
     data = sampled(x, m, rng, noise=0.1)
-    ours = clustered(data, groups=r, cap=1.0, rng=rng, starts=10)
+    ours = fit_clusters(data, groups=r, cap=1.0, rng=rng, starts=10)
     with warnings.catch_warnings():  # that there are fewer samples than dimensions
         warnings.simplefilter("ignore", FewSamplesWarning)
         low = burer_monteiro(data, rank=r, cap=1.0)
-    errors = error(ours.x, x), error(low.x, x), error(alone(data, cap=1.0), x)
+    errors = error(ours.x, x), error(low.x, x), error(fit_alone(data, cap=1.0), x)
     falls = all(
         b <= a + 1e-12 for a, b in zip(ours.losses, ours.losses[1:], strict=False)
     )
@@ -206,7 +206,7 @@ def newcomer_claims(share: float, seed: int) -> list[Claim]:
     for m in (5, 10, 20, 40):
         data = sampled(later, m, rng)
         own, ours, told = (
-            error(alone(data, cap=1.0), later),
+            error(fit_alone(data, cap=1.0), later),
             error(few_shot_head(found, data, cap=1.0), later),
             error(few_shot_head(basis, data, cap=1.0), later),
         )
@@ -274,8 +274,10 @@ def logistic_claims(share: float, seed: int) -> list[Claim]:
         data = sampled(x, m, random(seed, "E9.5", m), scale=scale)
         low = burer_monteiro(data, rank=RANK, cap=scale)
         relaxed = fista(data, radius=radius, tolerance=1e-2, steps=1000)
-        kept = cut(relaxed.x, rates.truncation(rates.ProblemSizes(n, D, RANK, m)))
-        own = alone(data, cap=scale)
+        kept = cut_to_rank(
+            relaxed.x, rates.truncation(rates.ProblemSizes(n, D, RANK, m))
+        )
+        own = fit_alone(data, cap=scale)
         far = squared_distance(low.basis, basis) / RANK
         rows[m] = [error(w, scale * x) / scale**2 for w in (own, low.x, kept)], far
     lows = [rows[m][0][1] for m in rows]

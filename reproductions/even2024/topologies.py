@@ -88,7 +88,7 @@ def statistical_claims(share: float, seed: int) -> list[Claim]:
     gaps = []
     for text in GRAPHS:
         matrix = gossip_matrix(edges_of(text, n), n).to_dense()
-        network = agraf.Homogeneous(
+        network = agraf.EqualNodes(
             n, mixing.fixed_mixing(matrix).rho_bar, n * steps, variance=sigma**2
         )
         lr = agraf.smooth_tradeoff(1.0, n, network).step

@@ -101,7 +101,7 @@ def lipschitz_claims(share: float, seed: int) -> list[Claim]:
     gaps, result = [], []
     for name, (who, reference) in schedules.items():
         gradients = steps * who.shape[-1]
-        network = agraf.Homogeneous(n, rho_bar, gradients)
+        network = agraf.EqualNodes(n, rho_bar, gradients)
         lr = agraf.lipschitz_step(5.0, 1.0, network)
         active, _ = walk(edges, who, signs, lr, np.full((runs, n), 5.0), rng)
         gaps.append(float(folded(active / gradients).mean()))

@@ -9,9 +9,9 @@ where node v started its gradient right after it applied the last one:
 (`coterie_theory.mixing`). The mean moves by gamma / n per gradient, and N counts
 gradients, `N = sum_{k < K} |I_k|`. There are two settings:
 
-- homogeneous: all losses are f, and I_k is arbitrary (`Homogeneous`);
+- homogeneous: all losses are f, and I_k is arbitrary (`EqualNodes`);
 - sampling: node v is in I_k with probability p_v, independently over k, and f is the
-  mean of the f_v with weights proportional to p_v (`Sampled`).
+  mean of the f_v with weights proportional to p_v (`SampledNodes`).
 
 Every bound is of the form `A / (gamma calls) + b gamma + c gamma^2` for gamma <= cap, a
 `Tradeoff`, where calls is N in the first setting and K in the second. Here gamma is
@@ -98,7 +98,7 @@ def tune_eta(a: float, b: float, c: float, calls: float, *, eta_max: float) -> f
 
 
 @dataclass(frozen=True)
-class Homogeneous:
+class EqualNodes:
     """Equal losses at n nodes, gradients in any order."""
 
     clients: int  # n
@@ -117,7 +117,7 @@ class Homogeneous:
 
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare
-class Sampled:
+class SampledNodes:
     """Losses of their own at n nodes, who take part at random."""
 
     probabilities: Tensor  # (n,) p_v, proportional to the weights of the losses
@@ -151,7 +151,7 @@ class Sampled:
 # Convex losses.
 
 
-def lipschitz_tradeoff(radius: float, bound: float, network: Homogeneous) -> Tradeoff:
+def lipschitz_tradeoff(radius: float, bound: float, network: EqualNodes) -> Tradeoff:
     """Excess of the mean of all x_v^k, v in I_k, for |g| <= B; Theorem 5.1.1.
 
     `n D^2 / (2 gamma N) + (3 gamma B^2 / 2)(1 + 1 / rho_bar)`, for any gamma.
@@ -161,19 +161,19 @@ def lipschitz_tradeoff(radius: float, bound: float, network: Homogeneous) -> Tra
     return Tradeoff(start, noise, 0.0, math.inf, network.gradients)
 
 
-def lipschitz_step(radius: float, bound: float, network: Homogeneous) -> float:
+def lipschitz_step(radius: float, bound: float, network: EqualNodes) -> float:
     """`gamma = n D / sqrt(2 N B^2 (3 n + 2 n / rho_bar))`; Theorem 5.1.1."""
     spread = 2 * network.gradients * network.clients * (3 + 2 / network.rho_bar)
     return network.clients * radius / (bound * math.sqrt(spread))
 
 
-def lipschitz_rate(radius: float, bound: float, network: Homogeneous) -> float:
+def lipschitz_rate(radius: float, bound: float, network: EqualNodes) -> float:
     """`2 sqrt(2 B^2 D^2 (3 n + 2 n / rho_bar) / N)`, with `lipschitz_step`."""
     spread = network.clients * (3 + 2 / network.rho_bar) / network.gradients
     return 2 * bound * radius * math.sqrt(2 * spread)
 
 
-def lipschitz_sampled_step(radius: float, bound: float, network: Sampled) -> float:
+def lipschitz_sampled_step(radius: float, bound: float, network: SampledNodes) -> float:
     """The step of Theorem 5.1.2, up to a constant, with N = n p_bar K.
 
     `gamma = n D / (B sqrt(N (n + sqrt(p_max) n / rho_bar
@@ -186,7 +186,7 @@ def lipschitz_sampled_step(radius: float, bound: float, network: Sampled) -> flo
     return n * radius / (bound * math.sqrt(gradients * spread))
 
 
-def lipschitz_sampled_rate(radius: float, bound: float, network: Sampled) -> float:
+def lipschitz_sampled_rate(radius: float, bound: float, network: SampledNodes) -> float:
     """`B D sqrt(n sqrt(p_max) (sqrt(kappa_p) + 1 / rho_bar) / N)`, up to a constant.
 
     Theorem 5.1.2, with kappa_p = p_max / p_bar and N = n p_bar K.
@@ -197,7 +197,7 @@ def lipschitz_sampled_rate(radius: float, bound: float, network: Sampled) -> flo
 
 
 def smooth_lipschitz_tradeoff(
-    radius: float, bound: float, network: Homogeneous
+    radius: float, bound: float, network: EqualNodes
 ) -> Tradeoff:
     """The same for losses that are smooth too; Theorem 5.2.
 
@@ -212,7 +212,7 @@ def smooth_lipschitz_tradeoff(
 
 
 def smooth_lipschitz_sampled_tradeoff(
-    radius: float, bound: float, network: Sampled
+    radius: float, bound: float, network: SampledNodes
 ) -> Tradeoff:
     """Mean excess of x_bar^k over k < K; 5.E.2.
 
@@ -231,7 +231,7 @@ def smooth_lipschitz_sampled_tradeoff(
     return Tradeoff(2 * radius**2 / p_bar, linear, quadratic, cap, network.steps)
 
 
-def smooth_tradeoff(radius: float, longest: float, network: Homogeneous) -> Tradeoff:
+def smooth_tradeoff(radius: float, longest: float, network: EqualNodes) -> Tradeoff:
     """Excess of the mean of all x_v^k, v in I_k, for smooth losses; Theorem 5.3.1.
 
     `n D^2 / (gamma N) + 3 gamma sigma^2 / n + 16 gamma^2 L sigma^2 / rho_bar` for
@@ -249,7 +249,7 @@ def smooth_tradeoff(radius: float, longest: float, network: Homogeneous) -> Trad
     return Tradeoff(start, 3 * variance / n, quadratic, cap, network.gradients)
 
 
-def smooth_sampled_tradeoff(radius: float, network: Sampled) -> Tradeoff:
+def smooth_sampled_tradeoff(radius: float, network: SampledNodes) -> Tradeoff:
     """Mean excess of x_bar^k over k < K for smooth losses; Theorem 5.3.2.
 
     Twice `2 D^2 / (gamma p_bar K) + 2 gamma (sigma^2 + 2 zeta^2) / n
@@ -275,7 +275,7 @@ def smooth_sampled_tradeoff(radius: float, network: Sampled) -> Tradeoff:
 # Losses that need not be convex: bounds on mean E |grad f(x_bar^k)|^2.
 
 
-def nonconvex_tradeoff(start: float, longest: float, network: Homogeneous) -> Tradeoff:
+def nonconvex_tradeoff(start: float, longest: float, network: EqualNodes) -> Tradeoff:
     """The mean with weights |I_k|; Theorem 5.4.1.
 
     `2 n F_0 / (gamma N) + 2 gamma L sigma^2 / n + 2 gamma^2 L^2 sigma^2 / rho_bar` for
@@ -291,7 +291,7 @@ def nonconvex_tradeoff(start: float, longest: float, network: Homogeneous) -> Tr
     )
 
 
-def nonconvex_sampled_tradeoff(start: float, network: Sampled) -> Tradeoff:
+def nonconvex_sampled_tradeoff(start: float, network: SampledNodes) -> Tradeoff:
     """The mean over k < K; Theorem 5.4.2.
 
     `4 F_0 / (gamma p_bar K) + 4 gamma L (sigma^2 + 2 zeta^2) / n + 16 gamma^2 L^2 p_max
@@ -357,12 +357,12 @@ def virtual_spread(gradients: Float[Tensor, " n"], variance: float, lr: float) -
     return 2 * lr**2 / len(gradients) * (variance + float(gradients.sum()))
 
 
-def consensus_bound(bound: float, lr: float, network: Homogeneous) -> float:
+def consensus_bound(bound: float, lr: float, network: EqualNodes) -> float:
     """`2 gamma^2 B^2 N / rho_bar^2` bounds sum_k E |x^k - x_bar^k|^2; (5.14)."""
     return 2 * (lr * bound / network.rho_bar) ** 2 * network.gradients
 
 
-def smooth_consensus_bound(gradients: float, lr: float, network: Homogeneous) -> float:
+def smooth_consensus_bound(gradients: float, lr: float, network: EqualNodes) -> float:
     """The same for the sum of all |grad f_v|^2 that are applied; (5.12).
 
     `2 gamma^2 sigma^2 N / rho_bar + (4 gamma^2 / rho_bar^2) sum_k sum_{v in I_k}
@@ -372,7 +372,9 @@ def smooth_consensus_bound(gradients: float, lr: float, network: Homogeneous) ->
     return noise + 4 * (lr / network.rho_bar) ** 2 * gradients
 
 
-def sampled_consensus_bound(gradients: float, lr: float, network: Sampled) -> float:
+def sampled_consensus_bound(
+    gradients: float, lr: float, network: SampledNodes
+) -> float:
     """The same from the sum of |grad f(x_bar^k)|^2 over k < K; Lemma 5.E.1.
 
     `4 gamma^2 sigma^2 n p_bar K / rho_bar + (8 gamma^2 / rho_bar^2) G_0

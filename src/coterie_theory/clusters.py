@@ -58,7 +58,7 @@ class Clusters:
         checks.number("threshold", self.threshold, at_least=least)
 
     @property
-    def missed(self) -> float:
+    def miss_chance(self) -> float:
         """A bound on the chance to miss one's like: `exp(-S u / (16 nu^2))`.
 
         The difference of two means has twice the variance of one; the printed exponent
@@ -67,7 +67,7 @@ class Clusters:
         return math.exp(-self.samples * self.threshold / (16 * self.noise))
 
     @property
-    def confused(self) -> float:
+    def confusion_chance(self) -> float:
         """A bound on the chance to join a stranger at distance Delta or 2 sqrt(u).
 
         `exp(-S max(2 u, Delta^2 - 2 u) / (8 nu^2))`.
@@ -77,16 +77,20 @@ class Clusters:
 
     @property
     def inverse_size(self) -> float:
-        """A bound on the share E[1 / N_i] of the variance: `1 / C + (C - 1) missed`."""
-        return min(1.0, 1 / self.size + (self.size - 1) * self.missed)
+        """A bound on the share E[1 / N_i] of the variance.
+
+        `1 / C + (C - 1) miss_chance`.
+        """
+        return min(1.0, 1 / self.size + (self.size - 1) * self.miss_chance)
 
     def bias(self, farthest: float) -> float:
         """A bound on E[sum_j l_ij |E xi_i - E xi_j|^2], from the farthest two clusters.
 
-        `b_max^2 ((M - 1) confused + (C - 1) missed) + 4 u 1{4 u >= Delta^2}`.
+        `b_max^2 ((M - 1) confusion_chance + (C - 1) miss_chance)
+        + 4 u 1{4 u >= Delta^2}`.
         """
-        strangers = (self.clusters - 1) * self.confused
-        strangers = min(1.0, strangers + (self.size - 1) * self.missed)
+        strangers = (self.clusters - 1) * self.confusion_chance
+        strangers = min(1.0, strangers + (self.size - 1) * self.miss_chance)
         mixed = 4 * self.threshold >= self.separation**2
         return farthest**2 * strangers + (4 * self.threshold if mixed else 0.0)
 

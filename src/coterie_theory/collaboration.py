@@ -39,8 +39,8 @@ from coterie import checks
 from coterie.collaboration.weights import spectral_radius, threshold_weights
 
 from .rates import (
-    Bounded,
-    Convex,
+    BoundedLosses,
+    ConvexLosses,
     LossClass,
     calls_for,
     convex_sgd_bound,
@@ -196,7 +196,7 @@ def all_for_one_calls(
 
 
 def all_for_one_bounded_step(
-    weights: Float[Tensor, "n n"], calls: int, losses: Bounded
+    weights: Float[Tensor, "n n"], calls: int, losses: BoundedLosses
 ) -> Float[Tensor, " n"]:
     """`R / (B sqrt(K n sum_j l_ij^2))` for one active client per call; report, 6.a.
 
@@ -210,7 +210,7 @@ def all_for_one_bounded_bound(
     weights: Float[Tensor, "n n"],
     gap: Float[Tensor, "n n"],
     calls: int,
-    losses: Bounded,
+    losses: BoundedLosses,
 ) -> Float[Tensor, " n"]:
     """Bound on the mean excess over K samples of all clients, one by one; report, 6.a.
 
@@ -222,7 +222,7 @@ def all_for_one_bounded_bound(
 
 
 def all_for_one_bounded_samples(
-    gap: Float[Tensor, "n n"], eps: float, losses: Bounded
+    gap: Float[Tensor, "n n"], eps: float, losses: BoundedLosses
 ) -> Float[Tensor, " n"]:
     """Samples of all clients: `4 R^2 B^2 n / (eps^2 N_i^eps(2 c))`; report, 2.1."""
     near = count_near(2 * gap, eps).to(gap.dtype)
@@ -316,15 +316,15 @@ def all_for_all_calls(
     return calls_for(4 * start / eps, precision_step(eps, there), there)
 
 
-def _effective_convex(weights: Tensor, losses: Convex) -> Convex:
+def _effective_convex(weights: Tensor, losses: ConvexLosses) -> ConvexLosses:
     """The same for mu = 0, with R^2 at least the mean of |x_i^0 - x_i^*|^2."""
     radius, beta, variance = losses
     share = float(weights.square().sum()) / len(weights)
-    return Convex(radius, beta * spectral_radius(weights), variance * share)
+    return ConvexLosses(radius, beta * spectral_radius(weights), variance * share)
 
 
 def all_for_all_convex_step(
-    weights: Float[Tensor, "n n"], calls: int, losses: Convex
+    weights: Float[Tensor, "n n"], calls: int, losses: ConvexLosses
 ) -> float:
     """`min(1 / (2 beta rho), R sqrt(n) / (sigma sqrt(K sum_ij l_ij^2)))` for mu = 0.
 
@@ -337,7 +337,7 @@ def all_for_all_convex_bound(
     weights: Float[Tensor, "n n"],
     gap: Float[Tensor, "n n"],
     calls: int,
-    losses: Convex,
+    losses: ConvexLosses,
 ) -> float:
     """A bound on the mean of F^k over k < K for mu = 0; Theorem 8.3, report Theorem 8.
 
@@ -348,7 +348,7 @@ def all_for_all_convex_bound(
 
 
 def all_for_all_bounded_step(
-    weights: Float[Tensor, "n n"], calls: int, losses: Bounded
+    weights: Float[Tensor, "n n"], calls: int, losses: BoundedLosses
 ) -> float:
     """`R n / (B sqrt(K sum_ij l_ij^2))` for one active client per call; report, 3.a.
 
@@ -363,7 +363,7 @@ def all_for_all_bounded_bound(
     weights: Float[Tensor, "n n"],
     gap: Float[Tensor, "n n"],
     calls: int,
-    losses: Bounded,
+    losses: BoundedLosses,
 ) -> float:
     """A bound on the mean of F^k over K samples, one client at a time; report, 3.a.
 
@@ -374,14 +374,16 @@ def all_for_all_bounded_bound(
 
 
 def all_for_all_bounded_samples(
-    gap: Float[Tensor, "n n"], eps: float, losses: Bounded
+    gap: Float[Tensor, "n n"], eps: float, losses: BoundedLosses
 ) -> float:
     """Samples of all clients: `4 R^2 B^2 / eps^2 sum_i 1 / N_i(2 c)`; report, 4.1."""
     near = count_near(2 * gap, eps).to(gap.dtype)
     return 4 * (losses.radius * losses.bound / eps) ** 2 * float((1 / near).sum())
 
 
-def anytime_samples(gap: Float[Tensor, "n n"], eps: float, losses: Bounded) -> float:
+def anytime_samples(
+    gap: Float[Tensor, "n n"], eps: float, losses: BoundedLosses
+) -> float:
     """Samples of all clients after which the time-adaptive method is eps-precise.
 
     `64 R^2 B^2 / (3 eps^2) sum_i 1 / N_i^(eps / 2)(2 c)`, for every eps <= 1, and

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .collaboration import count_near
-from .rates import Bounded, LossClass
+from .rates import BoundedLosses, LossClass
 
 
 def lower_bound(
@@ -40,7 +40,7 @@ def lower_bound(
 
 
 def lower_bound_convex(
-    gap: Float[Tensor, "n n"], eps: float, losses: Bounded
+    gap: Float[Tensor, "n n"], eps: float, losses: BoundedLosses
 ) -> Float[Tensor, " n"]:
     """Samples of all clients together: `R^2 B^2 n / (eps^2 N_i^eps(c / 4))`.
 
@@ -62,7 +62,7 @@ def all_for_all_lower_bound(
 
 
 def all_for_all_lower_bound_convex(
-    gap: Float[Tensor, "n n"], eps: float, losses: Bounded
+    gap: Float[Tensor, "n n"], eps: float, losses: BoundedLosses
 ) -> float:
     """The same for convex losses with bounded gradients.
 

@@ -118,7 +118,7 @@ def periodic_mixing(
         contraction([turn[(k + step) % period] for step in range(window)])
         for k in range(period)
     ]
-    return Mixing(_mixed("matrices", max(norms)), window)
+    return Mixing(_rho_of("matrices", max(norms)), window)
 
 
 def random_mixing(
@@ -131,8 +131,8 @@ def random_mixing(
         raise InputError(f"`probabilities` must sum to 1, but they sum to {total:.4g}.")
     double = _doubly_stochastic(matrices)
     second = torch.einsum("m,mji,mjk->ik", probabilities.double(), double, double)
-    largest = float(torch.linalg.eigvalsh(_centred(second))[-1])
-    return Mixing(_mixed("matrices", math.sqrt(max(0.0, largest))))
+    largest = float(torch.linalg.eigvalsh(_minus_mean(second))[-1])
+    return Mixing(_rho_of("matrices", math.sqrt(max(0.0, largest))))
 
 
 def pairwise_mixing(
@@ -185,7 +185,7 @@ def estimated_rho_bar(
         checks.integer("number of matrices", len(matrices), at_least=4)
         product = torch.eye(matrices.shape[1], dtype=torch.float64)
         products = [product := matrix @ product for matrix in matrices]
-        moved = _centred(torch.stack(products))
+        moved = _minus_mean(torch.stack(products))
         moments.append(moved.mT @ moved / runs)
     curve = torch.linalg.eigvalsh(torch.stack(moments).sum(0))[:, -1].log()
     half = curve[len(curve) // 2 :]
@@ -300,12 +300,12 @@ def _doubly_stochastic(matrices: Tensor) -> Tensor:
     return matrices.double()
 
 
-def _centred(matrices: Tensor) -> Tensor:
+def _minus_mean(matrices: Tensor) -> Tensor:
     """`W - J`."""
     return matrices - 1 / matrices.shape[-1]
 
 
-def _mixed(name: str, norm: float) -> float:
+def _rho_of(name: str, norm: float) -> float:
     """The constant rho = 1 - norm, if anything is mixed."""
     if norm > 1 - 1e-12:
         raise InputError(

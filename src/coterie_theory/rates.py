@@ -106,7 +106,7 @@ def calls_for(ratio: float, lr: float, losses: LossClass) -> int:
     return math.ceil(math.log(max(1.0, ratio)) / (lr * losses.mu))
 
 
-class Convex(NamedTuple):
+class ConvexLosses(NamedTuple):
     """What is known of convex losses, mu = 0, and of their optima."""
 
     radius: float  # R, from the start to the optimum
@@ -114,14 +114,14 @@ class Convex(NamedTuple):
     variance: float  # of a gradient
 
 
-def convex_sgd_step(calls: int, losses: Convex) -> float:
+def convex_sgd_step(calls: int, losses: ConvexLosses) -> float:
     """`min(1 / (2 beta), R / (sigma sqrt(K)))`; Lemma 5."""
     radius, beta, variance = losses
     cap = 1 / (2 * beta)
     return min(cap, radius / math.sqrt(variance * calls)) if variance else cap
 
 
-def convex_sgd_bound(calls: int, losses: Convex) -> float:
+def convex_sgd_bound(calls: int, losses: ConvexLosses) -> float:
     """A bound on the excess of the averaged iterate, for convex losses; Lemma 5.
 
     `2 R sigma / sqrt(K) + 2 beta R^2 / K`, for the step of `convex_sgd_step`.
@@ -130,18 +130,18 @@ def convex_sgd_bound(calls: int, losses: Convex) -> float:
     return 2 * radius * math.sqrt(variance / calls) + 2 * beta * radius**2 / calls
 
 
-class Bounded(NamedTuple):
+class BoundedLosses(NamedTuple):
     """What is known of convex losses with bounded gradients, and of their optima."""
 
     radius: float  # R, from the start, or from all models, to the optimum
     bound: float  # B, for gradients with E|g|^2 <= B^2
 
 
-def bounded_sgd_step(calls: int, losses: Bounded) -> float:
+def bounded_sgd_step(calls: int, losses: BoundedLosses) -> float:
     """`sqrt(2) R / (B sqrt(K))`; Lemma 6."""
     return math.sqrt(2 / calls) * losses.radius / losses.bound
 
 
-def bounded_sgd_bound(calls: int, losses: Bounded) -> float:
+def bounded_sgd_bound(calls: int, losses: BoundedLosses) -> float:
     """A bound on the excess of the averaged iterate: `B R sqrt(2 / K)`; Lemma 6."""
     return losses.bound * losses.radius * math.sqrt(2 / calls)

@@ -12,7 +12,7 @@ from coterie.conformance import cases
 from coterie.conformance.federations import small_federation
 from coterie.conformance.suite import CHECKS
 from coterie.engine import EventLoop, clock
-from coterie.graphs import Mixing, edges_of, gossip_matrix, neighbouring
+from coterie.graphs import Mixing, adjacency, edges_of, gossip_matrix
 from coterie.options import Count, Positive, Sizes, method
 from coterie.types import Algorithm, traffic_of
 from support.oracles import begun
@@ -39,7 +39,7 @@ def test_a_complete_graph_is_no_restriction(estimator):
 
 def test_weights_messages_and_gradients_are_of_neighbours_alone():
     federation = quadratics()
-    near, sizes = neighbouring(ring()), federation.train.size
+    near, sizes = adjacency(ring()), federation.train.size
     algorithm = adaptive_all_for_one(sizes, ring(), **OPTIONS | {"lam": 0.01})
     simulation = simulate(federation)
     state = begun(algorithm, start())
@@ -68,7 +68,7 @@ def test_among_neighbours_the_ratios_are_those_of_all_pairs():
     here = train(adaptive_all_for_one(sizes, ring(), **options), simulation, start(), 1)
     there = train(adaptive_all_for_one(sizes, **options), simulation, start(), 1)
     ratio, whole = (run[0][-1].belief.ratio for run in (here, there))
-    near = neighbouring(ring()) | torch.eye(6, dtype=torch.bool)
+    near = adjacency(ring()) | torch.eye(6, dtype=torch.bool)
     assert_close(ratio, whole * near, **EXACT)
     assert (whole * ~near > 0).any()
 
@@ -92,7 +92,7 @@ def test_in_time_only_neighbours_are_served():
     sizes = federation.train.size
     algorithm = adaptive_all_for_one(sizes, ring(), every=1, criterion="continuous")
     run = cases.advance(cases.event_loop(algorithm, federation), 60)
-    near = neighbouring(ring()) | torch.eye(6, dtype=torch.bool)
+    near = adjacency(ring()) | torch.eye(6, dtype=torch.bool)
     assert ((run.state.alpha == 0) | near).all()
     assert (run.state.seen.cross[~near] == 0).all()
     assert (run.state.alpha * ~torch.eye(6, dtype=torch.bool) > 0).any()

@@ -13,7 +13,7 @@ from coterie.engine.clocks import Delays, Rings, clock
 from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix, loss_rates
 from coterie.types import Arrivals
-from coterie_theory.gossip.capacities import admitted
+from coterie_theory.gossip.capacities import admitted_rings
 from coterie_theory.mixing import busy_times
 from support.paces import EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, hessians, quadratics, simulate, start
@@ -48,7 +48,7 @@ def test_events_are_the_exchanges_that_networks_admit_and_updates_are_5_7(
 ):
     matrix, rings, busy = network(text)
     found = rings.until(60.0)
-    kept = admitted(rings.edges, found, busy[found.which])
+    kept = admitted_rings(rings.edges, found, busy[found.which])
     run = EventLoop(
         loss_network(matrix, lr=0.1), simulation, x, clock=STEADY, rings=rings
     )
@@ -219,7 +219,7 @@ def test_without_waiting_a_matching_freezes_and_with_exponential_waits_it_does_n
 
     rates = loss_rates(edges, torch.ones(8, dtype=REAL))
     rings = Rings(edges, rates).until(600.0)
-    kept = admitted(edges, rings, torch.ones_like(rings.times))
+    kept = admitted_rings(edges, rings, torch.ones_like(rings.times))
     log = rings.which[kept].tolist()
     assert len(set(log[-100:])) == 8
     assert float(averaged(edges, log)[-1].norm()) < 1e-6

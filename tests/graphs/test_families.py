@@ -12,7 +12,9 @@ from coterie.checks import InputError
 from coterie.graphs import GRAPHS, degrees, edges_of, matchings
 
 
-def drawn(active: torch.Tensor, meetings: int, seed: int = 0) -> list[list[int]]:
+def draw_matchings(
+    active: torch.Tensor, meetings: int, seed: int = 0
+) -> list[list[int]]:
     rng = torch.Generator().manual_seed(seed)
     return matchings(active, meetings, rng).tolist()
 
@@ -25,7 +27,7 @@ def pairs(matching: list[int]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("extra", [0, 5])
 def test_every_pair_meets_exactly_once_in_a_whole_tournament(clients, extra):
     everybody = torch.ones(clients, dtype=torch.bool)
-    rounds = drawn(everybody, clients - 1 + extra)
+    rounds = draw_matchings(everybody, clients - 1 + extra)
     # Of an odd number one rests in every round, which takes one round more.
     assert len(rounds) == clients - 1 + clients % 2
     met = Counter(pair for matching in rounds for pair in pairs(matching))
@@ -36,7 +38,7 @@ def test_every_pair_meets_exactly_once_in_a_whole_tournament(clients, extra):
 def test_partners_are_mutual_nobody_meets_twice_and_one_rests_at_most(clients):
     everybody = torch.ones(clients, dtype=torch.bool)
     for meetings in range(clients - 1):
-        rounds = drawn(everybody, meetings, seed=meetings)
+        rounds = draw_matchings(everybody, meetings, seed=meetings)
         assert len(rounds) == meetings
         for matching in rounds:
             assert all(matching[j] == i for i, j in enumerate(matching))
@@ -47,21 +49,21 @@ def test_partners_are_mutual_nobody_meets_twice_and_one_rests_at_most(clients):
 
 def test_inactive_clients_meet_nobody_and_the_others_all():
     active = torch.tensor([True, False, True, True, False, True, False])
-    rounds = drawn(active, 3)
+    rounds = draw_matchings(active, 3)
     met = {pair for matching in rounds for pair in pairs(matching)}
     assert met == {(0, 2), (0, 3), (0, 5), (2, 3), (2, 5), (3, 5)}
 
 
 def test_nobody_meets_where_one_is_alone_or_no_meetings_are_wanted():
-    assert drawn(torch.tensor([True]), 5) == []
-    assert drawn(torch.tensor([False, True]), 1) == []
-    assert drawn(torch.tensor([True, True]), 0) == []
+    assert draw_matchings(torch.tensor([True]), 5) == []
+    assert draw_matchings(torch.tensor([False, True]), 1) == []
+    assert draw_matchings(torch.tensor([True, True]), 0) == []
 
 
 def test_all_matchings_are_equally_likely():
     everybody = torch.ones(6, dtype=torch.bool)
     draws = 1500
-    met = Counter(tuple(drawn(everybody, 1, seed)[0]) for seed in range(draws))
+    met = Counter(tuple(draw_matchings(everybody, 1, seed)[0]) for seed in range(draws))
     # Six clients can be paired in 5 * 3 = 15 ways: counts are binomial with mean 100
     # and a standard deviation of 9.7, and 5 of these are room for 15 of them.
     assert len(met) == 15

@@ -78,7 +78,7 @@ def test_an_edge_that_is_never_used_might_as_well_not_be_there():
 # Braess's paradox, with reference values of an independent script.
 
 
-def closed(delay: float, rate: float) -> float:
+def closed_gap(delay: float, rate: float) -> float:
     """The eigengap of a line of ten with p = tau = 1 and one more edge."""
     delays, rates = torch.ones(10, dtype=REAL), torch.ones(10, dtype=REAL)
     delays[-1], rates[-1] = delay, rate
@@ -100,14 +100,14 @@ def test_the_line_alone():
     ],
 )
 def test_one_more_edge_helps_if_fast_and_harms_if_slow(delay, often, seldom):
-    assert closed(delay, 1.0) == pytest.approx(often, rel=3e-3)
-    assert closed(delay, 1 / delay) == pytest.approx(seldom, rel=1e-3)
+    assert closed_gap(delay, 1.0) == pytest.approx(often, rel=3e-3)
+    assert closed_gap(delay, 1 / delay) == pytest.approx(seldom, rel=1e-3)
 
 
 def test_adding_a_slow_edge_costs_almost_half():
     alone = delayed_gap(LINE, torch.ones(9), torch.ones(9))
-    assert closed(100, 1.0) < 0.6 * alone
-    assert closed(1, 1.0) > alone
+    assert closed_gap(100, 1.0) < 0.6 * alone
+    assert closed_gap(1, 1.0) > alone
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -133,7 +133,7 @@ def test_a_slow_edge_is_left_out_and_a_fast_one_kept():
     delays[-1] = 100.0
     rates = tuned_rates(CLOSED, delays, steps=300)
     assert rates[-1] == 0 and (rates[:-1] > 0).all()
-    assert delayed_gap(CLOSED, rates, delays) > closed(100, 1 / 100)
+    assert delayed_gap(CLOSED, rates, delays) > closed_gap(100, 1 / 100)
     delays[-1] = 1.0
     assert (tuned_rates(CLOSED, delays, steps=300) > 0).all()
 

@@ -13,16 +13,16 @@ from coterie.algorithms.loss_network import loss_network
 from coterie.checks import InputError
 from coterie.collaboration.weights import count_links
 from coterie.graphs import (
-    circles,
     degrees,
     edges_of,
     fastest_mixing,
     gossip_matrix,
-    joined,
     laplacian_matrix,
     lazy,
+    linked_pairs,
     loss_rates,
     max_degree,
+    neighbourhoods,
     refuse_apart,
 )
 from coterie_theory.mixing import fixed_mixing
@@ -215,24 +215,28 @@ def test_pairs_are_joined_by_an_entry_in_either_direction(seed, kind):
         for w in range(v + 1, 7)
         if matrix[v, w] != 0 or matrix[w, v] != 0
     ]
-    assert joined(given).tolist() == near
+    assert linked_pairs(given).tolist() == near
     ordered = sum(bool(matrix[v, w]) for v in range(7) for w in range(7) if v != w)
     assert count_links(given) == ordered
-    found = [circle.tolist() for circle in circles(joined(given), 7)]
+    found = [circle.tolist() for circle in neighbourhoods(linked_pairs(given), 7)]
     assert found == [
         sorted({v, *(a + b - v for a, b in near if v in (a, b))}) for v in range(7)
     ]
 
 
 def test_a_diagonal_joins_nobody():
-    assert joined(torch.eye(3)).shape == (0, 2)
-    assert [c.tolist() for c in circles(joined(torch.eye(3)), 3)] == [[0], [1], [2]]
+    assert linked_pairs(torch.eye(3)).shape == (0, 2)
+    assert [c.tolist() for c in neighbourhoods(linked_pairs(torch.eye(3)), 3)] == [
+        [0],
+        [1],
+        [2],
+    ]
 
 
 def test_what_a_graph_has_is_found_in_its_matrix():
     for text in GRAPHS:
         edges = edges_of(text, 12)
-        assert torch.equal(joined(gossip_matrix(edges, 12)), edges)
+        assert torch.equal(linked_pairs(gossip_matrix(edges, 12)), edges)
 
 
 # Many nodes: a dense matrix of 20,000 of them would take 3.2 GB.
@@ -250,7 +254,7 @@ def test_twenty_thousand_nodes_are_ordinary(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to_dense", only_vectors)
     matrix = gossip_matrix(edges, n)
     assert count_links(matrix) == 2 * n
-    refuse_apart("ring", joined(matrix), n)
+    refuse_apart("ring", linked_pairs(matrix), n)
     method = agraf(matrix, lr=0.1)
     x = torch.arange(n, dtype=REAL)[:, None].repeat(1, 2)
     assert torch.equal(method.flow.init(x).x, x)

@@ -81,7 +81,7 @@ def test_non_backtracking_walks_use_all_directed_edges_alike():
     torch.testing.assert_close(walk_on("non_backtracking", TAIL, 5).law, law)
 
 
-def walked(kind: str, steps: int, edges: torch.Tensor, n: int = 5) -> list[int]:
+def walk_steps(kind: str, steps: int, edges: torch.Tensor, n: int = 5) -> list[int]:
     walk, rng = walk_on(kind, edges, n), torch.Generator().manual_seed(3)
     found, trail = [0], walk.trail(0)
     for _ in range(steps):
@@ -92,7 +92,7 @@ def walked(kind: str, steps: int, edges: torch.Tensor, n: int = 5) -> list[int]:
 
 @pytest.mark.parametrize("kind", ON_CLIENTS)
 def test_tokens_go_with_the_chances_of_the_matrix(kind):
-    places = torch.tensor(walked(kind, 8000, graph_for(kind)))
+    places = torch.tensor(walk_steps(kind, 8000, graph_for(kind)))
     steps = 5 * places[:-1] + places[1:]
     counts = torch.bincount(steps, minlength=25).view(5, 5).to(REAL)
     visits = counts.sum(1, keepdim=True)
@@ -103,17 +103,17 @@ def test_tokens_go_with_the_chances_of_the_matrix(kind):
 
 
 def test_non_backtracking_tokens_turn_only_at_dead_ends():
-    places = walked("non_backtracking", 400, TAIL)
+    places = walk_steps("non_backtracking", 400, TAIL)
     for before, at, to in zip(places, places[1:], places[2:], strict=False):
         assert [min(at, to), max(at, to)] in TAIL.tolist()
         assert (before == to) == (at == 4)
-    around = walked("non_backtracking", 30, edges_of("ring", 6), 6)
+    around = walk_steps("non_backtracking", 30, edges_of("ring", 6), 6)
     steps = {(w - v) % 6 for v, w in itertools.pairwise(around)}
     assert len(steps) == 1 and steps <= {1, 5}  # a rotation
 
 
 def test_reshuffled_tokens_meet_everybody_in_every_lap():
-    places = walked("reshuffled", 199, edges_of("complete", 5))
+    places = walk_steps("reshuffled", 199, edges_of("complete", 5))
     laps = [places[lap : lap + 5] for lap in range(0, 200, 5)]
     assert all(sorted(lap) == [0, 1, 2, 3, 4] for lap in laps)
     assert len({tuple(lap) for lap in laps}) > 20
@@ -158,7 +158,7 @@ def test_bad_walks_are_refused():
 
 @pytest.mark.parametrize("kind", ["lazy", "non_backtracking", "cyclic"])
 def test_delays_are_those_of_a_plain_loop_and_epochs_bound_them(kind):
-    places = walked(kind, 600, graph_for(kind))
+    places = walk_steps(kind, 600, graph_for(kind))
     exact, laps = Visits([0] * 5), Visits([0] * 5)
     bounds = []
     for t, client in enumerate(places):
@@ -177,7 +177,7 @@ def test_the_printed_recursion_of_delays_never_decreases():
     """tau_t = max(tau_{t-1} + 1, t - d_{v_t}(t)) is t, however often all were met."""
     printed, last = 0, [0] * 5
     visits = Visits([0] * 5)
-    for t, client in enumerate(walked("cyclic", 200, edges_of("complete", 5))):
+    for t, client in enumerate(walk_steps("cyclic", 200, edges_of("complete", 5))):
         printed = max(printed + 1, t - last[client]) if t else 0
         last[client] = t
         delay = oldest(visits, client, t)

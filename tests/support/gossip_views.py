@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.graphs import edges_of, gossip_matrix, joined
+from coterie.graphs import edges_of, gossip_matrix, linked_pairs
 from coterie.privacy import Exchange, Input, Ledger
 
 
@@ -20,7 +20,7 @@ def gossip_ledger(
     sensitivity: float = 1.0,
 ) -> Ledger:
     """`steps` inputs of everybody, each followed by so many rounds with one matrix."""
-    n, edges = len(matrix), joined(matrix)
+    n, edges = len(matrix), linked_pairs(matrix)
     links = torch.cat([edges, edges.flip(1)])
     ledger = Ledger(n)
     for s in range(steps):

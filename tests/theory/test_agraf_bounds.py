@@ -11,7 +11,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie_theory import agraf, delays, mixing
-from coterie_theory.agraf import Homogeneous, Sampled, Tradeoff
+from coterie_theory.agraf import EqualNodes, SampledNodes, Tradeoff
 
 REAL = torch.float64
 N, STEPS = 6, 400
@@ -67,19 +67,19 @@ class Run:
         """The mean of x_v^k over active nodes, (runs,)."""
         return (self.models * active[:, None]).sum((0, 2)) / active.sum()
 
-    def spread(self):
+    def mean_spread(self):
         """sum_k |x^k - x_bar^k|^2, mean over runs."""
         away = self.models - self.models.mean(2, keepdims=True)
         return float((away**2).sum((0, 2)).mean())
 
 
 def signs(x, rng):
-    """Gradients of F(x, xi) = |x - xi|, xi normal; the loss is `folded`."""
+    """Gradients of F(x, xi) = |x - xi|, xi normal; the loss is `folded_excess`."""
     g = np.sign(x - rng.normal(size=x.shape))
     return np.ones_like(x), g
 
 
-def folded(x):
+def folded_excess(x):
     """E |x - xi| - E |xi|."""
     density = np.exp(-(x**2) / 2) * math.sqrt(2 / math.pi)
     tail = np.array([math.erf(v / math.sqrt(2)) for v in np.atleast_1d(x)])
@@ -147,8 +147,8 @@ def bounds_in(length, loss):
     """All bounds of one problem, with x and the losses measured in other units."""
     slope, curve = loss / length, loss / length**2
     p = torch.linspace(0.05, 0.6, 8, dtype=REAL)
-    network = Homogeneous(8, 0.1, 5000, beta=2 * curve, variance=0.3 * slope**2)
-    sampled = Sampled(
+    network = EqualNodes(8, 0.1, 5000, beta=2 * curve, variance=0.3 * slope**2)
+    sampled = SampledNodes(
         p,
         0.1,
         700,
@@ -181,12 +181,12 @@ def test_bounds_do_not_depend_on_units(length, loss):
 
 def test_the_statistical_term_of_5_2_as_printed_depends_on_units():
     # sqrt(sigma^2 B^2 / N) in place of sqrt(D^2 sigma^2 / N).
-    def printed(network, sizes):
+    def printed_term(network, sizes):
         return math.sqrt(network.variance / network.gradients) * sizes["bound"]
 
     _, plain, _, own = bounds_in(1.0, 1.0)
     _, network, _, sizes = bounds_in(10.0, 1.0)
-    assert printed(network, sizes) == pytest.approx(printed(plain, own) / 100)
+    assert printed_term(network, sizes) == pytest.approx(printed_term(plain, own) / 100)
 
 
 def test_bounds_are_those_of_the_theorems():
@@ -247,7 +247,7 @@ def test_bounds_are_those_of_the_theorems():
 
 def test_theorem_5_1_1_has_the_values_of_the_specification():
     for gradients, expected in ((20_000, 5.77), (200_000, 1.82)):
-        network = Homogeneous(10, 0.0060653, gradients)
+        network = EqualNodes(10, 0.0060653, gradients)
         rate = agraf.lipschitz_rate(5.0, 1.0, network)
         assert rate == pytest.approx(expected, abs=0.005)
         lr = agraf.lipschitz_step(5.0, 1.0, network)
@@ -258,7 +258,7 @@ def test_theorem_5_1_1_has_the_values_of_the_specification():
 
 def test_theorem_5_1_1_recovers_minibatches_and_a_server():
     def rate(n, gradients):
-        return agraf.lipschitz_rate(1.0, 1.0, Homogeneous(n, 0.5, gradients))
+        return agraf.lipschitz_rate(1.0, 1.0, EqualNodes(n, 0.5, gradients))
 
     steps = 1000
     for n in (10, 40):  # everybody at each step, or one
@@ -269,20 +269,20 @@ def test_theorem_5_1_1_recovers_minibatches_and_a_server():
 def test_theorem_5_1_2_gains_the_root_of_the_largest_probability():
     n, k, rho_bar = 100, 10_000, 1e-4
     alone = torch.full((n,), 1 / n, dtype=REAL)
-    sampled = agraf.lipschitz_sampled_rate(1.0, 1.0, Sampled(alone, rho_bar, k))
+    sampled = agraf.lipschitz_sampled_rate(1.0, 1.0, SampledNodes(alone, rho_bar, k))
     assert sampled == pytest.approx(
         math.sqrt(n * math.sqrt(1 / n) * (1 + 1 / rho_bar) / k)
     )
     arbitrary = math.sqrt(n / (rho_bar * k))
     assert sampled / arbitrary == pytest.approx(n**-0.25, rel=1e-3)
-    lr = agraf.lipschitz_sampled_step(1.0, 1.0, Sampled(alone, rho_bar, k))
+    lr = agraf.lipschitz_sampled_step(1.0, 1.0, SampledNodes(alone, rho_bar, k))
     spread = n + 0.1 * n / rho_bar + n**1.5 / n
     assert lr / n == pytest.approx(1 / math.sqrt(k * spread))
 
 
 def test_the_final_rate_of_5_4_1_follows_from_its_steps():
     n, r, tau, total, beta, s2, f0 = 8, 0.1, 50, 5000, 2.0, 0.3, 4.0
-    network = Homogeneous(n, r, total, beta, s2)
+    network = EqualNodes(n, r, total, beta, s2)
     slow = math.sqrt(n * tau) + n / r
     cubic = beta * math.sqrt(s2) * n * f0 / (total * math.sqrt(r))
     expected = 16 * beta * f0 * slow / total + 4 * math.sqrt(beta * s2 * f0 / total)
@@ -297,7 +297,7 @@ def test_the_printed_step_of_5_4_1_breaks_the_condition_of_its_proof(rho_bar, lo
     def weight(lr, beta=2.0, n=8):
         return 2 * (lr * beta) ** 2 * (1 / rho_bar**2 + longest / n)
 
-    lr = agraf.nonconvex_tradeoff(1.0, longest, Homogeneous(8, rho_bar, 100, 2.0)).cap
+    lr = agraf.nonconvex_tradeoff(1.0, longest, EqualNodes(8, rho_bar, 100, 2.0)).cap
     assert weight(lr) <= 1 / 8
     printed = (math.sqrt(8 / longest) + rho_bar) / (8 * 2.0)
     assert printed >= 2 * lr
@@ -307,7 +307,7 @@ def test_the_printed_step_of_5_4_1_breaks_the_condition_of_its_proof(rho_bar, lo
 
 def test_the_printed_last_limit_of_5_4_2_never_matters():
     p = torch.tensor([1e-4, 0.5, 0.5], dtype=REAL)
-    cap = agraf.nonconvex_sampled_tradeoff(1.0, Sampled(p, 1.0, 100)).cap
+    cap = agraf.nonconvex_sampled_tradeoff(1.0, SampledNodes(p, 1.0, 100)).cap
     assert cap == pytest.approx(math.sqrt(1e-4 / float(p.mean())) / 4)
     printed = math.sqrt(float(p.mean()) / 1e-4) / 4
     assert printed > 1 / 24 > cap
@@ -315,7 +315,7 @@ def test_the_printed_last_limit_of_5_4_2_never_matters():
 
 def test_twenty_is_enough_where_5_3_2_prints_384():
     p = torch.tensor([0.4, 0.5, 0.9], dtype=REAL)
-    network = Sampled(p, 0.01, 100, beta=2.0)
+    network = SampledNodes(p, 0.01, 100, beta=2.0)
     cap = agraf.smooth_sampled_tradeoff(1.0, network).cap
     kappa = float(p.max() / p.mean())
     assert 384 * (2.0 * cap) ** 2 * kappa <= 0.01**2
@@ -333,19 +333,23 @@ def growth(crossover, **change):
 
 def crossovers():
     def smooth(n, rho_bar, longest):
-        network = Homogeneous(n, rho_bar, 1, 1.0, variance=1.0)
+        network = EqualNodes(n, rho_bar, 1, 1.0, variance=1.0)
         return agraf.smooth_lipschitz_tradeoff(1.0, 0.0, network).crossover
 
     def nonconvex(n, rho_bar, longest):
-        network = Homogeneous(n, rho_bar, 1, 1.0, variance=1.0)
+        network = EqualNodes(n, rho_bar, 1, 1.0, variance=1.0)
         return agraf.nonconvex_tradeoff(1.0, longest, network).crossover
 
-    def sampled(n, rho_bar, longest):
+    def sampled_calls(n, rho_bar, longest):
         p = torch.full((n,), 1 / n, dtype=REAL)
-        network = Sampled(p, rho_bar, 1, zeta=1.0)
+        network = SampledNodes(p, rho_bar, 1, zeta=1.0)
         return agraf.nonconvex_sampled_tradeoff(1.0, network).crossover  # N = K
 
-    return {"Theorem 5.2": smooth, "Theorem 5.4.1": nonconvex, "Theorem 5.4.2": sampled}
+    return {
+        "Theorem 5.2": smooth,
+        "Theorem 5.4.1": nonconvex,
+        "Theorem 5.4.2": sampled_calls,
+    }
 
 
 @pytest.mark.parametrize("name", crossovers())
@@ -366,7 +370,7 @@ def test_long_delays_count_once_in_5_4_1_and_to_the_fourth_in_earlier_work():
     assert rows[1]["Theorem 5.4.1"] == pytest.approx(2 * rows[0]["Theorem 5.4.1"])
     assert rows[0]["Theorem 5.4.1"] == pytest.approx(10 * 1e9)
     assert rows[0]["Bornstein 2023"] == math.inf
-    network = Homogeneous(10, 0.5, 1, variance=1.0)
+    network = EqualNodes(10, 0.5, 1, variance=1.0)
     one, two = (agraf.nonconvex_tradeoff(1.0, t, network).crossover for t in (1e9, 2e9))
     # sqrt(tau / n) + 1 / rho_bar, squared: the second term is a 5000th of the first.
     assert two / one == pytest.approx(2, rel=1e-3)
@@ -376,7 +380,7 @@ def test_the_last_row_of_table_5_1_is_not_for_everybody_at_a_time():
     # The text takes p_bar of order 1; then the bound gives n^4 / rho_bar^4 gradients.
     def gradients(n):
         p = torch.ones(n, dtype=REAL)
-        bound = agraf.nonconvex_sampled_tradeoff(1.0, Sampled(p, 0.1, 1, zeta=1.0))
+        bound = agraf.nonconvex_sampled_tradeoff(1.0, SampledNodes(p, 0.1, 1, zeta=1.0))
         return n * bound.crossover
 
     assert gradients(400) / gradients(200) == pytest.approx(2**4)
@@ -449,20 +453,20 @@ def test_virtual_and_real_means_are_as_near_as_lemma_5_b_1_says():
 
 @every_schedule
 def test_theorem_5_1_1_holds_whatever_the_order(active):
-    network = Homogeneous(N, RHO_BAR, int(active.sum()))
+    network = EqualNodes(N, RHO_BAR, int(active.sum()))
     lr = agraf.lipschitz_step(3.0, 1.0, network)
     run = Run(active, signs, lr, start=3.0, runs=10)
-    gap = float(folded(run.output(active)).mean())
+    gap = float(folded_excess(run.output(active)).mean())
     assert gap <= agraf.lipschitz_rate(3.0, 1.0, network)
     bound = agraf.lipschitz_tradeoff(agraf.virtual_radius(3.0, 1.0, lr), 1.0, network)
     assert gap <= bound.at(lr)
-    assert run.spread() <= agraf.consensus_bound(1.0, lr, network)
+    assert run.mean_spread() <= agraf.consensus_bound(1.0, lr, network)
 
 
 @every_schedule
 @pytest.mark.parametrize("sigma", [0.0, 1.0])
 def test_theorems_5_2_5_3_1_and_5_4_1_hold_whatever_the_order(active, sigma):
-    network = Homogeneous(N, RHO_BAR, int(active.sum()), 1.0, sigma**2)
+    network = EqualNodes(N, RHO_BAR, int(active.sum()), 1.0, sigma**2)
     longest = delays.longest_wait(torch.from_numpy(active))
     gradient = noisy(np.tanh, sigma)  # of log cosh
     excess = float(np.log(np.cosh(3.0)))
@@ -477,7 +481,7 @@ def test_theorems_5_2_5_3_1_and_5_4_1_hold_whatever_the_order(active, sigma):
         assert (slope if bound is nonconvex else gap) <= bound.at(bound.step)
         sums = float(np.sum(run.applied, 0).mean())
         spread = agraf.smooth_consensus_bound(sums, bound.step, network)
-        assert run.spread() <= spread
+        assert run.mean_spread() <= spread
 
 
 def sampled_problem(p, sigma):
@@ -486,7 +490,7 @@ def sampled_problem(p, sigma):
     q = np.array(p) / sum(p)
     best = float(q @ optima)
     zeta = math.sqrt(float(q @ (optima - best) ** 2))
-    network = Sampled(
+    network = SampledNodes(
         torch.tensor(p, dtype=REAL),
         RHO_BAR,
         STEPS,
@@ -512,7 +516,7 @@ def test_theorems_5_3_2_and_5_4_2_hold_with_sampling(p, sigma):
         squares = (run.models.mean(2) - best) ** 2
         assert factor * squares.mean() <= bound.at(lr)
         slopes = float(squares.sum(0).mean())
-        assert run.spread() <= agraf.sampled_consensus_bound(slopes, lr, network)
+        assert run.mean_spread() <= agraf.sampled_consensus_bound(slopes, lr, network)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1.0])
@@ -549,15 +553,15 @@ def test_with_small_steps_nodes_meet_at_the_optimum_weighted_by_participation():
 
 def test_bad_numbers_are_refused_in_one_sentence():
     with pytest.raises(InputError, match="`rho_bar` must be greater than 0, got 0"):
-        Homogeneous(5, 0.0, 100)
+        EqualNodes(5, 0.0, 100)
     with pytest.raises(InputError, match="`rho_bar` must be at most 1, got 2"):
-        Homogeneous(5, 2, 100)
+        EqualNodes(5, 2, 100)
     with pytest.raises(
         InputError, match="`probabilities` must be positive, but entry 1"
     ):
-        Sampled(torch.tensor([0.5, 0.0]), 0.1, 100)
+        SampledNodes(torch.tensor([0.5, 0.0]), 0.1, 100)
     with pytest.raises(InputError, match="`largest probability` must be at most 1"):
-        Sampled(torch.tensor([0.5, 1.5]), 0.1, 100)
-    network = Sampled(torch.tensor([0.5, 0.25]), 0.1, 100)
+        SampledNodes(torch.tensor([0.5, 1.5]), 0.1, 100)
+    network = SampledNodes(torch.tensor([0.5, 0.25]), 0.1, 100)
     with pytest.raises(InputError, match=r"`lr` must be at most 0\.0353553"):
         agraf.sampled_consensus_bound(1.0, 1.0, network)

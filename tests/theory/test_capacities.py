@@ -11,9 +11,9 @@ import torch
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings
 from coterie.graphs import loss_rates
-from coterie.graphs.capacities import RingTimes, met
+from coterie.graphs.capacities import RingTimes, exchange_rates
 from coterie.graphs.families import edges_of
-from coterie_theory.gossip.capacities import admitted
+from coterie_theory.gossip.capacities import admitted_rings
 from coterie_theory.mixing import loss_eigengap
 
 REAL = torch.float64
@@ -58,7 +58,7 @@ CASES = [
 def as_plain(edges, rings, lengths, *limits):
     """Who is admitted, which must be those of a plain loop."""
     named = dict(zip(("capacity", "edge_capacity"), limits, strict=True))
-    found = admitted(edges, rings, lengths, **named)
+    found = admitted_rings(edges, rings, lengths, **named)
     assert found.tolist() == plain(edges, rings, lengths, *limits)
     return found
 
@@ -83,7 +83,7 @@ def test_nobody_is_in_more_exchanges_at_once_than_its_capacity():
     for capacity, name in itertools.product((1, 2), ("complete", "star")):
         edges, rings = poisson(name, 6, until=100.0)
         lengths = random_lengths(rings)
-        kept = admitted(edges, rings, lengths, capacity=capacity)
+        kept = admitted_rings(edges, rings, lengths, capacity=capacity)
         begins, ends = rings.times[kept], (rings.times + lengths)[kept]
         for node in range(6):
             mine = (edges[rings.which[kept]] == node).any(1)
@@ -96,7 +96,7 @@ def test_nobody_is_in_more_exchanges_at_once_than_its_capacity():
 def test_a_star_has_one_exchange_at_a_time():
     edges, rings = poisson("star", 7, until=100.0)
     lengths = random_lengths(rings)
-    kept = admitted(edges, rings, lengths)
+    kept = admitted_rings(edges, rings, lengths)
     begins, ends = rings.times[kept], (rings.times + lengths)[kept]
     assert (begins[1:] >= ends[:-1]).all()
     assert int(kept.sum()) > 20
@@ -105,15 +105,15 @@ def test_a_star_has_one_exchange_at_a_time():
 def test_room_for_all_admits_all_and_short_exchanges_lose_nothing():
     edges, rings = poisson("complete", 5)
     lengths = random_lengths(rings)
-    assert admitted(edges, rings, lengths, capacity=len(lengths)).all()
+    assert admitted_rings(edges, rings, lengths, capacity=len(lengths)).all()
     # C 13: as exchanges get short, rings are those of randomised gossip.
-    assert admitted(edges, rings, 1e-9 * lengths).all()
+    assert admitted_rings(edges, rings, 1e-9 * lengths).all()
 
 
 def test_two_nodes_lose_rings_as_erlang_says():
     """Of a Poisson process of rate p with a service of mean m, 1 / (1 + p m) begin."""
     edges, rings = poisson("complete", 2, rate=1.0, until=8000.0)
-    kept = admitted(edges, rings, random_lengths(rings, scale=1.0))
+    kept = admitted_rings(edges, rings, random_lengths(rings, scale=1.0))
     share = 1 / (1 + 0.5)
     # Renewals of mean 3/2 and variance 1 + 1/12: the number in time t has the deviation
     # sqrt(t variance / mean^3), and five of these are room.
@@ -127,7 +127,7 @@ def test_idle_edges_of_a_loss_network_are_used_at_their_rate():
     lengths = 0.5 + torch.arange(len(edges), dtype=REAL) / len(edges)
     rates, until = loss_rates(edges, lengths), 6000.0
     rings = Rings(edges, rates, seed=1).until(until)
-    kept = admitted(edges, rings, lengths[rings.which])
+    kept = admitted_rings(edges, rings, lengths[rings.which])
     begins, which = rings.times[kept].tolist(), rings.which[kept].tolist()
     for edge, ends in enumerate(edges.tolist()):
         free = until
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
 
     def bad(words, *, times=ok, lengths=ones, edge=which, **limits):
         with pytest.raises(InputError, match=words):
-            admitted(edges, RingTimes(times, edge), lengths, **limits)
+            admitted_rings(edges, RingTimes(times, edge), lengths, **limits)
 
     bad("`capacity` must be at least 1, got 0", capacity=0)
     bad("`edge_capacity` must be at least 1, got 0", edge_capacity=0)
@@ -228,7 +228,7 @@ def test_on_trees_rings_find_both_ends_free_as_often_as_matchings_say(text):
     lengths = torch.linspace(5.0, 0.1, len(edges), dtype=REAL)
     wanted = rates * by_matchings(edges, rates * lengths)
     torch.testing.assert_close(
-        met(edges, rates, lengths), wanted, rtol=1e-9, atol=1e-12
+        exchange_rates(edges, rates, lengths), wanted, rtol=1e-9, atol=1e-12
     )
 
 
@@ -239,21 +239,23 @@ def test_on_other_graphs_they_nearly_do(text):
     rates = torch.ones(len(edges), dtype=REAL)
     for length, off in ((0.1, 0.001), (1.0, 0.06), (10.0, 0.2)):
         chance = by_matchings(edges, rates * length)
-        found = met(edges, rates, length * rates)
+        found = exchange_rates(edges, rates, length * rates)
         torch.testing.assert_close(found, chance, rtol=off, atol=0)
 
 
 def test_so_many_rings_are_admitted_whatever_the_law_of_lengths():
     """Twenty thousand rings: 1 / 100 is three times their chance and more."""
     edges, rings = poisson("line", 5, until=5000.0, seed=3)
-    wanted = met(edges, torch.ones(4, dtype=REAL), torch.ones(4, dtype=REAL)).mean()
+    wanted = exchange_rates(
+        edges, torch.ones(4, dtype=REAL), torch.ones(4, dtype=REAL)
+    ).mean()
     steady = torch.ones_like(rings.times)
     for lengths in (steady, random_lengths(rings)):  # of mean 1, both
-        share = admitted(edges, rings, lengths).double().mean()
+        share = admitted_rings(edges, rings, lengths).double().mean()
         assert float(share) == pytest.approx(float(wanted), abs=0.01)
 
 
 def test_what_takes_no_time_finds_everybody_free():
     edges = edges_of("complete", 5)
     rates = torch.linspace(0.5, 2.0, 10, dtype=REAL)
-    assert torch.equal(met(edges, rates, 0 * rates), rates)
+    assert torch.equal(exchange_rates(edges, rates, 0 * rates), rates)

@@ -15,7 +15,7 @@ from coterie.checks import InputError
 from coterie.collaboration import weights
 from coterie_theory import collaboration as theory
 from coterie_theory import rates
-from coterie_theory.rates import Bounded, Convex, LossClass
+from coterie_theory.rates import BoundedLosses, ConvexLosses, LossClass
 from support.noisy_quadratics import (
     ONE,
     REAL,
@@ -237,7 +237,7 @@ def test_convex_all_for_all_obeys_its_bound(build):
     beta = float(torch.linalg.eigvalsh(matrices).max())
     x = torch.full((6, 2), 2.0, dtype=REAL)
     radius = math.sqrt(float((x - best).square().sum(1).mean()))
-    known = Convex(radius, beta, variance=2.0)
+    known = ConvexLosses(radius, beta, variance=2.0)
     for calls in (5, 80):
         lr = theory.all_for_all_convex_step(lam, calls, known)
         bound = theory.all_for_all_convex_bound(lam, gap, calls, known)
@@ -253,7 +253,7 @@ def test_what_mixtures_lose_stays_and_is_in_the_convex_bound():
     beta = losses_of(matrices, 0.0).beta
     x = torch.zeros(6, 2, dtype=REAL)
     radius, calls = math.sqrt(float(best.square().sum(1).mean())), 1500
-    known = Convex(radius, beta, variance=0.0)
+    known = ConvexLosses(radius, beta, variance=0.0)
     lr = theory.all_for_all_convex_step(lam, calls, known)
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, lr, calls, runs=1)
     mean = float(curve[:-1].mean())
@@ -268,7 +268,7 @@ def test_the_printed_convex_step_depends_on_the_unit_of_the_loss():
     lam = torch.full((3, 3), 1 / 3, dtype=REAL)
 
     def steps(unit):
-        known = Convex(radius=1.0, beta=unit, variance=400 * unit**2)
+        known = ConvexLosses(radius=1.0, beta=unit, variance=400 * unit**2)
         ours = theory.all_for_all_convex_step(lam, 100, known)
         printed = math.sqrt(unit / (100 * 400 * unit**2 / 3))
         return ours, printed
@@ -287,7 +287,7 @@ def test_the_printed_step_of_the_report_s_theorem_8_is_n_times_too_large():
     printed = n / 2  # N / (2 L), with little noise
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, printed, 20, runs=1)
     assert float(curve[-1]) > 1e6
-    ours = theory.all_for_all_convex_step(lam, 20, Convex(1.0, 1.0, 0.0))
+    ours = theory.all_for_all_convex_step(lam, 20, ConvexLosses(1.0, 1.0, 0.0))
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, ours, 20, runs=1)
     assert float(curve[-1]) < 1e-6
 
@@ -314,7 +314,7 @@ def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
     x = torch.full((8,), 0.7, dtype=REAL)
     lam = weights.threshold_weights(2 * gap, eps)  # clusters: the best y is `best`
     radius = math.sqrt(float((x - best).square().mean()))
-    known = Bounded(radius, bound)
+    known = BoundedLosses(radius, bound)
     samples = theory.all_for_all_bounded_samples(gap, eps, known)
     assert samples == pytest.approx(4 * radius**2 * 2 / eps**2 * 3)
     for calls in (20, math.ceil(samples)):
@@ -327,21 +327,21 @@ def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
 
 def test_phases_are_precise_after_the_samples_of_the_anytime_guarantee():
     """Phases p = 0, 1, ... of T(2^-p) samples; the first with 2^-p <= eps suffices."""
-    gap, known = line() * 0.4, Bounded(radius=1.3, bound=2.0)
+    gap, known = line() * 0.4, BoundedLosses(radius=1.3, bound=2.0)
 
-    def spent(eps: float) -> float:
+    def total_samples(eps: float) -> float:
         last = math.ceil(-math.log2(eps) - 1e-12)
         phases = [2.0**-p for p in range(last + 1)]
         return sum(theory.all_for_all_bounded_samples(gap, e, known) for e in phases)
 
-    def printed(eps: float) -> float:
+    def printed_samples(eps: float) -> float:
         return 4 * theory.all_for_all_bounded_samples(gap, eps, known)
 
     wrong = 0
     for k in range(120):
         eps = 2.0 ** (-k / 12)
-        assert spent(eps) <= theory.anytime_samples(gap, eps, known)
-        wrong += spent(eps) > printed(eps)
+        assert total_samples(eps) <= theory.anytime_samples(gap, eps, known)
+        wrong += total_samples(eps) > printed_samples(eps)
         if k % 12 == 0:
-            assert spent(eps) <= printed(eps)
+            assert total_samples(eps) <= printed_samples(eps)
     assert wrong > 0  # just below a power of 2

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from coterie.collaboration import weights
 from coterie_theory import collaboration as theory
 from coterie_theory import lower_bounds, rates
-from coterie_theory.rates import Bounded, LossClass
+from coterie_theory.rates import BoundedLosses, LossClass
 from support.noisy_quadratics import (
     REAL,
     all_for_one_runs,
@@ -181,7 +181,7 @@ def test_one_client_at_a_time_obeys_6_a_and_not_the_printed_one_without_n():
     # A hundred clients with the loss |x|: one at a time gives n / n sign(x).
     n, calls = 100, 400
     lam = torch.full((n, n), 1 / n, dtype=REAL)
-    known = Bounded(radius=1.0, bound=1.0)
+    known = BoundedLosses(radius=1.0, bound=1.0)
     lr = float(theory.all_for_one_bounded_step(lam, calls, known)[0])
     none = torch.zeros(n, n, dtype=REAL)
     bound = float(theory.all_for_one_bounded_bound(lam, none, calls, known)[0])
@@ -194,7 +194,7 @@ def test_one_client_at_a_time_obeys_6_a_and_not_the_printed_one_without_n():
 
 def test_samples_of_6_a_reach_the_precision():
     gap = line() * 0.4
-    eps, known = 0.1, Bounded(radius=1.3, bound=2.0)
+    eps, known = 0.1, BoundedLosses(radius=1.3, bound=2.0)
     samples = theory.all_for_one_bounded_samples(gap, eps, known)
     lam = weights.threshold_weights(2 * gap, eps)
     for i in range(8):

@@ -59,7 +59,7 @@ def test_shares_and_biases_of_found_clusters_obey_their_bounds(deviation, separa
         for values, bound in (
             (inverse, found.inverse_size),
             (bias, found.bias(farthest)),
-            (missed, found.missed),
+            (missed, found.miss_chance),
         ):
             mean, error = mean_and_error(torch.stack(values).to(REAL))
             assert mean <= bound + error
@@ -74,7 +74,7 @@ def test_strangers_are_confused_less_often_than_the_bound_says(threshold):
         found = Clusters(2, 1, samples, separation, nu, 1.0, threshold)
         joined = (separation + first - second).square() <= threshold
         mean, error = mean_and_error(joined.double())
-        assert mean <= found.confused + error
+        assert mean <= found.confusion_chance + error
 
 
 def test_the_exponent_of_theorem_8_4_is_for_one_mean_and_not_for_two():
@@ -99,9 +99,9 @@ def test_the_chance_to_miss_one_s_like_is_below_its_bound_exactly(d):
         # The squared distance is 2 nu^2 / S times chi^2 of d degrees of freedom.
         half = torch.tensor([d / 2, threshold * samples / (2 * nu) / 2], dtype=REAL)
         missed = float(torch.special.gammaincc(half[0], half[1]))
-        assert missed <= found.missed
-        assert found.missed == pytest.approx(math.exp(-factor * d / 2))
-        assert found.inverse_size == pytest.approx(min(1, 0.2 + 4 * found.missed))
+        assert missed <= found.miss_chance
+        assert found.miss_chance == pytest.approx(math.exp(-factor * d / 2))
+        assert found.inverse_size == pytest.approx(min(1, 0.2 + 4 * found.miss_chance))
     # With the printed exponent and many directions not even this threshold is enough.
     if d == 100:
         half[1] /= 2

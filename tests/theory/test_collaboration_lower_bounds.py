@@ -14,7 +14,7 @@ from coterie.data.hard_instance import hard_samples, tilts_of
 from coterie.data.splits import divide
 from coterie_theory import collaboration as theory
 from coterie_theory import lower_bounds
-from coterie_theory.rates import Bounded, LossClass
+from coterie_theory.rates import BoundedLosses, LossClass
 from support.noisy_quadratics import REAL, generator, line, quadratic_gaps
 
 
@@ -32,7 +32,7 @@ def test_who_can_help_does_not_depend_on_the_unit_of_the_loss_as_the_text_would(
 def test_lower_bounds_follow_their_formulas():
     b, n = line(), 8
     eps, mu, variance, radius, bound = 0.01, 2.0, 3.0, 1.5, 0.7
-    losses, bounded = LossClass(mu, mu, variance), Bounded(radius, bound)
+    losses, bounded = LossClass(mu, mu, variance), BoundedLosses(radius, bound)
     near = [
         sum(float(b[i, j]) ** 2 <= 4 * mu * eps for j in range(n)) for i in range(n)
     ]

@@ -90,7 +90,7 @@ def test_lemma_8_b_1_holds_for_the_last_iterate_and_not_for_the_average_as_print
 
 def test_convex_rates_hold_for_the_average():
     runs, calls, beta, variance, radius = 2000, 50, 2.0, 4.0, 1.5
-    losses = rates.Convex(radius, beta, variance)
+    losses = rates.ConvexLosses(radius, beta, variance)
     lr = rates.convex_sgd_step(calls, losses)
     bound = rates.convex_sgd_bound(calls, losses)
     for curvature in (beta, 0.05):
@@ -107,7 +107,7 @@ def test_convex_rates_hold_for_the_average():
 
 def test_rates_of_bounded_gradients_hold_for_the_average():
     runs, calls, bound, radius = 2000, 50, 2.0, 1.5
-    losses = rates.Bounded(radius, bound)
+    losses = rates.BoundedLosses(radius, bound)
     lr = rates.bounded_sgd_step(calls, losses)
     rng = generator(0)
     x = torch.full((runs,), radius, dtype=REAL)

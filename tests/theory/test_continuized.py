@@ -53,25 +53,25 @@ def test_flows_solve_their_equations(name):
 
         found = solve_ivp(equation, (t0, t1), [1.0, -2.0], rtol=1e-11, atol=1e-12)
         start = co.Points(time([1.0]), time([-2.0]), time(t0))
-        x, z, _ = co.flowed(SCHEDULES[name], start, time(t1))
+        x, z, _ = co.flow_to(SCHEDULES[name], start, time(t1))
         assert [float(x), float(z)] == pytest.approx(found.y[:, -1], abs=1e-8)
 
 
 @ALL
 def test_flows_go_on_from_where_they_stopped(name):
     start = co.Points(time([1.0, 3.0]), time([-2.0, 0.5]), time(0.7))
-    at_once = co.flowed(SCHEDULES[name], start, time(5.0))
-    halfway = co.flowed(SCHEDULES[name], start, time(2.0))
-    in_two = co.flowed(SCHEDULES[name], halfway, time(5.0))
+    at_once = co.flow_to(SCHEDULES[name], start, time(5.0))
+    halfway = co.flow_to(SCHEDULES[name], start, time(2.0))
+    in_two = co.flow_to(SCHEDULES[name], halfway, time(5.0))
     for one, two in zip(at_once, in_two, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-10, atol=1e-12)
 
 
 def test_what_flows_preserve():
     start = co.Points(time([1.0, 3.0]), time([-2.0, 0.5]), time(0.7))
-    x, z, _ = co.flowed(SCHEDULES["convex"], start, time(5.0))
+    x, z, _ = co.flow_to(SCHEDULES["convex"], start, time(5.0))
     assert torch.equal(z, start.z)
-    x, z, _ = co.flowed(SCHEDULES["strongly_convex"], start, time(5.0))
+    x, z, _ = co.flow_to(SCHEDULES["strongly_convex"], start, time(5.0))
     torch.testing.assert_close(x + z, start.x + start.z, **EXACT)
 
 

@@ -36,7 +36,7 @@ def noisy(sigma):
     return grad
 
 
-def below(values, bound, errors=3.0):
+def check_below(values, bound, errors=3.0):
     """The mean over runs is at most the bound but for its standard error."""
     error = float(values.std() / math.sqrt(len(values)))
     assert float(values.mean()) <= bound + errors * error
@@ -61,7 +61,7 @@ def at(schedule, t, sigma=0.0):
             torch.where(done, points.z, found.z),
             torch.where(done[:, 0], points.time, found.time),
         )
-    return co.flowed(schedule, found, torch.full_like(found.time, t))
+    return co.flow_to(schedule, found, torch.full_like(found.time, t))
 
 
 def test_nesterov_is_below_its_bounds_at_every_step():
@@ -76,11 +76,11 @@ def test_nesterov_is_below_its_bounds_at_every_step():
 
 @pytest.mark.parametrize("t", [3.0, 12.0, 40.0])
 def test_smooth_losses_are_below_their_bounds(t):
-    below(gap(at(co.convex(L), t).x), bounds.convex_bound(t, RADIUS, L))
+    check_below(gap(at(co.convex(L), t).x), bounds.convex_bound(t, RADIUS, L))
     steady = bounds.strongly_convex_bound(t, GAP, RADIUS, L, MU)
-    below(gap(at(co.strongly_convex(L, MU), t).x), steady)
+    check_below(gap(at(co.strongly_convex(L, MU), t).x), steady)
     unified = bounds.unified_bound(t, RADIUS, L, MU)
-    below(gap(at(co.unified(L, MU), t).x), unified)
+    check_below(gap(at(co.unified(L, MU), t).x), unified)
     assert unified <= 4 * min(steady, bounds.convex_bound(t, RADIUS, L))
 
 
@@ -89,12 +89,12 @@ def test_weighted_gaps_at_gradients_are_below_theorem_2_3():
     worst = 0.0
     for points in runs(co.convex(L)):
         weighted = points.time**2 * gap(points.x)
-        worst = max(worst, below(weighted, 2 * L * RADIUS**2))
+        worst = max(worst, check_below(weighted, 2 * L * RADIUS**2))
     assert worst < 0.4
     energy = GAP + MU * RADIUS**2 / 2
     for points in runs(co.strongly_convex(L, MU)):
         weighted = (math.sqrt(MU / L) * points.time).exp() * gap(points.x)
-        below(weighted, energy)
+        check_below(weighted, energy)
 
 
 @pytest.mark.parametrize("name", ["convex", "strongly_convex"])
@@ -118,9 +118,9 @@ def test_mean_energies_do_not_grow(name):
 def test_added_noise_adds_what_is_said(sigma):
     for t in (5.0, 30.0):
         convex = bounds.convex_bound(t, RADIUS, L, sigma**2)
-        below(gap(at(co.convex(L), t, sigma).x), convex)
+        check_below(gap(at(co.convex(L), t, sigma).x), convex)
         steady = bounds.strongly_convex_bound(t, GAP, RADIUS, L, MU, sigma**2)
-        below(gap(at(co.strongly_convex(L, MU), t, sigma).x), steady)
+        check_below(gap(at(co.strongly_convex(L, MU), t, sigma).x), steady)
 
 
 def test_without_noise_bounds_are_those_of_theorem_2_2():
@@ -191,7 +191,7 @@ def test_edges_of_a_graph_as_features_have_the_largest_resistance():
     assert found.curvature == pytest.approx((2 - 2 * math.cos(math.pi / 3)) / 6)
 
 
-def sampled(x, rng):
+def sample_gradient(x, rng):
     """The gradient of a single sample a ~ N(0, H), for x* = 0."""
     a = torch.randn(x.shape, generator=rng, dtype=x.dtype) * H.sqrt()
     return a * (a * x).sum(-1, keepdim=True)
@@ -206,14 +206,16 @@ def test_single_samples_are_below_theorem_2_4(t):
     times = co.arrivals(400, steps, rng=rng(1))
     start = START.expand(400, D)
     convex = co.convex(r2, second=r2 * condition)
-    *_, points = co.continuized(sampled, convex, start, times, rng(2))
+    *_, points = co.continuized(sample_gradient, convex, start, times, rng(2))
     half = points.x.square().sum(1) / 2
-    below(half * points.time**2, bounds.convex_samples_bound(1.0, distance, constants))
+    check_below(
+        half * points.time**2, bounds.convex_samples_bound(1.0, distance, constants)
+    )
     steady = co.least_squares(r2, condition, mu)
-    *_, points = co.continuized(sampled, steady, start, times, rng(2))
+    *_, points = co.continuized(sample_gradient, steady, start, times, rng(2))
     rate = 1 / math.sqrt(constants.kappa * condition)
     energy = bounds.samples_bound(0.0, RADIUS**2, distance, constants)
-    below(points.x.square().sum(1) / 2 * (rate * points.time).exp(), energy)
+    check_below(points.x.square().sum(1) / 2 * (rate * points.time).exp(), energy)
 
 
 def test_theorem_2_4_1_as_printed_is_half_of_what_its_energy_gives():
@@ -248,8 +250,8 @@ def test_coordinates_are_below_theorem_2_8():
             )
             value, t = float((h * last.x**2).sum()) / 2, float(last.time)
             kept.append(value * (t**2 if kept is flat else math.exp(rate * t)))
-    below(torch.tensor(flat), 2 * smooth * radius**2)
-    below(torch.tensor(steep), energy)
+    check_below(torch.tensor(flat), 2 * smooth * radius**2)
+    check_below(torch.tensor(steep), energy)
 
 
 # Exact rates.

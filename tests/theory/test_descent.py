@@ -12,7 +12,7 @@ from coterie.graphs import edges_of, eigengap
 from coterie.optim.meetings import MeetingRates, meetings
 from coterie_theory.decentralised import descent, gossip
 from coterie_theory.descent.delayed import Network, ddo, quadratic_phi, ticks
-from coterie_theory.rates import Convex
+from coterie_theory.rates import ConvexLosses
 from support.draws import rng
 
 REAL = torch.float64
@@ -23,11 +23,15 @@ def random_network(n=6, seed=0):
     edges = edges_of("ring", n)
     rng_ = rng(seed)
 
-    def drawn(count, low, high):
+    def uniform(count, low, high):
         return low + (high - low) * torch.rand(count, generator=rng_, dtype=REAL)
 
     return Network(
-        edges, drawn(n, 0.5, 2), drawn(n, 0, 1.5), drawn(n, 0.5, 2), drawn(n, 0, 1)
+        edges,
+        uniform(n, 0.5, 2),
+        uniform(n, 0, 1.5),
+        uniform(n, 0.5, 2),
+        uniform(n, 0, 1),
     )
 
 
@@ -35,7 +39,7 @@ def test_minibatches_of_all_are_below_their_bound():
     """SGD on quadratics with the step of the bound, the mean over many runs."""
     n, rounds, sigma = 5, 200, 1.0
     h = torch.tensor([1.0, 0.1], dtype=REAL)
-    losses = Convex(radius=math.sqrt(2.0), beta=1.0, variance=sigma**2)
+    losses = ConvexLosses(radius=math.sqrt(2.0), beta=1.0, variance=sigma**2)
     step = min(0.5, losses.radius / math.sqrt(sigma**2 / n * rounds))
     x = torch.ones(200, 2, dtype=REAL)
     total, rng_ = torch.zeros_like(x), rng()
@@ -50,7 +54,7 @@ def test_minibatches_of_all_are_below_their_bound():
 
 
 def test_rates_of_rounds_are_as_written_and_do_not_depend_on_units():
-    losses = Convex(radius=2.0, beta=3.0, variance=4.0)
+    losses = ConvexLosses(radius=2.0, beta=3.0, variance=4.0)
     local = (
         12 / 50 + (math.sqrt(3) * 2 * 4 / 50) ** (2 / 3) + math.sqrt(16 / (5 * 4 * 50))
     )
@@ -58,7 +62,7 @@ def test_rates_of_rounds_are_as_written_and_do_not_depend_on_units():
     graph = 12 / 5 + (math.sqrt(3) * 2 * 4 / 5) ** (2 / 3) + math.sqrt(16 / (5 * 50))
     assert descent.decentralised_rate(50, 5, 0.1, losses) == pytest.approx(graph)
     # Loss times 7 and length times 3.
-    other = Convex(radius=6.0, beta=3.0 * 7 / 9, variance=4.0 * 49 / 9)
+    other = ConvexLosses(radius=6.0, beta=3.0 * 7 / 9, variance=4.0 * 49 / 9)
     scaled = descent.decentralised_rate(50, 5, 0.1, other)
     assert scaled == pytest.approx(7 * graph)
 
@@ -90,7 +94,7 @@ def test_gains_on_a_regular_graph_have_a_closed_form():
 
 def test_gains_without_delays_are_rates_and_fall_with_delays_and_other_rates():
     net = random_network()
-    whole = descent.augmented(net)
+    whole = descent.augmented_graph(net)
     near = whole.neighbours
     still = descent.coordinate_gains(whole.rates, 0 * whole.delays, near)
     torch.testing.assert_close(still, whole.rates)
@@ -141,7 +145,7 @@ def test_the_augmented_graph_loses_a_quarter_of_the_eigengap_at_most():
         assert half == pytest.approx(rate / 2)
 
 
-def decayed(gamma, until, times, values):
+def discounted_mean(gamma, until, times, values):
     """int e^{gamma t} h(t) dt / int e^{gamma t} dt of a jump process."""
     times = torch.tensor([0.0, *times, until], dtype=REAL)
     weights = (gamma * times - gamma * until).exp().diff()
@@ -180,7 +184,7 @@ def test_delayed_coordinate_descent_is_below_theorem_4_2():
             x[k] -= steps[k] * float(q[k] @ old)
             past.append((t, x))
         values = [float(y @ q @ y) / 2 for _, y in past]
-        found = decayed(gamma, until, [t for t, _ in past[1:]], values)
+        found = discounted_mean(gamma, until, [t for t, _ in past[1:]], values)
         ratios.append(found / values[0])
     ratios = torch.tensor(ratios)
     bound = gossip.delayed_bound(gamma, until, float(delays.max()))
@@ -208,7 +212,7 @@ def test_ddo_is_below_theorem_4_3():
         for now in run:
             times.append(now.time)
             values.append(float((now.x - best).square().sum()))
-        ratios.append(decayed(gamma, until, times, values) / start)
+        ratios.append(discounted_mean(gamma, until, times, values) / start)
     ratios = torch.tensor(ratios)
     longest = float(torch.cat([net.delays, net.lengths]).max())
     bound = descent.ddo_bound(gamma, until, longest, smoothness=smooth, curvature=sigma)

@@ -12,19 +12,19 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie_theory.structure import (
     FewSamplesWarning,
-    alone,
     burer_monteiro,
-    clustered,
-    cut,
+    cut_to_rank,
     duality_gap,
     few_shot_head,
     fista,
+    fit_alone,
+    fit_clusters,
+    fit_single,
     gradients,
     hard_thresholding,
     loss,
     nuclear_radius,
     onto_nuclear_ball,
-    single,
     squared_distance,
     tasks,
     top_subspace,
@@ -70,7 +70,7 @@ def test_without_noise_models_of_low_rank_are_recovered_exactly(solver):
     assert error(found.x, truth.x) < 1e-10
     assert squared_distance(found.basis, truth.basis) < 1e-10
     assert_close(found.heads @ found.basis.T, found.x)
-    assert error(alone(truth.data, cap=1.0), truth.x) > 0.1
+    assert error(fit_alone(truth.data, cap=1.0), truth.x) > 0.1
 
 
 def test_the_loss_of_models_is_at_most_that_of_the_truth():
@@ -92,7 +92,7 @@ def test_errors_fall_as_one_over_samples_and_stay_below_those_alone():
     slope = math.log(errors[-1] / errors[0]) / math.log(8)
     assert -1.3 < slope < -0.8
     t = truth[64]
-    ratio = errors[-1] / error(alone(t.data, cap=10.0), t.x)
+    ratio = errors[-1] / error(fit_alone(t.data, cap=10.0), t.x)
     # r(d + n)/(n d) = .187; constants of both are those of least squares.
     assert 0.5 < ratio / (2 * (12 + 100) / (100 * 12)) < 2
 
@@ -102,7 +102,7 @@ def test_without_the_cap_some_models_explode_while_the_subspace_is_good():
     free = burer_monteiro(truth.data, rank=3, cap=1e9)
     held = burer_monteiro(truth.data, rank=3, cap=1.0)
     assert error(free.x, truth.x) > 10 * error(held.x, truth.x)
-    assert error(held.x, truth.x) < error(alone(truth.data, cap=1.0), truth.x)
+    assert error(held.x, truth.x) < error(fit_alone(truth.data, cap=1.0), truth.x)
     assert float(held.x.norm(dim=1).max()) <= 1 + 1e-9
     assert squared_distance(free.basis, truth.basis) / 3 < 0.4
 
@@ -110,7 +110,7 @@ def test_without_the_cap_some_models_explode_while_the_subspace_is_good():
 def test_full_rank_without_a_cap_is_training_alone():
     truth = shared(8, 4, 2, 9, noise=0.3)
     ours = burer_monteiro(truth.data, rank=4, cap=1e9)
-    assert_close(ours.x, alone(truth.data, cap=1e9), rtol=1e-6, atol=1e-6)
+    assert_close(ours.x, fit_alone(truth.data, cap=1e9), rtol=1e-6, atol=1e-6)
     features, targets = truth.data[:2]
     exact = torch.linalg.lstsq(features, targets[:, :, None]).solution[:, :, 0]
     assert_close(ours.x, exact, rtol=1e-6, atol=1e-6)
@@ -129,7 +129,9 @@ def test_nuclear_norm_and_factors_agree(kind):
     assert convex.loss - convex.gap <= low.loss
     close = squared_distance(top_subspace(convex.x, 2), low.basis)
     assert close < 0.05
-    assert error(cut(convex.x, 2), low.x) < 0.1 * float(low.x.square().sum(1).mean())
+    assert error(cut_to_rank(convex.x, 2), low.x) < 0.1 * float(
+        low.x.square().sum(1).mean()
+    )
 
 
 def test_nuclear_norm_without_noise_finds_the_models():
@@ -178,7 +180,7 @@ def test_groups_are_found_with_fewer_samples_than_dimensions(kind):
     m = 8 if kind == "squared" else 14
     truth, groups = grouped(120, 16, 3, m, noise=0.1, loss=kind)
     cap = 1.0 if kind == "squared" else 4.0
-    found = clustered(truth.data, groups=3, cap=cap, rng=rng())
+    found = fit_clusters(truth.data, groups=3, cap=cap, rng=rng())
     pairs = found.groups[:, None] == found.groups
     right = (pairs == (groups[:, None] == groups)).double().mean()
     assert right == 1 if kind == "squared" else right > 0.9
@@ -191,7 +193,7 @@ def test_groups_are_found_with_fewer_samples_than_dimensions(kind):
 
 def test_groups_need_fewer_samples_than_a_subspace_of_as_many_dimensions():
     truth, _ = grouped(300, 12, 5, 4, noise=0.1)
-    ours = clustered(truth.data, groups=5, cap=1.0, rng=rng(), starts=6)
+    ours = fit_clusters(truth.data, groups=5, cap=1.0, rng=rng(), starts=6)
     with pytest.warns(FewSamplesWarning, match="one has 4"):
         low = burer_monteiro(truth.data, rank=5, cap=1.0)
     assert error(ours.x, truth.x) < 0.01 < 0.1 < error(low.x, truth.x)
@@ -201,10 +203,10 @@ def test_groups_need_fewer_samples_than_a_subspace_of_as_many_dimensions():
 
 def test_one_group_is_one_model_and_as_many_groups_as_clients_are_alone():
     truth = shared(6, 4, 2, 8, noise=0.3)
-    one = clustered(truth.data, groups=1, cap=9.0, rng=rng())
-    assert_close(one.x, single(truth.data, cap=9.0))
-    everyone = clustered(truth.data, groups=6, cap=9.0, rng=rng(), starts=20)
-    assert everyone.loss >= loss(truth.data, alone(truth.data, cap=9.0)) - 1e-12
+    one = fit_clusters(truth.data, groups=1, cap=9.0, rng=rng())
+    assert_close(one.x, fit_single(truth.data, cap=9.0))
+    everyone = fit_clusters(truth.data, groups=6, cap=9.0, rng=rng(), starts=20)
+    assert everyone.loss >= loss(truth.data, fit_alone(truth.data, cap=9.0)) - 1e-12
 
 
 @pytest.mark.parametrize("kind", ["squared", "logistic"])
@@ -216,7 +218,7 @@ def test_a_newcomer_needs_samples_for_its_head_alone(kind):
     assert squared_distance(later.basis, truth.basis) < 1e-12
     ours = few_shot_head(found.basis, later.data, cap=cap)
     told = few_shot_head(truth.basis, later.data, cap=cap)
-    own = alone(later.data, cap=cap)
+    own = fit_alone(later.data, cap=cap)
     scale = 1.0 if kind == "squared" else 4.0  # of the logits
     gaps = [error(x, scale * later.x) for x in (told, ours, own)]
     assert gaps[1] < 1.3 * gaps[0] + 0.02 * scale**2
@@ -239,7 +241,7 @@ def test_bad_input_is_refused_or_warned_of(unchecked):
     with pytest.raises(InputError, match=r"`rank` must be at most.*3 and 4, got 4"):
         hard_thresholding(shared(3, 4, 2, 5).data, rank=4, cap=1.0)
     with pytest.raises(InputError, match="`groups` must be at most the 6 clients"):
-        clustered(truth.data, groups=7, cap=1.0, rng=rng())
+        fit_clusters(truth.data, groups=7, cap=1.0, rng=rng())
     with pytest.raises(InputError, match="`cap`"):
         burer_monteiro(truth.data, rank=1, cap=0.0)
     with pytest.raises(InputError, match="`radius`"):
@@ -255,7 +257,7 @@ def test_bad_input_is_refused_or_warned_of(unchecked):
     with pytest.warns(FewSamplesWarning, match="needs 8 samples in all and 2 of every"):
         burer_monteiro(shared(6, 4, 2, 1).data, rank=2, cap=1.0)
     with pytest.warns(FewSamplesWarning, match="3 centres"):
-        clustered(shared(6, 4, 2, 1).data, groups=3, cap=1.0, rng=rng())
+        fit_clusters(shared(6, 4, 2, 1).data, groups=3, cap=1.0, rng=rng())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         burer_monteiro(truth.data, rank=2, cap=1.0)

@@ -12,7 +12,7 @@ from coterie.checks import InputError
 from coterie.graphs import degrees, delayed_gains, edges_of, eigengap, resistances
 from coterie_theory.decentralised import gossip as theory
 from coterie_theory.gossip import GossipPace, pace
-from coterie_theory.gossip.capacities import truncated
+from coterie_theory.gossip.capacities import kept_by_truncation
 from support.gossip_loops import REAL, drawn, times, uniform
 
 # Graph, nodes, mu, R, mu / 2, exact randomised, theta, exact accelerated, and that with
@@ -180,7 +180,7 @@ def test_half_of_all_messages_are_kept_under_4_33():
     load = theory.capacity_load(edges, rates, delays, **limits)
     rates = rates / load
     assert theory.capacity_load(edges, rates, delays, **limits) == pytest.approx(1.0)
-    kept = truncated(edges, drawn(rates, 2000.0), delays, **limits)
+    kept = kept_by_truncation(edges, drawn(rates, 2000.0), delays, **limits)
     assert float(kept.double().mean()) >= 0.5
 
 

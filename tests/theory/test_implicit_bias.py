@@ -20,7 +20,7 @@ from coterie_theory.curvature.implicit_bias import (
     network_hessian,
     no_gain,
     scales,
-    tracked,
+    track_gains,
 )
 
 REAL = torch.float64
@@ -35,7 +35,7 @@ def problem(seed: int = 0, n: int = N, d: int = D):
     return features, features @ best
 
 
-def descended(features, targets, lr: float, batch: int, steps: int, seed: int = 0):
+def train_network(features, targets, lr: float, batch: int, steps: int, seed: int = 0):
     """u, v, beta, gains, gradients and losses of a plain loop over batches."""
     n, d = features.shape
     rng = torch.Generator().manual_seed(seed)
@@ -50,7 +50,7 @@ def descended(features, targets, lr: float, batch: int, steps: int, seed: int = 
         u, v = u - lr * g * v, v - lr * g * u
     losses = (torch.stack(models) @ features.T - targets).square().mean(1) / 2
     g = torch.cat(slopes)
-    each = tracked(no_gain(g), g, lr)  # those of all steps at once: they add up
+    each = track_gains(no_gain(g), g, lr)  # those of all steps at once: they add up
     gains = RunGains(*(part.view(steps, d).sum(0) for part in each))
     return u, v, gains, lr * g.view(steps, d).sum(0), losses
 
@@ -60,14 +60,14 @@ def test_every_step_moves_the_mirror_image_by_the_gradient(batch):
     features, targets = problem()
     alpha = torch.full((D,), ALPHA, dtype=REAL)
     for steps in (1, 7, 40):
-        u, v, gains, total, _ = descended(features, targets, 0.05, batch, steps)
+        u, v, gains, total, _ = train_network(features, targets, 0.05, batch, steps)
         assert_close(mirror(u * v, alpha, gains), -total, rtol=1e-9, atol=1e-9)
 
 
 def test_with_the_printed_sign_in_q_the_invariant_does_not_hold():
     features, targets = problem()
     alpha = torch.full((D,), ALPHA, dtype=REAL)
-    u, v, _, total, _ = descended(features, targets, 0.05, N, 40)
+    u, v, _, total, _ = train_network(features, targets, 0.05, N, 40)
     u2, v2 = torch.full((D,), 2**0.5 * ALPHA, dtype=REAL), torch.zeros(D, dtype=REAL)
     printed = no_gain(alpha)
     for _ in range(40):  # q_+-(x) = +-2 x - ln((1 -+ x)^2)
@@ -86,7 +86,7 @@ def test_two_squares_need_a_half_to_be_the_same_network():
     """beta = (w_+^2 - w_-^2) / 2; the footnote omits the half."""
     features, targets = problem()
     plus = minus = torch.full((D,), ALPHA, dtype=REAL)
-    u, v, *_ = descended(features, targets, 0.05, N, 25)
+    u, v, *_ = train_network(features, targets, 0.05, N, 25)
     for _ in range(25):
         beta = (plus.square() - minus.square()) / 2
         x = 0.05 * features.T @ (features @ beta - targets) / N
@@ -99,7 +99,7 @@ def test_two_squares_need_a_half_to_be_the_same_network():
 def test_limits_of_the_network_are_those_of_the_solver(lr, batch):
     features, targets = problem()
     alpha = torch.full((D,), ALPHA, dtype=REAL)
-    u, v, gains, _, losses = descended(features, targets, lr, batch, 1500)
+    u, v, gains, _, losses = train_network(features, targets, lr, batch, 1500)
     assert float(losses[-1]) < 1e-16
     assert_close(limit(features, targets, alpha, gains), u * v, rtol=1e-6, atol=1e-7)
 
@@ -108,7 +108,7 @@ def test_small_steps_end_where_gradient_flow_does():
     features, targets = problem()
     alpha = torch.full((D,), ALPHA, dtype=REAL)
     flow = limit(features, targets, alpha, no_gain(alpha))
-    u, v, gains, _, _ = descended(features, targets, 0.02, N, 1500)
+    u, v, gains, _, _ = train_network(features, targets, 0.02, N, 1500)
     assert_close(u * v, flow, rtol=0.02, atol=0.005)
     assert float(gains.total.max()) < 0.1
 
@@ -134,7 +134,7 @@ def test_no_solution_and_infinite_gains_are_refused():
     alpha = torch.ones(3, dtype=REAL)
     with pytest.raises(InputError, match="has a solution"):
         limit(features, torch.tensor([0.0, 1.0], dtype=REAL), alpha, no_gain(alpha))
-    endless = tracked(no_gain(alpha), torch.ones(3, dtype=REAL), 1.0)
+    endless = track_gains(no_gain(alpha), torch.ones(3, dtype=REAL), 1.0)
     assert endless.total.isinf().all()
     with pytest.raises(InputError, match="infinite"):
         limit(features, torch.ones(2, dtype=REAL), alpha, endless)
@@ -179,10 +179,10 @@ def test_curvatures_of_batches_are_those_of_all_batches(batch):
 def test_gains_lie_between_the_losses_of_11_10():
     features, targets = problem()
     for lr, batch in ((0.05, N), (0.2, N)):
-        *_, gains, _, losses = descended(features, targets, lr, batch, 1000)
+        *_, gains, _, losses = train_network(features, targets, lr, batch, 1000)
         low, high = gain_bounds(losses, lr, batch_curvatures(features, batch))
         assert low <= float(gains.total.sum()) <= high
-    runs = [descended(features, targets, 0.04, 1, 600, seed) for seed in range(6)]
+    runs = [train_network(features, targets, 0.04, 1, 600, seed) for seed in range(6)]
     mean = sum(float(run[2].total.sum()) for run in runs) / 6
     losses = sum(run[4] for run in runs) / 6
     low, high = gain_bounds(losses, 0.04, batch_curvatures(features, 1))
@@ -192,7 +192,7 @@ def test_gains_lie_between_the_losses_of_11_10():
 def test_losses_fall_at_least_as_proposition_11_3_1_says_with_squared_hessians():
     """With lambda_b H <= E[H_B] as printed, lambda_b would be 1 whatever the data."""
     features, targets = problem()
-    *_, losses = descended(features, targets, 0.02, N, 1000)
+    *_, losses = train_network(features, targets, 0.02, N, 1000)
     smallest = batch_curvatures(features, N)[0]
     start = float(losses[0])
     for k in (0, 100, 500, 999):
@@ -231,5 +231,5 @@ def test_gains_of_short_steps_have_the_square_of_the_step():
     """Gain = lr^2 sum g^2 to leading order; printed without lr^2."""
     g = torch.tensor([3.0, -1.0, 0.5], dtype=REAL)
     for lr in (1e-3, 1e-4):
-        gains = tracked(tracked(no_gain(g), g, lr), 2 * g, lr)
+        gains = track_gains(track_gains(no_gain(g), g, lr), 2 * g, lr)
         assert_close(gains.total, lr**2 * 5 * g.square(), rtol=1e-4, atol=1e-12)

@@ -91,15 +91,15 @@ def squared_mappings(given, rounds, s, *, t=0.2, noise=0.0, seed=0):
 
 
 @pytest.fixture(scope="module")
-def tied():
+def tied_problem():
     """Clients with bounds on their models, and how much there is to gain."""
     given = problem()
     return given, excess(given[0], given[1], 0.2 * given[2])
 
 
 @pytest.mark.parametrize("s", [3, 6, 9])
-def test_theorem_4_4_holds_on_quadratics_with_some_of_the_clients(tied, s):
-    given, start = tied
+def test_theorem_4_4_holds_on_quadratics_with_some_of_the_clients(tied_problem, s):
+    given, start = tied_problem
     runs = [squared_mappings(given, 20, s, seed=seed) for seed in range(2)]
     mean = torch.stack(runs).mean(0)
     for rounds in (1, 7, 20):
@@ -141,7 +141,7 @@ def expected_mappings(n, s, smoothness, far, rounds):
     return torch.tensor(found, dtype=REAL)
 
 
-def alike(n, d, smoothness, far):
+def equal_clients(n, d, smoothness, far):
     """Free clients whose optima are `far` from 0, all with the same curvature."""
     theta = torch.full((n, d), far / math.sqrt(d), dtype=REAL)
     curvature = torch.full((n,), smoothness, dtype=REAL)
@@ -150,7 +150,7 @@ def alike(n, d, smoothness, far):
 
 def test_moments_of_free_clients_are_those_of_the_algorithm():
     n, s, smoothness, far, rounds = 4, 2, 1e-2, 50.0, 60
-    given = alike(n, 20, smoothness, far)
+    given = equal_clients(n, 20, smoothness, far)
     runs = torch.stack(
         [
             squared_mappings(given, rounds, s, t=1e12, noise=1.0, seed=seed).mean()

@@ -25,7 +25,7 @@ def rows(n: int, d: int = 3) -> torch.Tensor:
     return torch.randn(n, d, generator=stream(9), dtype=torch.float64) / 3
 
 
-def noised(n: int, noise: float) -> torch.Tensor:
+def noisy_rows(n: int, noise: float) -> torch.Tensor:
     """The rows with the noise of the first stream."""
     return rows(n) + noise * torch.randn(n, 3, generator=stream(), dtype=torch.float64)
 
@@ -39,16 +39,16 @@ def every_way(n: int, noise: float):
     edges, x = edges_of("ring", n), rows(n)
     matrix, rates = gossip_matrix(edges, n), uniform(edges)
 
-    def given() -> dict:
+    def options() -> dict:
         return {"clip": 10.0, "noise": noise, "rng": stream()}
 
-    yield muffliato.synchronous(x, matrix, rounds=60, **given())
-    yield muffliato.time_varying(x, [matrix] * 150, **given())
-    yield muffliato.with_dropouts(x, rounds=60, links=0.6, dropout=0.2, **given())
-    yield muffliato.randomised(x, edges, rates, meetings=1000, **given())
-    yield muffliato.accelerated(x, edges, rates, until=800.0, **given())
+    yield muffliato.synchronous(x, matrix, rounds=60, **options())
+    yield muffliato.time_varying(x, [matrix] * 150, **options())
+    yield muffliato.with_dropouts(x, rounds=60, links=0.6, dropout=0.2, **options())
+    yield muffliato.randomised(x, edges, rates, meetings=1000, **options())
+    yield muffliato.accelerated(x, edges, rates, until=800.0, **options())
     if noise:
-        yield muffliato.on_secret_graph(x, links=0.7, spread=1e9, **given())
+        yield muffliato.on_secret_graph(x, links=0.7, spread=1e9, **options())
 
 
 def test_without_noise_all_end_at_the_mean():
@@ -58,7 +58,7 @@ def test_without_noise_all_end_at_the_mean():
 
 
 def test_with_noise_all_end_at_the_mean_of_noisy_rows():
-    expected = noised(8, 0.3).mean(0).expand(8, 3)
+    expected = noisy_rows(8, 0.3).mean(0).expand(8, 3)
     first, plain, _, *by_pairs, _ = every_way(8, 0.3)
     for found in (first, plain, *by_pairs):
         torch.testing.assert_close(found.x, expected, atol=1e-6, rtol=0)
@@ -98,7 +98,7 @@ def replay(events, n, views=None):
 
 
 def test_rounds_replayed_from_the_ledger_are_the_rows_that_came_back():
-    n, noisy = 8, noised(8, 0.3)
+    n, noisy = 8, noisy_rows(8, 0.3)
     first, plain, *_ = every_way(n, 0.3)
     for found in (first, plain):
         again = replay(found.ledger.events[1:], n) @ noisy
@@ -109,7 +109,7 @@ def test_meetings_replayed_from_the_ledger_are_the_rows_that_came_back():
     n, edges = 6, edges_of("ring", 6)
     given = rows(n), edges, uniform(edges)
     found = muffliato.randomised(*given, meetings=40, **SETTINGS, rng=stream())
-    again = replay(found.ledger.events[1:], n) @ noised(n, 0.5)
+    again = replay(found.ledger.events[1:], n) @ noisy_rows(n, 0.5)
     torch.testing.assert_close(found.x, again, atol=1e-9, rtol=0)
 
 
@@ -260,7 +260,7 @@ def test_those_who_dropped_out_keep_their_rows():
 def test_noise_is_the_least_with_which_the_pair_keeps_its_epsilon():
     matrix = metropolis("hypercube", 16)
     pair = (15, 0)
-    found = muffliato.calibrated(
+    found = muffliato.calibrate_noise(
         matrix, epsilon=2.0, delta=1e-5, clip=0.5, pairs=[pair]
     )
     ledger = Ledger(16, (Input(0, torch.ones(16).bool(), 1.0, found.noise),))
@@ -273,7 +273,9 @@ def test_noise_is_the_least_with_which_the_pair_keeps_its_epsilon():
 
 
 def test_all_pairs_need_the_noise_of_local_privacy():
-    found = muffliato.calibrated(metropolis("ring", 9), epsilon=1.0, delta=1e-5, clip=1)
+    found = muffliato.calibrate_noise(
+        metropolis("ring", 9), epsilon=1.0, delta=1e-5, clip=1
+    )
     assert epsilon_of(2 / found.noise, 1e-5) == pytest.approx(1.0, rel=1e-9)
 
 

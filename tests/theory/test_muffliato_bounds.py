@@ -267,7 +267,7 @@ def test_exchanges_of_a_round_of_sgd():
     assert some == math.ceil(2 * math.log(1e4))
 
 
-def descended(graph, n, noise, problem, k=None):
+def excess_of_descent(graph, n, noise, problem, k=None):
     """The mean excess of Muffliato-GD on quadratics that differ, in 40 runs."""
     rng = torch.Generator().manual_seed(0)
     curvature = torch.tensor([[1.5, 2.0], [0.5, 4.0]], dtype=torch.float64)
@@ -297,12 +297,14 @@ def test_muffliato_gd_obeys_theorem_6_8_on_every_graph_and_needs_its_exchanges()
     for n in (16, 64):
         problem = theory.PrivateDescent(n, steps, 2 * noise**2, 1.0, 1.0, 4.0)
         bound = theory.sgd_rate(problem) * math.log(n * steps / (2 * noise**2))
-        on_two = [descended(g, n, noise, problem) for g in ("hypercube", "ring")]
+        on_two = [
+            excess_of_descent(g, n, noise, problem) for g in ("hypercube", "ring")
+        ]
         assert max(on_two) <= bound
         assert on_two[0] == pytest.approx(on_two[1], rel=0.2)
         found[n] = on_two[1]
     assert found[16] / found[64] == pytest.approx(4, rel=0.5)
-    assert descended("ring", 64, noise, problem, k=1) > bound
+    assert excess_of_descent("ring", 64, noise, problem, k=1) > bound
 
 
 def test_the_trade_off_of_theorem_6_9_follows_from_its_noise():

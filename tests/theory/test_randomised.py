@@ -20,7 +20,7 @@ from coterie_theory.gossip import (
     poisson_rings,
     randomised,
 )
-from coterie_theory.gossip.capacities import truncated
+from coterie_theory.gossip.capacities import kept_by_truncation
 from support.gossip_loops import (
     REAL,
     deviation,
@@ -166,7 +166,7 @@ def test_without_rings_nothing_happens():
     assert torch.equal(still, x.expand(2, 3, 2))  # x and z are the same
     late = delayed(x, edges, none, at, delays=rates, shares=rates)
     assert torch.equal(late, x.expand(2, 3, 2))
-    assert truncated(edges, none, rates, capacity=1).shape == (0,)
+    assert kept_by_truncation(edges, none, rates, capacity=1).shape == (0,)
 
 
 def test_bad_input_is_refused_in_a_sentence():

@@ -11,7 +11,7 @@ from coterie.checks import InputError
 from coterie_theory.structure import (
     admissibility,
     burer_monteiro,
-    cut,
+    cut_to_rank,
     few_shot_head,
     nuclear_radius,
     one_sample_rates,
@@ -95,7 +95,7 @@ def test_lemma_9_3_4_bounds_the_subspace_of_models_that_are_near():
     truth = shared(60, 8, 2, 1)
     for scale in (0.01, 0.1, 0.3):
         noise = torch.randn(60, 8, generator=rng(), dtype=REAL)
-        near = cut(truth.x + scale * noise, 2)
+        near = cut_to_rank(truth.x + scale * noise, 2)
         bound = rates.subspace_bound(truth.x, error(near, truth.x), 2)
         assert squared_distance(top_subspace(near, 2), truth.basis) / 2 <= bound
     with pytest.raises(InputError, match="rank 3, got less"):

@@ -9,12 +9,12 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.optim.projections import cap_norms
 from coterie_theory.structure import (
-    cut,
+    cut_to_rank,
     principal_sines,
     squared_distance,
     top_subspace,
 )
-from coterie_theory.structure.subspaces import curved, least_in_ball
+from coterie_theory.structure.subspaces import eigen_of, least_in_ball
 
 REAL = torch.float64
 
@@ -60,7 +60,7 @@ def test_a_matrix_is_cut_to_its_largest_singular_values(shape):
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(shape, generator=rng, dtype=REAL)
     left, s, right = torch.linalg.svd(x, full_matrices=False)
-    assert_close(cut(x, 2), (left[:, :2] * s[:2]) @ right[:2])
+    assert_close(cut_to_rank(x, 2), (left[:, :2] * s[:2]) @ right[:2])
     assert squared_distance(top_subspace(x, 2), right[:2].T) < 1e-12
 
 
@@ -74,7 +74,7 @@ def test_the_least_in_a_ball_has_no_better_point_in_it():
     rng = torch.Generator().manual_seed(0)
     roots = torch.randn(20, 3, 3, generator=rng, dtype=REAL)
     h, b = roots @ roots.mT, torch.randn(20, 3, generator=rng, dtype=REAL)
-    v = least_in_ball(curved(h), b, 0.5)
+    v = least_in_ball(eigen_of(h), b, 0.5)
     slope = (h @ v[:, :, None])[:, :, 0] - b
     inside = v.norm(dim=1) < 0.5 - 1e-9
     assert 0 < int(inside.sum()) < 20
@@ -90,7 +90,7 @@ def test_of_several_least_points_the_shortest_is_taken():
     h[0, 0, 0] = 2.0
     b = torch.tensor([[1.0, 0.0]], dtype=REAL)
     assert_close(
-        least_in_ball(curved(h), b, 3.0), torch.tensor([[0.5, 0.0]], dtype=REAL)
+        least_in_ball(eigen_of(h), b, 3.0), torch.tensor([[0.5, 0.0]], dtype=REAL)
     )
 
 
@@ -101,4 +101,4 @@ def test_what_cannot_be_a_subspace_is_refused(unchecked):
     with pytest.raises(InputError, match="`norm` must be"):
         squared_distance(one, other, norm="nuclear")
     with pytest.raises(InputError, match=r"`rank` must be at most.* 7 and 3, got 4"):
-        cut(one, 4)
+        cut_to_rank(one, 4)

@@ -261,7 +261,7 @@ def test_two_states_have_twice_the_printed_variance():
 def test_rarer_flips_take_more_steps_and_not_fewer_as_printed():
     """T = Omega(1 / (p eps)), printed as p / eps, for the best of all steps."""
 
-    def needed(flip: float) -> int:
+    def steps_needed(flip: float) -> int:
         grid = np.geomspace(0.01, 0.9, 25)
         return next(
             T
@@ -269,7 +269,7 @@ def test_rarer_flips_take_more_steps_and_not_fewer_as_printed():
             if min(second_moment(flip, lr, T) for lr in grid) <= 0.2
         )
 
-    assert needed(0.05) > 1.5 * needed(0.2)
+    assert steps_needed(0.05) > 1.5 * steps_needed(0.2)
 
 
 def test_a_token_that_hardly_moves_is_far_from_the_optimum_not_from_its_start():
@@ -394,7 +394,7 @@ def test_steps_of_mc_sag_by_hand():
 def test_theorem_7_6_2_as_printed_depends_on_the_unit_of_the_loss():
     """Losses times c: gradients squared grow by c^2, so must what bounds them."""
 
-    def printed(c: float) -> float:
+    def printed_bound(c: float) -> float:
         delta = c * 3.0 + c**2 * 7.0 / 8
         return 16 * c * delta * 5.0 * math.log(10) / 100
 
@@ -403,7 +403,7 @@ def test_theorem_7_6_2_as_printed_depends_on_the_unit_of_the_loss():
         return tokens.sag_bound(c * 3.0, c**2 * 7.0, 100, **times)
 
     assert ours(10.0) == pytest.approx(100 * ours(1.0))
-    assert printed(10.0) > 200 * printed(1.0)
+    assert printed_bound(10.0) > 200 * printed_bound(1.0)
 
 
 def test_theorem_7_6_1_as_printed_follows_from_six_clients_on():

@@ -7,11 +7,11 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import RingTimes, edges_of
-from coterie_theory.gossip import admitted, delayed
-from coterie_theory.gossip.capacities import accepted, truncated
+from coterie_theory.gossip import admitted_rings, delayed
+from coterie_theory.gossip.capacities import accepted_messages, kept_by_truncation
 from support.gossip_loops import REAL, drawn, normal, times
 
-WAYS = (truncated, accepted)
+WAYS = (kept_by_truncation, accepted_messages)
 LIMITS = [{"capacity": 2}, {"edge_capacity": 1}, {"capacity": 3, "edge_capacity": 2}]
 
 
@@ -53,7 +53,9 @@ def test_both_ways_of_counting_are_the_definition(limits):
     edges, rings, delays = crowd()
     both = {"capacity": None, "edge_capacity": None, **limits}
     for way in WAYS:
-        expected = by_definition(edges, rings, delays, **both, raw=way is truncated)
+        expected = by_definition(
+            edges, rings, delays, **both, raw=way is kept_by_truncation
+        )
         assert way(edges, rings, delays, **limits).tolist() == expected
 
 
@@ -90,7 +92,7 @@ def test_windows_of_the_own_delay_as_printed_break_assumption_4_5_1():
     printed = [True, bool(22.0 - 1.0 > 20.0), bool(31.0 - 1.0 > 22.0)]
     within = (rings.times[torch.tensor(printed)].diff() < 10.0).any()
     assert printed == [True, True, True] and within
-    kept = accepted(edges, rings, delays, capacity=1)
+    kept = accepted_messages(edges, rings, delays, capacity=1)
     assert kept.tolist() == [True, False, True]
 
 
@@ -101,15 +103,15 @@ def test_with_equal_delays_it_is_a_network_whose_exchanges_begin_a_delay_before(
     edges, rings, _ = crowd(3)
     delays = torch.full((len(edges),), 0.3, dtype=REAL)
     lengths = delays[rings.which]
-    kept = accepted(edges, rings, delays, capacity=capacity)
+    kept = accepted_messages(edges, rings, delays, capacity=capacity)
     # Exchanges from t to t + tau in place of t - tau to t: the same order.
-    same = admitted(edges, rings, lengths, capacity=capacity)
+    same = admitted_rings(edges, rings, lengths, capacity=capacity)
     assert kept.tolist() == same.tolist()
 
 
 def test_gossip_on_what_is_kept_keeps_the_mean():
     edges, rings, delays = crowd(4)
-    kept = truncated(edges, rings, delays, capacity=1)
+    kept = kept_by_truncation(edges, rings, delays, capacity=1)
     some = RingTimes(rings.times[kept], rings.which[kept])
     x = normal(6, 2)
     share = torch.full_like(delays, 0.1)

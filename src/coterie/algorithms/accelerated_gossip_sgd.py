@@ -33,7 +33,7 @@ from typing import Annotated
 from torch import Tensor
 
 from ..checks import number
-from ..graphs.matrices import Mixing, joined
+from ..graphs.matrices import Mixing, linked_pairs
 from ..optim.meetings import Companions, companions, meetings
 from ..options import Positive, method
 from ..types import Algorithm, Arrivals, Flow, Meeting, Task, TaskKind, Tempo
@@ -66,7 +66,7 @@ def accelerated_gossip_sgd(
         eta: how fast models and companions mix; None: from the rates of the edges.
         alpha: how far companions move at a meeting; None: from the rates of the edges.
     """
-    edges = joined(mixing)
+    edges = linked_pairs(mixing)
 
     def init(x: Tensor) -> State:
         return State(companions(x))

@@ -44,7 +44,7 @@ from ..collaboration.weights import (
     noise_variance,
     restrict_to_active,
 )
-from ..graphs.matrices import neighbouring
+from ..graphs.matrices import adjacency
 from ..optim.delays import Late
 from ..optim.steps import Descent, Schedule, follow, velocity
 from ..options import (
@@ -128,7 +128,7 @@ def adaptive_all_for_one(
     move = Descent(lr, momentum, weight_decay, schedule)
     trust = Trust(estimator, memory, confidence, criterion, lam, rule, against)
     phi = trust.phi()
-    near = None if graph is None else neighbouring(graph)
+    near = None if graph is None else adjacency(graph)
 
     def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
         alpha, s = trust.weights(belief, precision, phi)  # newcomers come last

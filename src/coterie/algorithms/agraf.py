@@ -34,7 +34,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..collaboration.weights import count_links
-from ..graphs.matrices import DoublyStochastic, circles, joined
+from ..graphs.matrices import DoublyStochastic, linked_pairs, neighbourhoods
 from ..optim import delays
 from ..optim.delays import Balance
 from ..options import Count, Positive, method
@@ -75,8 +75,8 @@ def agraf(
     """
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
-    edges = joined(mixing)
-    circle = circles(edges, len(mixing))
+    edges = linked_pairs(mixing)
+    circle = neighbourhoods(edges, len(mixing))
     used = count_links(mixing)
 
     def init(x: Tensor) -> State:

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..collaboration.weights import spectral_radius
-from ..graphs.matrices import neighbouring
+from ..graphs.matrices import adjacency
 from ..optim import delays
 from ..optim.delays import Late
 from ..optim.steps import Descent, Schedule, descend, velocity
@@ -93,7 +93,7 @@ def all_for_all(
     """
     rule = Descent(lr, momentum, weight_decay, schedule)
     if graph is not None and form == "direct":
-        _refuse_strangers(weights, neighbouring(graph))
+        _refuse_strangers(weights, adjacency(graph))
     rho = spectral_radius(weights)
     # The decay is part of the gradient that is sent, so that x stays Lambda y.
     decay, size = rule.weight_decay, rule.lr / rho if safe else rule.lr

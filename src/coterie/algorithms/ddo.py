@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.intensities import delayed_shares
-from ..graphs.matrices import Mixing, joined
+from ..graphs.matrices import Mixing, linked_pairs
 from ..optim.conjugates import ConvexLoss, conjugate_gradient
 from ..options import Accuracy, NotNegative, Positive, method
 from ..types import Algorithm, Arrivals, Clients, Flow, Meeting, Task, TaskKind, Tempo
@@ -83,7 +83,7 @@ def ddo(
         accuracy: share of the distance that a computation leaves to its exact result.
     """
     loss = ConvexLoss(lr, curvature, weight_decay)
-    edges, half = joined(mixing), loss.valid().curvature / 2
+    edges, half = linked_pairs(mixing), loss.valid().curvature / 2
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
     phi = ConvexLoss(1 / (1 / loss.lr - half), half, loss.weight_decay - half)
     steps = phi.steps(accuracy)

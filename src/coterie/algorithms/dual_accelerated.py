@@ -33,8 +33,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graphs.capacities import met
-from ..graphs.matrices import Mixing, joined
+from ..graphs.capacities import exchange_rates
+from ..graphs.matrices import Mixing, linked_pairs
 from ..optim.conjugates import ConvexLoss, conjugate_gradient
 from ..optim.meetings import Companions, companions, dual_steps
 from ..options import Accuracy, NotNegative, Positive, method
@@ -71,7 +71,7 @@ def dual_accelerated(
         accuracy: share of the distance that a computation leaves to its exact result.
     """
     loss = ConvexLoss(lr, curvature, weight_decay)
-    edges = joined(mixing)
+    edges = linked_pairs(mixing)
     place = {frozenset(pair): e for e, pair in enumerate(edges.tolist())}
     steps = loss.valid().steps(accuracy)
 
@@ -80,7 +80,7 @@ def dual_accelerated(
 
     def ringing(state: State, now: Tempo) -> None:
         busy = now.delays + now.lengths[now.edges].amax(1)
-        rates = met(now.edges, now.rates, busy)
+        rates = exchange_rates(now.edges, now.rates, busy)
         found = dual_steps(
             now.edges, rates, smoothness=1 / loss.lr, curvature=loss.curvature
         )

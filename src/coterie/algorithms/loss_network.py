@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..graphs.matrices import Mixing, joined
+from ..graphs.matrices import Mixing, linked_pairs
 from ..options import Positive, method
 from ..types import Algorithm, Arrivals, Flow, Task, TaskKind
 
@@ -48,7 +48,7 @@ def loss_network(mixing: Mixing, *, lr: Positive = 0.1) -> Algorithm:
             nodes neighbours, whose edge may ring.
         lr: step size of a node.
     """
-    edges = joined(mixing)
+    edges = linked_pairs(mixing)
 
     def init(x: Tensor) -> State:
         return State(x.clone())

@@ -42,7 +42,7 @@ from ..checks import InputError
 from ..collaboration.evidence import choices
 from ..collaboration.links import Links, all_links, exchange, judge_link
 from ..graphs.colourings import colouring
-from ..graphs.matrices import DoublyStochastic, joined
+from ..graphs.matrices import DoublyStochastic, linked_pairs
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, velocity
 from ..options import BelowOne, Count, Positive, method
 from ..types import Algorithm, Info, Numbers, Oracle, Releases, Rows
@@ -99,7 +99,7 @@ def neighbours(
         sure: standard errors by which a link must do harm to be dropped.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
-    edges, n = joined(mixing), len(mixing)
+    edges, n = linked_pairs(mixing), len(mixing)
     partners = colouring(edges, n)
 
     def init(x: Tensor, oracle: Oracle) -> State:

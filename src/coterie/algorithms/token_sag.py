@@ -33,7 +33,7 @@ from typing import Literal
 from torch import Tensor
 
 from ..graphs.chains import hitting_time_of
-from ..graphs.matrices import Mixing, joined
+from ..graphs.matrices import Mixing, linked_pairs
 from ..graphs.walks import Token, Visits, WalkKind, oldest, oldest_by_epochs, walk_on
 from ..options import Positive, method
 from ..types import Algorithm, Arrivals, Flow, Task, TaskKind
@@ -69,7 +69,7 @@ def token_sag(
             `cyclic`, `reshuffled` or `iid`.
     """
     n = len(mixing)
-    way = walk_on(walk, joined(mixing), n)
+    way = walk_on(walk, linked_pairs(mixing), n)
     slowest = 0.0 if step == "constant" else hitting_time_of(way)
 
     def init(x: Tensor) -> State:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..graphs.matrices import Mixing, joined
+from ..graphs.matrices import Mixing, linked_pairs
 from ..graphs.walks import Token, WalkKind, walk_on
 from ..options import Count, Positive, method
 from ..types import Algorithm, Arrivals, Clients, Flow, Task, TaskKind
@@ -59,7 +59,7 @@ def token_sgd(
         wait: steps of the walk for each gradient.
     """
     n = len(mixing)
-    way = walk_on(walk, joined(mixing), n)
+    way = walk_on(walk, linked_pairs(mixing), n)
     shares = (1 / (n * way.law)).tolist()
 
     def init(x: Tensor) -> State:

@@ -1,6 +1,6 @@
 """Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
 
-from .capacities import RingTimes, loss_rates, met
+from .capacities import RingTimes, exchange_rates, loss_rates
 from .chains import (
     hitting_time,
     hitting_time_of,
@@ -22,14 +22,14 @@ from .matrices import (
     DoublyStochastic,
     Gossip,
     Mixing,
+    adjacency,
     among_present,
-    circles,
     gossip_matrix,
-    joined,
     laplacian_matrix,
     lazy,
+    linked_pairs,
     max_degree,
-    neighbouring,
+    neighbourhoods,
 )
 from .resistances import resistances
 from .spectra import chebyshev_factor, contraction, eigengap, spectral_gap
@@ -51,9 +51,9 @@ __all__ = [
     "Mixing",
     "RingTimes",
     "Visits",
+    "adjacency",
     "among_present",
     "chebyshev_factor",
-    "circles",
     "colouring",
     "contraction",
     "degrees",
@@ -62,19 +62,19 @@ __all__ = [
     "delayed_shares",
     "edges_of",
     "eigengap",
+    "exchange_rates",
     "fastest_mixing",
     "gossip_matrix",
     "hitting_time",
     "hitting_time_of",
     "hitting_times",
-    "joined",
     "laplacian_matrix",
     "lazy",
+    "linked_pairs",
     "loss_rates",
     "matchings",
     "max_degree",
-    "met",
-    "neighbouring",
+    "neighbourhoods",
     "oldest",
     "oldest_by_epochs",
     "places",

@@ -29,10 +29,10 @@ class RingTimes(NamedTuple):
 
 
 _TURNS = 1000
-"""Of messages between nodes, in `met`; on a tree its diameter would do."""
+"""Of messages between nodes, in `exchange_rates`; on a tree its diameter would do."""
 
 
-def met(
+def exchange_rates(
     edges: Int[Tensor, "e 2"],
     rates: Float64[Tensor, " e"],
     lengths: Float64[Tensor, " e"],
@@ -45,7 +45,8 @@ def met(
     but w, both ends of e are free with chance u_vw u_wv / (1 + rho_e u_vw u_wv): on a
     tree exactly, on other graphs nearly.
 
-    >>> met(torch.tensor([[0, 1]]), torch.ones(1).double(), torch.ones(1).double())
+    >>> one = torch.ones(1, dtype=torch.float64)
+    >>> exchange_rates(torch.tensor([[0, 1]]), one, one)
     tensor([0.5000], dtype=torch.float64)
     """
     v = torch.cat([edges[:, 0], edges[:, 1]])

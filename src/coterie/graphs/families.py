@@ -74,7 +74,7 @@ def edges_of(
             f"`graph` must have nodes 0 to {n - 1}, but {text!r} names "
             f"{int(edges.max())}."
         )
-    edges = _numbered(edges, n).unique()
+    edges = _edge_numbers(edges, n).unique()
     edges = torch.stack([edges // n, edges % n], 1)
     refuse_apart("graph", edges, n)
     return edges
@@ -295,7 +295,7 @@ def nodes_of(edges: Int[Tensor, "e 2"]) -> int:
         )
     _refuse_loops(edges)
     n = int(edges.max()) + 1
-    pairs, copies = _numbered(edges, n).unique(return_counts=True)
+    pairs, copies = _edge_numbers(edges, n).unique(return_counts=True)
     if (copies > 1).any():
         pair = int(pairs[copies > 1][0])
         raise InputError(
@@ -329,7 +329,7 @@ def _refuse_loops(edges: Tensor) -> None:
         )
 
 
-def _numbered(edges: Tensor, n: int) -> Tensor:
+def _edge_numbers(edges: Tensor, n: int) -> Tensor:
     """A number for each pair, which is faster to sort than pairs are."""
     return edges.amin(1) * n + edges.amax(1)
 

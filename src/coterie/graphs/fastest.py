@@ -100,7 +100,7 @@ def _centre(x: np.ndarray, c: float, ends: np.ndarray, at: np.ndarray) -> np.nda
     """The point of least `c t` plus barriers, by Newton's method."""
     for _ in range(100):
         slope, curve = _derivatives(x, c, ends, at)
-        step = -_solved(curve, slope)
+        step = -_newton_step(curve, slope)
         if -float(slope @ step) < 1e-6:
             break
         x = x + _length(x, step, c, ends, at) * step
@@ -129,7 +129,7 @@ def _length(
     return low
 
 
-def _solved(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
+def _newton_step(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
     """Newton's equations, with as little added to the curvature as they can have."""
     # Weights that tend to 0 have curvatures many orders above the others'.
     scale, ridge = 1 / np.sqrt(curve.diagonal()), 1e-13

@@ -50,10 +50,10 @@ def delayed_gains(
     >>> delayed_gains(torch.tensor([[0, 1]]), torch.ones(1), torch.zeros(1))
     tensor([1.], dtype=torch.float64)
     """
-    return rates.double() / slowed(edges, rates, delays)
+    return rates.double() / slowdowns(edges, rates, delays)
 
 
-def slowed(
+def slowdowns(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
 ) -> Float64[Tensor, " e"]:
     """1 + S_e, by which an edge must move slower than it rings."""
@@ -73,7 +73,7 @@ def delayed_shares(
     """
     not_negative("rates", rates, len(edges))
     not_negative("delays", delays, len(edges))
-    return 0.5 / slowed(edges, rates, delays)
+    return 0.5 / slowdowns(edges, rates, delays)
 
 
 def delayed_gap(

@@ -182,10 +182,10 @@ def among_present(
     return result.to_dense() if matrix.layout == torch.strided else result
 
 
-def joined(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
+def linked_pairs(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
     """The pairs v < w with an entry that is not 0 in either direction, ascending.
 
-    >>> joined(torch.tensor([[0.5, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.2, 0.3]]))
+    >>> linked_pairs(torch.tensor([[0.5, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.2, 0.3]]))
     tensor([[0, 2],
             [1, 2]])
 
@@ -197,10 +197,10 @@ def joined(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
     return pairs[pairs[:, 0] < pairs[:, 1]].unique(dim=0)
 
 
-def neighbouring(matrix: Real[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
+def adjacency(matrix: Real[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
     """Whether two different nodes have an entry that is not 0 in either direction.
 
-    >>> neighbouring(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
+    >>> adjacency(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     tensor([[False,  True],
             [ True, False]])
     """
@@ -208,10 +208,10 @@ def neighbouring(matrix: Real[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
     return (there | there.T).fill_diagonal_(False)
 
 
-def circles(edges: Int[Tensor, "e 2"], n: int) -> list[Int[Tensor, " c"]]:
+def neighbourhoods(edges: Int[Tensor, "e 2"], n: int) -> list[Int[Tensor, " c"]]:
     """Every node with its neighbours, ascending.
 
-    >>> circles(torch.tensor([[0, 1], [1, 2]]), 3)
+    >>> neighbourhoods(torch.tensor([[0, 1], [1, 2]]), 3)
     [tensor([0, 1]), tensor([0, 1, 2]), tensor([1, 2])]
     """
     v, w = _both_ways(edges, n).unique(dim=0).T
@@ -235,7 +235,7 @@ def refuse_unjoined(
         edges: of [graph].
         clients: their identities.
     """
-    pairs, number = joined(matrix), torch.tensor([len(matrix), 1])
+    pairs, number = linked_pairs(matrix), torch.tensor([len(matrix), 1])
     allowed = (edges.sort(1).values * number).sum(1)
     beyond = pairs[~torch.isin((pairs * number).sum(1), allowed)].tolist()
     if beyond:

@@ -37,7 +37,7 @@ _FEW = 24
 """Neighbours up to which a node is replaced by links between them."""
 
 
-class _Replaced(NamedTuple):
+class _RemovedNode(NamedTuple):
     """A node that was replaced, its neighbours at that time, and conductances."""
 
     node: int
@@ -84,11 +84,11 @@ def resistances(
     return torch.tensor(result, dtype=torch.float64)
 
 
-def _replace(links: list[dict[int, float]]) -> list[_Replaced]:
+def _replace(links: list[dict[int, float]]) -> list[_RemovedNode]:
     """Replaces nodes of few neighbours, the fewest first, in the order of the list."""
     queue = [(len(near), v) for v, near in enumerate(links) if len(near) <= _FEW]
     heapq.heapify(queue)
-    replaced: list[_Replaced] = []
+    replaced: list[_RemovedNode] = []
     gone: set[int] = set()
     while queue and len(gone) < len(links) - 1:
         count, v = heapq.heappop(queue)
@@ -106,14 +106,14 @@ def _replace(links: list[dict[int, float]]) -> list[_Replaced]:
                 heapq.heappush(queue, (len(links[i]), i))
         links[v] = {}
         gone.add(v)
-        replaced.append(_Replaced(v, near, given))
+        replaced.append(_RemovedNode(v, near, given))
     return replaced
 
 
 Found = dict[tuple[int, int], float]
 
 
-def _of_the_rest(links: list[dict[int, float]], replaced: list[_Replaced]) -> Found:
+def _of_the_rest(links: list[dict[int, float]], replaced: list[_RemovedNode]) -> Found:
     """Resistances of all links between nodes that were not replaced."""
     rest = sorted({*range(len(links))} - {step.node for step in replaced})
     place, m = {v: k for k, v in enumerate(rest)}, len(rest)
@@ -136,7 +136,7 @@ def _of_the_rest(links: list[dict[int, float]], replaced: list[_Replaced]) -> Fo
     }
 
 
-def _go_back(found: Found, replaced: list[_Replaced]) -> None:
+def _go_back(found: Found, replaced: list[_RemovedNode]) -> None:
     """Adds resistances to the neighbours of each replaced node, the last one first."""
     for node, near, given in reversed(replaced):
         total = sum(given)

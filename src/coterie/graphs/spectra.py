@@ -69,7 +69,7 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
     steps = [as_scipy(matrix) for matrix in matrices]
     ways = [*steps, *(step.T.tocsr() for step in reversed(steps))]  # W, then W'
 
-    def moved(x: np.ndarray) -> np.ndarray:
+    def laplacian_times(x: np.ndarray) -> np.ndarray:
         """(I - W' W) x, for W the product of all."""
         return x - functools.reduce(lambda y, way: way @ y, ways, x)
 
@@ -77,7 +77,7 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
         product = functools.reduce(lambda before, step: step @ before, steps)
         return laplacian(product.T @ product).tocsr()
 
-    return math.sqrt(1 - _second(n, 2.0, moved, whole))
+    return math.sqrt(1 - _second(n, 2.0, laplacian_times, whole))
 
 
 def spectral_gap(matrix: Float[Tensor, "n n"]) -> float:
@@ -155,12 +155,12 @@ def _largest(
 ) -> float:
     """The largest eigenvalue of a symmetric matrix among vectors whose sum is 0."""
 
-    def centred(x: np.ndarray) -> np.ndarray:
+    def centred_times(x: np.ndarray) -> np.ndarray:
         y = times(x.ravel() - x.mean())
         return y - y.mean()
 
     start = np.random.default_rng(0).normal(size=n)
-    operator = LinearOperator((n, n), matvec=centred, dtype=np.float64)
+    operator = LinearOperator((n, n), matvec=centred_times, dtype=np.float64)
     return float(
         eigsh(
             operator,

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from ..checks import InputError, one_of
 from .families import refuse_apart
-from .matrices import circles, gossip_matrix
+from .matrices import gossip_matrix, neighbourhoods
 
 WalkKind = Literal[
     "metropolis",
@@ -86,18 +86,18 @@ class Walk:
             case "metropolis":
                 return self._metropolis(at, rng), trail
             case "simple":
-                return _drawn(near, rng), trail
+                return _draw(near, rng), trail
             case "lazy":
-                return _drawn((*near, at), rng), trail
+                return _draw((*near, at), rng), trail
             case "non_backtracking":
                 onward = [w for w in near if w not in trail] or near
-                return _drawn(onward, rng), [at]
+                return _draw(onward, rng), [at]
             case "cyclic":
                 return (at + 1) % n, trail
             case "iid":
-                return _drawn(range(n), rng), trail
+                return _draw(range(n), rng), trail
         left = trail or list(range(n))
-        chosen = _drawn(left, rng)
+        chosen = _draw(left, rng)
         return chosen, [v for v in left if v != chosen]
 
     def token(self) -> Token:
@@ -112,7 +112,7 @@ class Walk:
 
     def _metropolis(self, at: int, rng: torch.Generator) -> int:
         """A neighbour or oneself, who may be refused for having more neighbours."""
-        to = _drawn((*self.neighbours[at], at), rng)
+        to = _draw((*self.neighbours[at], at), rng)
         here, there = (1 + len(self.neighbours[v]) for v in (at, to))
         refused = torch.rand((), generator=rng) * there >= here
         return at if refused else to
@@ -140,7 +140,7 @@ def walk_on(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Walk:
     refuse_apart("graph", edges, n)
     near = tuple(
         tuple(w for w in circle.tolist() if w != v)
-        for v, circle in enumerate(circles(edges, n))
+        for v, circle in enumerate(neighbourhoods(edges, n))
     )
     for v in range(n):
         wanted = {(v + 1) % n} if kind == "cyclic" else set(range(v + 1, n))
@@ -211,7 +211,7 @@ def _even(rows: list[tuple[int, ...]]) -> Tensor:
     ).coalesce()
 
 
-def _drawn(choices: list[int] | tuple[int, ...] | range, rng: torch.Generator) -> int:
+def _draw(choices: list[int] | tuple[int, ...] | range, rng: torch.Generator) -> int:
     return choices[int(torch.randint(len(choices), (), generator=rng))]
 
 

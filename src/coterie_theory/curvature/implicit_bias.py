@@ -54,7 +54,7 @@ def no_gain(like: Tensor) -> RunGains:
     return RunGains(torch.zeros_like(like), torch.zeros_like(like))
 
 
-def tracked(gains: RunGains, g: Float[Tensor, " d"], lr: float) -> RunGains:
+def track_gains(gains: RunGains, g: Float[Tensor, " d"], lr: float) -> RunGains:
     """The gains after a step along the gradient g in beta."""
     x = lr * g
     return RunGains(

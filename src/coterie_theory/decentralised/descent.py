@@ -34,20 +34,20 @@ from coterie.graphs.spectra import eigengap
 from coterie.optim.meetings import MeetingRates
 
 from ..descent.delayed import Gains, Network
-from ..rates import Convex, convex_sgd_bound
+from ..rates import ConvexLosses, convex_sgd_bound
 from .gossip import CAPACITY, delayed_bound
 
 # Rounds: chapter 1.
 
 
-def minibatch_bound(rounds: int, clients: int, losses: Convex) -> float:
+def minibatch_bound(rounds: int, clients: int, losses: ConvexLosses) -> float:
     """`2 L B^2 / K + 2 sqrt(sigma^2 B^2 / (n K))`, for means of n gradients; (1.6)."""
     checks.integer("clients", clients, at_least=1)
     mean = losses._replace(variance=losses.variance / clients)
     return convex_sgd_bound(rounds, mean)
 
 
-def local_rate(rounds: int, clients: int, steps: int, losses: Convex) -> float:
+def local_rate(rounds: int, clients: int, steps: int, losses: ConvexLosses) -> float:
     """The order of local SGD with H own steps in a round, H at least 2; (1.7).
 
     `L B^2 / K + (sqrt(L) sigma B^2 / K)^{2/3} + sqrt(sigma^2 B^2 / (n H K))`.
@@ -56,7 +56,9 @@ def local_rate(rounds: int, clients: int, steps: int, losses: Convex) -> float:
     return _rate(rounds, clients * steps, 1.0, losses)
 
 
-def decentralised_rate(rounds: int, clients: int, rho: float, losses: Convex) -> float:
+def decentralised_rate(
+    rounds: int, clients: int, rho: float, losses: ConvexLosses
+) -> float:
     """The order of decentralised SGD on matrices with E|W y|^2 <= (1 - rho) |y|^2; 1.8.
 
     `L B^2 / (rho K) + (sqrt(L) sigma B^2 / (rho K))^{2/3} + sqrt(sigma^2 B^2 / (n K))`:
@@ -66,7 +68,7 @@ def decentralised_rate(rounds: int, clients: int, rho: float, losses: Convex) ->
     return _rate(rounds, clients, rho, losses)
 
 
-def _rate(rounds: int, samples: int, rho: float, losses: Convex) -> float:
+def _rate(rounds: int, samples: int, rho: float, losses: ConvexLosses) -> float:
     checks.integer("rounds", rounds, at_least=1)
     radius, beta, variance = losses
     start = beta * radius**2 / (rho * rounds)
@@ -134,7 +136,7 @@ def _patience(*delays: Tensor) -> float:
     return 1 / longest if longest else math.inf
 
 
-class Augmented(NamedTuple):
+class AugmentedGraph(NamedTuple):
     """The graph of DDO: every node v has one more, n + v, that computes."""
 
     edges: Int[Tensor, "m 2"]
@@ -148,11 +150,11 @@ class Augmented(NamedTuple):
         return here.flatten(2).any(2).double()
 
 
-def augmented(network: Network) -> Augmented:
+def augmented_graph(network: Network) -> AugmentedGraph:
     """Edges of the graph first, then those between a node and its computations."""
-    edges, rates, delays, computing, lengths = network.checked()
+    edges, rates, delays, computing, lengths = network.check()
     own = torch.arange(len(computing))
-    return Augmented(
+    return AugmentedGraph(
         torch.cat([edges, torch.stack([own, len(own) + own], 1)]),
         torch.cat([rates, computing]),
         torch.cat([delays, lengths]),
@@ -165,7 +167,7 @@ def ddo_gains(network: Network) -> Gains:
     The printed condition leaves out computations at both ends of an edge, and of a node
     its own.
     """
-    whole = augmented(network)
+    whole = augmented_graph(network)
     gains = coordinate_gains(whole.rates, whole.delays, whole.neighbours)
     e = len(network.edges)
     return Gains(gains[:e], gains[e:])
@@ -188,7 +190,9 @@ def ddo_rate(
     """
     checks.number("curvature", curvature, above=0, at_most=smoothness)
     checks.number("accepted", accepted, above=0, at_most=1)
-    gap = eigengap(augmented(network).edges, torch.cat([gains.edges, gains.nodes]))
+    gap = eigengap(
+        augmented_graph(network).edges, torch.cat([gains.edges, gains.nodes])
+    )
     descent = accepted * curvature / (4 * smoothness) * gap
     return min(descent, _patience(network.delays, network.lengths))
 
@@ -217,7 +221,7 @@ def limited_rates(
     with the longest delay at a node: at least half of all ticks are then not dropped,
     and gamma is half as large (Theorem 4.4).
     """
-    edges, rates, delays, clients, lengths = network.checked()
+    edges, rates, delays, clients, lengths = network.check()
     if link is not None:
         rates = rates.minimum(link / (CAPACITY * delays))
     if node is not None:

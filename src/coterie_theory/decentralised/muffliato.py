@@ -152,7 +152,7 @@ def largest_order(mu: float) -> float:
 # Noise for a loss, which depends on how long one averages, which depends on the noise.
 
 
-def planned(
+def plan_noise(
     noise_after: Callable[[int], float], rounds_with: Callable[[float], int]
 ) -> PlannedNoise:
     """The shortest averaging that is long enough for the noise it needs.
@@ -201,7 +201,7 @@ def noise_for_mean(
     checks.number("alpha", alpha, above=1)
     unit = alpha * sensitivity**2 / (2 * loss)
     pace = math.sqrt(checks.number("gap", gap, above=0, at_most=1))
-    return planned(
+    return plan_noise(
         lambda rounds: math.sqrt(unit * mean_loss(degree, rounds, n)),
         lambda noise: stopping_time(pace, n, noise, spread=spread),
     )
@@ -268,7 +268,7 @@ def sgd_rate(problem: PrivateDescent) -> float:
     >>> round(sgd_rate(PrivateDescent(100, 50, 2.0)), 6)
     0.0004
     """
-    n, steps, variance, distance, mu, smoothness = _checked(problem)
+    n, steps, variance, distance, mu, smoothness = _check_descent(problem)
     start = smoothness * distance * math.exp(-steps * mu / (2 * smoothness))
     return variance / (n * mu * steps) + start
 
@@ -281,7 +281,7 @@ def sgd_step(problem: PrivateDescent) -> float:
     >>> round(sgd_step(PrivateDescent(100, 50, 2.0)), 4)
     0.1565
     """
-    n, steps, variance, distance, mu, smoothness = _checked(problem)
+    n, steps, variance, distance, mu, smoothness = _check_descent(problem)
     signal = mu**2 * distance * n * steps / variance
     return min(1 / (4 * smoothness), math.log(max(2.0, signal)) / (mu * steps))
 
@@ -293,7 +293,7 @@ def sgd_weights(problem: PrivateDescent) -> Float64[Tensor, " t"]:
     return torch.softmax(-left * order, 0)
 
 
-def _checked(problem: PrivateDescent) -> PrivateDescent:
+def _check_descent(problem: PrivateDescent) -> PrivateDescent:
     checks.integer("clients", problem.clients, at_least=1)
     checks.integer("steps", problem.steps, at_least=1)
     for name in ("variance", "mu", "smoothness"):

@@ -162,7 +162,7 @@ def pathwise_bound(
         beta: L of every loss.
         mu: strong convexity of every loss.
     """
-    sums, q, decay = _summed(noise, lr, beta, mu)
+    sums, q, decay = _noise_sums(noise, lr, beta, mu)
     first = 2 * q ** len(noise) * (distance + lr**2 * float(sums[0]))
     return first + lr**3 * beta * float(decay @ sums) / q
 
@@ -174,12 +174,12 @@ def stated_pathwise_bound(
 
     Its conditions are those of `pathwise_bound`.
     """
-    sums, q, decay = _summed(noise, lr, beta, mu)
+    sums, q, decay = _noise_sums(noise, lr, beta, mu)
     scale = 2 * lr**3 * len(noise) * beta / checks.number("mu", mu, above=0.0)
     return 2 * q ** len(noise) * distance + scale * float(decay @ sums)
 
 
-def _summed(
+def _noise_sums(
     noise: Tensor, lr: float, beta: float, mu: float
 ) -> tuple[Tensor, float, Tensor]:
     """|G_t|^2, q, and q^{T-t}."""

@@ -191,7 +191,7 @@ class Points(NamedTuple):
     time: Tensor  # (...)
 
 
-def flowed(schedule: Schedule, points: Points, time: Tensor) -> Points:
+def flow_to(schedule: Schedule, points: Points, time: Tensor) -> Points:
     """The points at a later time, if no gradient comes until then."""
     x, z, now = points
     forward, back = (share[..., None].to(x) for share in schedule.flow(now, time))
@@ -219,7 +219,7 @@ def continuized(
     """
     points = Points(x, x, torch.zeros_like(times[..., 0]))
     for time in times.unbind(-1):
-        x, z, _ = flowed(schedule, points, time)
+        x, z, _ = flow_to(schedule, points, time)
         g, steps = grad(x, rng), schedule.jump(time)
         points = Points(x - steps.x * scale(g), z - _each(steps.z, x) * g, time)
         yield points

@@ -40,7 +40,7 @@ from coterie import checks
 from coterie.graphs.capacities import RingTimes
 from coterie.graphs.families import nodes_of, not_negative, refuse_apart
 
-from ..gossip.capacities import truncated
+from ..gossip.capacities import kept_by_truncation
 from .dual import DualGradient
 
 
@@ -53,7 +53,7 @@ class Network(NamedTuple):
     computing: Float64[Tensor, " n"]  # rates of computations
     lengths: Float64[Tensor, " n"]  # and how long they take
 
-    def checked(self) -> Network:
+    def check(self) -> Network:
         """The same, if it is a connected graph with positive rates."""
         n, e = nodes_of(self.edges), len(self.edges)
         checks.positive("rates", self.rates, e)
@@ -82,7 +82,7 @@ def ticks(network: Network, until: float, rng: torch.Generator) -> RingTimes:
     return RingTimes(times[order], which[order])
 
 
-class Written(NamedTuple):
+class DdoState(NamedTuple):
     """Models and dual values after a tick; the next one changes them in place."""
 
     time: float
@@ -98,7 +98,7 @@ def ddo(
     *,
     sigma: float,
     dimension: int,
-) -> Iterator[Written]:
+) -> Iterator[DdoState]:
     """Models after each tick.
 
     Args:
@@ -109,7 +109,7 @@ def ddo(
         sigma: strong convexity of all losses.
         dimension: of a model.
     """
-    network.checked()
+    network.check()
     checks.number("sigma", sigma, above=0)
     pairs, e = network.edges.tolist(), len(network.edges)
     x = torch.zeros(len(network.computing), dimension, dtype=torch.float64)
@@ -139,7 +139,7 @@ def ddo(
         else:
             x[k - e] -= shares[k] * away
             y[k - e] += sigma / 2 * shares[k] * away
-        yield Written(time, x, y)
+        yield DdoState(time, x, y)
 
 
 def _timeline(network: Network, when: RingTimes) -> list[tuple[float, int, bool]]:
@@ -174,8 +174,8 @@ def admissible(
 ) -> Bool[Tensor, " m"]:
     """Which ticks are kept: those that few enough ticks of the same kind precede.
 
-    As of `coterie_theory.gossip.truncated`: of the edge, of all edges at each end,
-    or of the computations of the node.
+    This is `coterie_theory.gossip.kept_by_truncation`: for the edge, for all edges at
+    each end, or for the computations of the node.
     """
     for name, value in limits._asdict().items():
         if value is not None:
@@ -186,14 +186,14 @@ def admissible(
     messages = RingTimes(when.times[sent], when.which[sent])
     computed = RingTimes(when.times[~sent], when.which[~sent] - e)
     kept = torch.empty(len(sent), dtype=torch.bool)
-    kept[sent] = truncated(
+    kept[sent] = kept_by_truncation(
         network.edges,
         messages,
         network.delays,
         capacity=limits.node,
         edge_capacity=limits.link,
     )
-    kept[~sent] = truncated(
+    kept[~sent] = kept_by_truncation(
         own, computed, network.lengths, edge_capacity=limits.computing
     )
     return kept

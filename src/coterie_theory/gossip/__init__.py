@@ -1,7 +1,7 @@
 """Averaging over a graph: in rounds, by random pairs, accelerated, or with delays."""
 
-from .accelerated import GossipPace, RowPairs, accelerated, moved, pace, pace_of
-from .capacities import accepted, admitted, truncated
+from .accelerated import GossipPace, RowPairs, accelerated, flow_shares, pace, pace_of
+from .capacities import accepted_messages, admitted_rings, kept_by_truncation
 from .delayed import delayed, trajectory_means
 from .mean_paths import local_margin, mean_path, stability_margin
 from .randomised import randomised
@@ -12,14 +12,15 @@ __all__ = [
     "GossipPace",
     "RowPairs",
     "accelerated",
-    "accepted",
-    "admitted",
+    "accepted_messages",
+    "admitted_rings",
     "chebyshev",
     "delayed",
+    "flow_shares",
+    "kept_by_truncation",
     "layers",
     "local_margin",
     "mean_path",
-    "moved",
     "pace",
     "pace_of",
     "plain",
@@ -28,5 +29,4 @@ __all__ = [
     "stability_margin",
     "time_varying",
     "trajectory_means",
-    "truncated",
 ]

@@ -111,13 +111,13 @@ def accelerated(
     return RowPairs(*(torch.stack(each) for each in zip(*found, strict=True)))
 
 
-def moved(
+def flow_shares(
     ends: Int[Tensor, "m 2"], times: Float64[Tensor, " m"], nodes: int, eta: float
 ) -> Float64[Tensor, "m 2"]:
     """How much of the way from x to z each end of each ring has moved since its last.
 
     >>> ends, times = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 1.0]).double()
-    >>> moved(ends, times, 3, 10.0)
+    >>> flow_shares(ends, times, 3, 10.0)
     tensor([[0.5000, 0.5000],
             [0.0000, 0.5000]], dtype=torch.float64)
 

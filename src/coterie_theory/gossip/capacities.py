@@ -3,8 +3,10 @@
 An exchange on an edge that rings at time t keeps both its ends busy until t plus its
 length. It begins only if, at t, each end has fewer than `capacity` exchanges going on,
 and the edge itself fewer than `edge_capacity`; otherwise the ring is lost, and nobody
-waits. What ends at t is over at t. With capacity 1 this is a loss network. Messages
-with delays are counted back from when they arrive (`truncated`, `accepted`).
+waits. What ends at t is over at t. With capacity 1 this is a loss network.
+
+Messages with delays are counted back from when they arrive (`kept_by_truncation`,
+`accepted_messages`).
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -29,7 +31,7 @@ from coterie.graphs.capacities import RingTimes
 from coterie.graphs.families import nodes_of, not_negative
 
 
-def admitted(
+def admitted_rings(
     edges: Int[Tensor, "e 2"],
     rings: RingTimes,
     lengths: Float64[Tensor, " m"],
@@ -42,7 +44,7 @@ def admitted(
     >>> line = torch.tensor([[0, 1], [1, 2]])
     >>> times = torch.tensor([0.0, 0.5, 1.0, 1.5], dtype=torch.float64)
     >>> rings = RingTimes(times, torch.tensor([0, 1, 1, 0]))
-    >>> admitted(line, rings, torch.ones_like(times))
+    >>> admitted_rings(line, rings, torch.ones_like(times))
     tensor([ True, False,  True, False])
 
     Args:
@@ -75,7 +77,7 @@ def admitted(
     return torch.tensor(result, dtype=torch.bool)
 
 
-def truncated(
+def kept_by_truncation(
     edges: Int[Tensor, "e 2"],
     rings: RingTimes,
     delays: Float[Tensor, " e"],
@@ -93,7 +95,8 @@ def truncated(
     points before it alone, which is what Theorem 4.4 needs.
 
     >>> rings = RingTimes(torch.tensor([1.0, 1.5, 2.2]).double(), torch.zeros(3).long())
-    >>> truncated(torch.tensor([[0, 1]]), rings, torch.ones(1), edge_capacity=1)
+    >>> edge, delay = torch.tensor([[0, 1]]), torch.ones(1)
+    >>> kept_by_truncation(edge, rings, delay, edge_capacity=1)
     tensor([ True, False, False])
 
     Args:
@@ -118,7 +121,7 @@ def truncated(
     return kept
 
 
-def accepted(
+def accepted_messages(
     edges: Int[Tensor, "e 2"],
     rings: RingTimes,
     delays: Float[Tensor, " e"],

@@ -1,20 +1,20 @@
 """What private gossip reveals, and an audit of one client in one run."""
 
-from .distances import AtDistance, by_distance, hops
+from .distances import LossesAtDistance, by_distance, hops
 from .exact import exact_losses, group_share
-from .one_run import audit_client, canary_scores, directions, released
+from .one_run import audit_client, canary_scores, collect_releases, directions
 from .printed import printed_losses
 
 __all__ = [
-    "AtDistance",
+    "LossesAtDistance",
     "audit_client",
     "by_distance",
     "canary_scores",
+    "collect_releases",
     "directions",
     "exact_losses",
     "group_share",
     "hops",
     "muffliato",
     "printed_losses",
-    "released",
 ]

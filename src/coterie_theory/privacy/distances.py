@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.checks import InputError
 
 
-class AtDistance(NamedTuple):
+class LossesAtDistance(NamedTuple):
     """Losses of pairs so many steps apart."""
 
     steps: int
@@ -34,7 +34,7 @@ def hops(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "n n"]:
 
 def by_distance(
     values: Float64[Tensor, "*s"], distance: Int[Tensor, "*s"]
-) -> list[AtDistance]:
+) -> list[LossesAtDistance]:
     """Mean, least and largest loss of all pairs of each distance from 1 on.
 
     >>> values = torch.tensor([0.0, 1.0, 0.75, 0.25]).double()
@@ -54,5 +54,5 @@ def by_distance(
     for steps in distance[distance > 0].unique().tolist():
         some = values[distance == steps]
         numbers = (float(each) for each in (some.mean(), some.min(), some.max()))
-        found.append(AtDistance(steps, len(some), *numbers))
+        found.append(LossesAtDistance(steps, len(some), *numbers))
     return found

@@ -37,18 +37,18 @@ from coterie import checks
 from coterie.checks import InputError
 from coterie.graphs.capacities import RingTimes
 from coterie.graphs.families import refuse_apart
-from coterie.graphs.matrices import gossip_matrix, joined
+from coterie.graphs.matrices import gossip_matrix, linked_pairs
 from coterie.graphs.spectra import chebyshev_factor, contraction
 from coterie.privacy.accounting.gaussian import mu_of, replacement_sensitivity
 from coterie.privacy.accounting.ledger import Event, Exchange, Input, Ledger, Meetings
 from coterie.privacy.accounting.projection import Observer
 
 from .. import gossip
-from ..decentralised.muffliato import PlannedNoise, planned, stopping_time
+from ..decentralised.muffliato import PlannedNoise, plan_noise, stopping_time
 from .exact import exact_losses
 
 
-class Averaged(NamedTuple):
+class PrivateAverage(NamedTuple):
     """Rows near the mean of all, and what was sent to get there."""
 
     x: Float64[Tensor, "n d"]
@@ -57,7 +57,7 @@ class Averaged(NamedTuple):
 
 def noisy(
     x: Float[Tensor, "n d"], *, clip: float, noise: float, rng: torch.Generator
-) -> Averaged:
+) -> PrivateAverage:
     """Rows of at most this length, with fresh noise, and a ledger that begins so.
 
     Args:
@@ -74,7 +74,7 @@ def noisy(
     drawn = torch.randn(x.shape, generator=rng, dtype=torch.float64)
     everybody = torch.ones(len(x), dtype=torch.bool)
     ledger = Ledger(len(x), (Input(0, everybody, sensitivity, noise),))
-    return Averaged(short + noise * drawn, ledger)
+    return PrivateAverage(short + noise * drawn, ledger)
 
 
 # In rounds.
@@ -84,7 +84,7 @@ def exchanges(
     matrix: Float[Tensor, "n n"], rounds: int, *, factor: float = 1.0, round: int = 0
 ) -> list[Event]:
     """Events of so many rounds with one matrix; `factor` is that of Chebyshev, or 1."""
-    edges = joined(matrix)
+    edges = linked_pairs(matrix)
     links = torch.cat([edges, edges.flip(1)])
     gammas = [1.0] + [factor] * (rounds - 1)
     return [Exchange(round, links, matrix, gamma) for gamma in gammas[:rounds]]
@@ -99,7 +99,7 @@ def synchronous(
     noise: float,
     rng: torch.Generator,
     gap: float | None = None,
-) -> Averaged:
+) -> PrivateAverage:
     """Algorithm 6.1: noise, then P_T(W) by Chebyshev's recursion.
 
     Args:
@@ -117,7 +117,7 @@ def synchronous(
     mixed = gossip.chebyshev(start, matrix, rounds=rounds, gap=gap)
     for event in exchanges(matrix, rounds, factor=factor):
         ledger.append(event)
-    return Averaged(mixed, ledger)
+    return PrivateAverage(mixed, ledger)
 
 
 def time_varying(
@@ -127,13 +127,13 @@ def time_varying(
     clip: float,
     noise: float,
     rng: torch.Generator,
-) -> Averaged:
+) -> PrivateAverage:
     """Noise, then `... W_2 W_1 W_0 x`; arguments as for `synchronous`."""
     start, ledger = noisy(x, clip=clip, noise=noise, rng=rng)
     used = list(matrices)
     for t, matrix in enumerate(used):
         ledger.append(exchanges(matrix, 1, round=t)[0])
-    return Averaged(gossip.time_varying(start, used), ledger)
+    return PrivateAverage(gossip.time_varying(start, used), ledger)
 
 
 def with_dropouts(
@@ -145,7 +145,7 @@ def with_dropouts(
     clip: float,
     noise: float,
     rng: torch.Generator,
-) -> Averaged:
+) -> PrivateAverage:
     """Plain rounds on random graphs between clients who are there.
 
     In each round anew a client is away with the chance `dropout`, the same for all, and
@@ -189,7 +189,7 @@ def on_secret_graph(
     noise: float,
     rng: torch.Generator,
     spread: float | None = None,
-) -> Averaged:
+) -> PrivateAverage:
     """`synchronous` for `stopping_time`, on a random graph, drawn until connected.
 
     Every edge is there with the chance `links`, such as 1.5 ln(n) / n, and stays as
@@ -235,7 +235,7 @@ def randomised(
     clip: float,
     noise: float,
     rng: torch.Generator,
-) -> Averaged:
+) -> PrivateAverage:
     """Algorithm 6.2: noise as of `noisy`, then so many ticks, at which pairs may meet.
 
     At each tick one of the edges rings, by their chances, which sum to at most 1, or
@@ -255,7 +255,7 @@ def randomised(
     mixed = gossip.randomised(start, edges, rings, end)[0]
     met = edges[rings.which]
     _write(ledger, met, torch.zeros_like(met, dtype=torch.float64), 0.0)
-    return Averaged(mixed, ledger)
+    return PrivateAverage(mixed, ledger)
 
 
 def accelerated(
@@ -267,7 +267,7 @@ def accelerated(
     clip: float,
     noise: float,
     rng: torch.Generator,
-) -> Averaged:
+) -> PrivateAverage:
     """Remark 6.3.1: pairs meet at the rings of Poisson clocks, with second rows.
 
     The graph is connected; with rates that sum to 1 there are about `until` meetings.
@@ -279,9 +279,9 @@ def accelerated(
     end = torch.tensor([until], dtype=torch.float64)
     mixed = gossip.accelerated(start, edges, rings, end, pace).x[0]
     met = edges[rings.which]
-    flown = gossip.moved(met, rings.times, len(x), pace.eta)
+    flown = gossip.flow_shares(met, rings.times, len(x), pace.eta)
     _write(ledger, met, flown, pace.gamma)
-    return Averaged(mixed, ledger)
+    return PrivateAverage(mixed, ledger)
 
 
 def _write(ledger: Ledger, met: Tensor, flown: Tensor, gamma: float) -> None:
@@ -293,7 +293,7 @@ def _write(ledger: Ledger, met: Tensor, flown: Tensor, gamma: float) -> None:
 # How much noise.
 
 
-def calibrated(
+def calibrate_noise(
     matrix: Float[Tensor, "n n"],
     *,
     epsilon: float,
@@ -337,7 +337,7 @@ def calibrated(
             known[rounds] = local * max(share, 1e-12) ** 0.5
         return known[rounds]
 
-    return planned(
+    return plan_noise(
         noise_after,
         lambda noise: stopping_time(gap**0.5, n, noise, spread=spread, dim=dim),
     )

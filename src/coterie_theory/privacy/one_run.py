@@ -73,7 +73,7 @@ def audit_client(
     plain = Simulation(kept, module, batch_size=batch_size, seed=seed)
     clients = PrivateSimulation(plain, clip=clip, noise=noise)
     x = ravel(module).to(plain.dtype)[None]
-    points, answers = released(clients, x, rounds=rounds, lr=lr)
+    points, answers = collect_releases(clients, x, rounds=rounds, lr=lr)
     along = directions(plain.kernel, points[:, 0], train[chosen])
     rate = float(clients.batch_counts[0] / clients.sizes[0])
     upper = sampled_epsilon(noise, delta=delta, rate=rate, steps=rounds)
@@ -90,7 +90,7 @@ def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:
     return chosen, torch.rand(canaries, generator=rng) < 0.5
 
 
-def released(
+def collect_releases(
     clients: ClientsInRounds, x: Float[Tensor, "n d"], *, rounds: int, lr: float = 0.0
 ) -> tuple[Float[Tensor, "t n d"], Float[Tensor, "t n d"]]:
     """Models and what clients answer to them, in rounds of descent along the answers.

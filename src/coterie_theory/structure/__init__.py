@@ -5,29 +5,44 @@ thresholds are in `rates`, `one_sample_rates` and `shells`. The methods `fedrep`
 `shared_subspace`, `nuclear_norm` and `low_rank_corrections` do the same for networks.
 """
 
-from .clusters import Clustered, clustered
+from .clusters import ClusteredModels, fit_clusters
 from .few_shot import few_shot_head
-from .low_rank import LowRank, burer_monteiro, hard_thresholding
-from .nuclear import Nuclear, duality_gap, fista, nuclear_radius, onto_nuclear_ball
+from .low_rank import LowRankModels, burer_monteiro, hard_thresholding
+from .nuclear import (
+    NuclearModels,
+    duality_gap,
+    fista,
+    nuclear_radius,
+    onto_nuclear_ball,
+)
 from .one_sample import Subspace, admissibility, one_sample_subspace
-from .subspaces import cut, principal_sines, squared_distance, top_subspace
-from .tasks import FewSamplesWarning, Tasks, alone, gradients, loss, single, tasks
+from .subspaces import cut_to_rank, principal_sines, squared_distance, top_subspace
+from .tasks import (
+    FewSamplesWarning,
+    Tasks,
+    fit_alone,
+    fit_single,
+    gradients,
+    loss,
+    tasks,
+)
 
 __all__ = [
-    "Clustered",
+    "ClusteredModels",
     "FewSamplesWarning",
-    "LowRank",
-    "Nuclear",
+    "LowRankModels",
+    "NuclearModels",
     "Subspace",
     "Tasks",
     "admissibility",
-    "alone",
     "burer_monteiro",
-    "clustered",
-    "cut",
+    "cut_to_rank",
     "duality_gap",
     "few_shot_head",
     "fista",
+    "fit_alone",
+    "fit_clusters",
+    "fit_single",
     "gradients",
     "hard_thresholding",
     "loss",
@@ -38,7 +53,6 @@ __all__ = [
     "principal_sines",
     "rates",
     "shells",
-    "single",
     "squared_distance",
     "tasks",
     "top_subspace",

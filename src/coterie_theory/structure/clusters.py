@@ -25,10 +25,10 @@ from torch import Tensor
 
 from coterie.checks import InputError, integer, number
 
-from .tasks import Tasks, gradients, least, losses_at, warn_of_few
+from .tasks import Tasks, best_rows, gradients, losses_at, warn_of_few
 
 
-class Clustered(NamedTuple):
+class ClusteredModels(NamedTuple):
     """Models of groups."""
 
     x: Float[Tensor, "n d"]
@@ -38,14 +38,14 @@ class Clustered(NamedTuple):
     losses: list[float]  # of the start that was kept, after each step; never rising
 
 
-def clustered(
+def fit_clusters(
     data: Tasks,
     *,
     groups: int,
     cap: float,
     rng: torch.Generator,
     starts: int = 5,
-) -> Clustered:
+) -> ClusteredModels:
     """The models of so many groups, the best of several starts.
 
     Args:
@@ -67,7 +67,7 @@ def clustered(
     # In their longest directions, as many as groups if there are.
     points = g @ torch.linalg.eigh(g.T @ g)[1][:, -groups:]
     runs = [
-        _alternated(data, _means(points, groups, rng), groups, cap)
+        _alternate(data, _means(points, groups, rng), groups, cap)
         for _ in range(starts)
     ]
     return min(runs, key=lambda run: run.loss)
@@ -90,7 +90,7 @@ def _means(points: Tensor, groups: int, rng: torch.Generator) -> Tensor:
     return torch.cdist(points, centres).argmin(1)
 
 
-def _alternated(data: Tasks, member: Tensor, groups: int, cap: float) -> Clustered:
+def _alternate(data: Tasks, member: Tensor, groups: int, cap: float) -> ClusteredModels:
     centres = data.features.new_zeros(groups, data.shape[1])
     losses: list[float] = []
     for _ in range(100):
@@ -101,7 +101,7 @@ def _alternated(data: Tasks, member: Tensor, groups: int, cap: float) -> Cluster
         losses.append(float(costs.gather(1, member[:, None]).sum()))
         if bool((old == member).all()):
             break
-    return Clustered(centres[member], centres, member, losses[-1], losses)
+    return ClusteredModels(centres[member], centres, member, losses[-1], losses)
 
 
 def costs_of(data: Tasks, centres: Float[Tensor, "r d"]) -> Float[Tensor, "n r"]:
@@ -121,6 +121,6 @@ def _centres(data: Tasks, member: Tensor, centres: Tensor, cap: float) -> Tensor
         features, targets, weights = (part[mine] for part in data[:3])
         pooled = features.flatten(0, 1)[None], targets.reshape(1, -1)
         found.append(
-            least(*pooled, weights.reshape(1, -1), data.loss, cap, centre[None])[0]
+            best_rows(*pooled, weights.reshape(1, -1), data.loss, cap, centre[None])[0]
         )
     return torch.stack(found)

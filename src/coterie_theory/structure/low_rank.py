@@ -35,12 +35,12 @@ from coterie.checks import integer, number
 from coterie.optim.heads import refuse_rank
 from coterie.optim.projections import cap_norms
 
-from .subspaces import cut, top_subspace
+from .subspaces import cut_to_rank, top_subspace
 from .tasks import (
     CURVATURES,
     Tasks,
+    best_rows,
     gradients,
-    least,
     loss,
     outputs,
     pulled_back,
@@ -51,7 +51,7 @@ _INNER = 8
 """Steps of conjugate gradients on the subspace between two looks at the heads."""
 
 
-class LowRank(NamedTuple):
+class LowRankModels(NamedTuple):
     """Models of low rank."""
 
     x: Float[Tensor, "n d"]
@@ -76,7 +76,7 @@ def burer_monteiro(
     cap: float,
     steps: int = 50,
     tolerance: float = 1e-7,
-) -> LowRank:
+) -> LowRankModels:
     """Models of the given rank by alternating between heads and subspace.
 
     It begins with the longest directions of -grad L(0).
@@ -102,7 +102,7 @@ def burer_monteiro(
             break
         before = now
     x = v @ u.T
-    return LowRank(x, u, v, loss(data, x), t)
+    return LowRankModels(x, u, v, loss(data, x), t)
 
 
 def heads_of(
@@ -113,14 +113,14 @@ def heads_of(
 ) -> Float[Tensor, "n r"]:
     """Each client's best head v_i with |v_i| <= cap, in the subspace of a basis."""
     z = data.features @ basis
-    return least(z, data.targets, data.weights, data.loss, cap, start)
+    return best_rows(z, data.targets, data.weights, data.loss, cap, start)
 
 
 def _better_subspace(data: Tasks, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Conjugate gradients from u on a quadratic above L(V U'), then `U R = qr(U)`."""
     c = CURVATURES[data.loss]
 
-    def curved(p: Tensor) -> Tensor:
+    def times_curvature(p: Tensor) -> Tensor:
         return c * pulled_back(data, outputs(data, v @ p.T)).T @ v
 
     step = torch.zeros_like(u)
@@ -129,7 +129,7 @@ def _better_subspace(data: Tasks, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]
     for _ in range(_INNER):
         if not size > 0:
             break
-        bent = curved(way)
+        bent = times_curvature(way)
         alpha = size / (way * bent).sum()
         step, rest = step + alpha * way, rest - alpha * bent
         old, size = size, rest.square().sum()
@@ -145,7 +145,7 @@ def hard_thresholding(
     cap: float,
     steps: int = 500,
     tolerance: float = 1e-9,
-) -> LowRank:
+) -> LowRankModels:
     """Models of the given rank by gradient steps, each cut to that rank.
 
     A step is 1 over the largest curvature of a client's loss.
@@ -163,13 +163,13 @@ def hard_thresholding(
     x = data.features.new_zeros(data.shape)
     before, t = loss(data, x), 0
     for t in range(1, integer("steps", steps, at_least=1) + 1):  # noqa: B007
-        x = cap_norms(cut(x - eta * n * gradients(data, x), rank), cap)
+        x = cap_norms(cut_to_rank(x - eta * n * gradients(data, x), rank), cap)
         now = loss(data, x)
         if abs(before - now) <= tolerance * before:
             break
         before = now
     basis = top_subspace(x, rank)
-    return LowRank(x, basis, x @ basis, loss(data, x), t)
+    return LowRankModels(x, basis, x @ basis, loss(data, x), t)
 
 
 def largest_curvature(data: Tasks) -> float:

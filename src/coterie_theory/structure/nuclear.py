@@ -39,7 +39,7 @@ from .low_rank import largest_curvature
 from .tasks import Tasks, gradients, loss
 
 
-class Nuclear(NamedTuple):
+class NuclearModels(NamedTuple):
     """Models in the ball of the nuclear norm."""
 
     x: Float[Tensor, "n d"]
@@ -89,7 +89,7 @@ def fista(
     radius: float,
     steps: int = 1000,
     tolerance: float = 1e-4,
-) -> Nuclear:
+) -> NuclearModels:
     """The best models in the ball, to a certified relative gap, by FISTA.
 
     Args:
@@ -114,4 +114,4 @@ def fista(
             now, gap = loss(data, x), duality_gap(x, gradients(data, x), radius)
             if gap <= tolerance * now:
                 break
-    return Nuclear(x, now, gap, t)
+    return NuclearModels(x, now, gap, t)

@@ -92,14 +92,14 @@ def one_sample_subspace(
     runs: list[Subspace] = []
     for _ in range(starts):
         start = torch.randn(d, rank, generator=rng, dtype=torch.float64).to(x.device)
-        runs.append(_descended(start, x / y.abs().mean(), y / y.abs().mean(), cap))
+        runs.append(_descend(start, x / y.abs().mean(), y / y.abs().mean(), cap))
         if runs[-1].loss <= _ZERO:
             break
     best = min(runs, key=lambda run: run.loss)
     return Subspace(best.basis.to(data.features), best.loss)
 
 
-def _descended(start: Tensor, x: Tensor, y: Tensor, cap: float) -> Subspace:
+def _descend(start: Tensor, x: Tensor, y: Tensor, cap: float) -> Subspace:
     a = start.clone().requires_grad_()
     optimiser = torch.optim.LBFGS(
         [a],
@@ -110,17 +110,17 @@ def _descended(start: Tensor, x: Tensor, y: Tensor, cap: float) -> Subspace:
         line_search_fn="strong_wolfe",
     )
 
-    def violated() -> Tensor:
+    def violation() -> Tensor:
         inside = torch.linalg.qr(a)[0].T @ x.T  # (r, N)
         excess = y.square() - cap**2 * inside.square().sum(0)
         return excess.clamp(min=0).square().mean()
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        value = violated()
+        value = violation()
         value.backward()
         return value
 
     optimiser.step(closure)
     with torch.no_grad():
-        return Subspace(torch.linalg.qr(a)[0], float(violated()))
+        return Subspace(torch.linalg.qr(a)[0], float(violation()))

@@ -70,28 +70,28 @@ def top_subspace(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "d r"]:
     return torch.linalg.eigh(x.T @ x)[1][:, -rank:].flip(1)
 
 
-def cut(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "n d"]:
+def cut_to_rank(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "n d"]:
     """The nearest matrix of this rank: its largest singular values alone, SVD_r."""
     basis = top_subspace(x, rank)
     return (x @ basis) @ basis.T
 
 
-class Curved(NamedTuple):
+class Eigen(NamedTuple):
     """Eigenvalues and eigenvectors of semi-definite H, one for each row."""
 
     values: Float[Tensor, "n r"]
     vectors: Float[Tensor, "n r r"]
 
 
-def curved(h: Float[Tensor, "n r r"]) -> Curved:
+def eigen_of(h: Float[Tensor, "n r r"]) -> Eigen:
     """The eigenvalues, those that are rounding as 0, and the eigenvectors."""
     values, vectors = torch.linalg.eigh(h)
     least = values.amax(-1, keepdim=True) * h.shape[-1] * 4 * torch.finfo(h.dtype).eps
-    return Curved(torch.where(values > least, values, 0), vectors)
+    return Eigen(torch.where(values > least, values, 0), vectors)
 
 
 def least_in_ball(
-    h: Curved, b: Float[Tensor, "n r"], cap: float
+    h: Eigen, b: Float[Tensor, "n r"], cap: float
 ) -> Float[Tensor, "n r"]:
     """Rows v that minimise `v' H v / 2 - b' v` over |v| <= cap.
 

@@ -22,7 +22,7 @@ from torch.nn.functional import softplus
 
 from coterie.checks import InputError, finite, integer, number, one_of
 
-from .subspaces import curved, least_in_ball
+from .subspaces import eigen_of, least_in_ball
 
 CURVATURES = {"squared": 1.0, "logistic": 0.25}
 """Losses, each with a bound on F'' in its first argument."""
@@ -126,7 +126,7 @@ def gradients(data: Tasks, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return pulled_back(data, slopes_at(data, outputs(data, x)))
 
 
-def least(
+def best_rows(
     z: Float[Tensor, "k s r"],
     targets: Float[Tensor, "k s"],
     weights: Float[Tensor, "k s"],
@@ -144,7 +144,7 @@ def least(
     data = Tasks(z, targets, weights, kind)
     h = c * (z.mT @ (weights[:, :, None] * z))
     v = z.new_zeros(len(z), z.shape[2]) if start is None else start
-    bent = curved(h)
+    bent = eigen_of(h)
     most = _STEPS if start is None else _MORE
     for _ in range(1 if kind == "squared" else most):
         b = (h @ v[:, :, None])[:, :, 0] - gradients(data, v)
@@ -154,18 +154,18 @@ def least(
     return v
 
 
-def alone(data: Tasks, *, cap: float) -> Float[Tensor, "n d"]:
+def fit_alone(data: Tasks, *, cap: float) -> Float[Tensor, "n d"]:
     """Every client's own best model of norm at most `cap`; it needs M well above D."""
     number("cap", cap, above=0)
-    return least(*data[:3], data.loss, cap)
+    return best_rows(*data[:3], data.loss, cap)
 
 
-def single(data: Tasks, *, cap: float) -> Float[Tensor, "n d"]:
+def fit_single(data: Tasks, *, cap: float) -> Float[Tensor, "n d"]:
     """The best model for all of norm at most `cap`, the same row for everybody."""
     number("cap", cap, above=0)
     features, targets, weights, kind = data
     pooled = features.flatten(0, 1)[None], targets.reshape(1, -1)
-    return least(*pooled, weights.reshape(1, -1), kind, cap).expand(data.shape)
+    return best_rows(*pooled, weights.reshape(1, -1), kind, cap).expand(data.shape)
 
 
 def warn_of_few(data: Tasks, what: str, *, samples: int, each: int) -> None:

@@ -26,7 +26,7 @@ from coterie.privacy.attacks import (
 )
 from coterie.privacy.mechanisms.per_sample.clipping import ClippedKernel
 from coterie_theory.privacy import audit_client
-from coterie_theory.privacy.one_run import canary_scores, directions, released
+from coterie_theory.privacy.one_run import canary_scores, collect_releases, directions
 
 REAL, DELTA = torch.float64, 1e-5
 
@@ -121,9 +121,9 @@ def upper_of(plain: Simulation) -> float:
 def audit_of(clients, plain: Simulation, members, less=None) -> Audit:
     """The audit of what these clients release, less what the attacker knows of it."""
     x = torch.zeros(1, plain.kernel.parameters, dtype=REAL)
-    points, answers = released(clients, x, rounds=ROUNDS)
+    points, answers = collect_releases(clients, x, rounds=ROUNDS)
     if less is not None:
-        answers = answers - released(less, x, rounds=ROUNDS)[1]
+        answers = answers - collect_releases(less, x, rounds=ROUNDS)[1]
     along = directions(plain.kernel, points[:, 0], torch.arange(CANARIES))
     scores = canary_scores(answers[:, 0], along)
     return audit_scores(scores, members, upper=upper_of(plain), delta=DELTA)
@@ -257,7 +257,7 @@ def shadows(noise: float | None, *, models_: int = 12, samples: int = 60):
     if noise is not None:
         clients = PrivateSimulation(plain, clip=1.0, noise=noise)
     x = torch.zeros(models_, plain.kernel.parameters, dtype=REAL)
-    points, _ = released(clients, x, rounds=30, lr=2.0)
+    points, _ = collect_releases(clients, x, rounds=30, lr=2.0)
     known = seen.any(0) & ~seen.all(0)
     losses = torch.stack(
         [

@@ -26,7 +26,7 @@ from ...collaboration.weights import (
 )
 from ...data.federation import Federation, short_name
 from ...graphs.fastest import MIXINGS
-from ...graphs.matrices import neighbouring
+from ...graphs.matrices import adjacency
 from ...privacy.mechanisms.partners import private_weights
 from ...similarity.partners import ESTIMATES, estimated_weights
 from ...similarity.transport import dissimilarities
@@ -70,7 +70,7 @@ def weights(choice: str, context: Context) -> Tensor:
     if choice.endswith(ON_GRAPH):
         if context.edges is None:
             raise InputError(f"`weights` {choice!r} needs the table [graph].")
-        near = neighbouring(MIXINGS["metropolis"](context.edges, n))
+        near = adjacency(MIXINGS["metropolis"](context.edges, n))
         return restrict_to_neighbours(weights(without_graph(choice), context), near)
     if file := file_of(choice):
         total, mine = places_in_files(federation)
