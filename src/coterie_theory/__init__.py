@@ -13,6 +13,10 @@ Rooms:
     gossip: averages of rows over a graph, without models.
     privacy: what private gossip reveals, and an audit of one client in one run.
     structure: estimators of models that share a subspace or centres, and their rates.
+
+References to "Even, PhD thesis" are to:
+    Even, "Towards decentralization, asynchrony, privacy and personalization in
+    federated learning", PhD thesis, 2024, hal tel-04877971.
 """
 
 __all__ = [

@@ -12,8 +12,7 @@ only M - 1 gradients are on their way (`virtual_iterates`).
 B is the `radius`, at least |x_0 - x^*|, and Delta the `start`, at least F(x_0) - F^*.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 3, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 3, tel-04877971.
     Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD beats minibatch SGD under
     arbitrary delays", NeurIPS 2022, arXiv 2206.07638.
 

@@ -3,8 +3,7 @@
 Notation as in `coterie_theory.collaboration`.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, section 8.6, hal tel-04877971.
+    Even, PhD thesis, 2024, section 8.6, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): Theorem 8.4 has other constants,
 d_eff is a trace, and the threshold is for squared distances.

@@ -15,8 +15,7 @@ with variance sigma^2 sum_j l_ij^2, and All-for-all is one with the constants of
 `effective`, so that every guarantee is one of `coterie_theory.rates` and a bias.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 8, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 8, tel-04877971.
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
     personalized federated and collaborative learning", report hal-03550407, 2022.
 

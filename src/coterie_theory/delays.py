@@ -6,8 +6,7 @@ at the model of its update before, `prev(k) = max{j < k : m_j = m_k} or 0`; the 
 and node v started its own at step `s(k, v) = 1 + max{l < k : v in I_l}`, or 0.
 
 Reference:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapters 3 and 5, hal tel-04877971.
+    Even, PhD thesis, 2024, chapters 3 and 5, tel-04877971.
 """
 
 from __future__ import annotations

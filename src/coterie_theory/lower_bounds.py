@@ -4,8 +4,7 @@ Notation as in `coterie_theory.collaboration`: b is a `distance` of gradients, c
 of losses, and N_i^eps counts who is near (`count_near`).
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, Theorem 8.1, hal tel-04877971.
+    Even, PhD thesis, 2024, Theorem 8.1, tel-04877971.
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
     personalized federated and collaborative learning", report hal-03550407, 2022,
     Theorem 1 and Corollary 1.

@@ -14,8 +14,7 @@ e ~ e. The eigengap lambda_2 of weights w is that of the Laplacian with
 `y' Delta(w) y = sum_e w_e (y_v - y_w)^2`.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 5, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 5, tel-04877971.
     Even, Koloskova, Massoulié, "Asynchronous SGD on graphs: a unified framework for
     asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
     2311.00465.

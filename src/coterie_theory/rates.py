@@ -3,8 +3,7 @@
 `x <- x - eta g(x)` with E g = grad f, on a loss f whose constants are `LossClass`.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 8, hal tel-04877971 (8.5, 8.6,
+    Even, PhD thesis, 2024, chapter 8, tel-04877971 (8.5, 8.6,
     Lemma 8.B.1).
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
     personalized federated and collaborative learning", report hal-03550407, 2022

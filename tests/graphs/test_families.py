@@ -209,7 +209,7 @@ def test_a_file_may_call_nodes_by_name(tmp_path):
     assert edges_of(str(path), 3, names=names).tolist() == [[0, 1], [1, 2]]
     path.write_text("v,w\nBern,Chur\nChurr,Thun\n")
     said = (
-        "row 3 of the graph .* names 'Churr', which is no client. Did you mean 'Chur'"
+        "row 3 of the graph .* names 'Churr', which is not a client. Did you mean 'Chur'"
     )
     with pytest.raises(InputError, match=said):
         edges_of(str(path), 3, names=names)

@@ -98,7 +98,7 @@ def test_what_cannot_be_is_refused():
     for wrong in (0.0, -1.0):
         with pytest.raises(InputError, match="`weights`"):
             resistances(edges, torch.tensor([1.0, wrong, 1.0]))
-    with pytest.raises(InputError, match="`pairs` must be of nodes 0 to 3"):
+    with pytest.raises(InputError, match="`pairs` must name nodes 0 to 3"):
         resistances(edges, torch.ones(3), torch.tensor([[0, 4]]))
     with pytest.raises(InputError, match="pairs of different nodes"):
         resistances(torch.tensor([[1, 1]]), torch.ones(1))

@@ -314,7 +314,7 @@ def test_a_file_may_name_clients(tmp_path):
     found = ingredients.edges_between(str(path), named)
     assert found.tolist() == [[0, 1], [1, 2], [1, 3]]
     path.write_text("v,w\nHungary,Berlin\n")
-    with pytest.raises(InputError, match="names 'Berlin', which is no client"):
+    with pytest.raises(InputError, match="names 'Berlin', which is not a client"):
         ingredients.edges_between(str(path), named)
 
 

@@ -214,8 +214,8 @@ def test_graphs_that_are_drawn_anew_add_up_step_by_step():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: colluders.joint_degree(torch.eye(3), []), "some and not all"),
-        (lambda: colluders.joint_degree(torch.eye(3), [0, 1, 2]), "some and not all"),
+        (lambda: colluders.joint_degree(torch.eye(3), []), "some, but not all"),
+        (lambda: colluders.joint_degree(torch.eye(3), [0, 1, 2]), "some, but not all"),
         (lambda: colluders.joint_degree(torch.eye(3), [1, 1]), "each once"),
         (lambda: colluders.colluders_walk_bound(torch.eye(3), 1, [3]), "0 to 2"),
         (lambda: colluders.secret_colluders_loss(9, 9, 1, 1), "`colluders` must be"),

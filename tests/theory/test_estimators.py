@@ -194,7 +194,7 @@ def test_groups_are_found_with_fewer_samples_than_dimensions(kind):
 def test_groups_need_fewer_samples_than_a_subspace_of_as_many_dimensions():
     truth, _ = grouped(300, 12, 5, 4, noise=0.1)
     ours = fit_clusters(truth.data, groups=5, cap=1.0, rng=rng(), starts=6)
-    with pytest.warns(FewSamplesWarning, match="one has 4"):
+    with pytest.warns(FewSamplesWarning, match="one client has 4"):
         low = burer_monteiro(truth.data, rank=5, cap=1.0)
     assert error(ours.x, truth.x) < 0.01 < 0.1 < error(low.x, truth.x)
     # Models of groups have rank r at most, so that theirs is no smaller loss.
@@ -254,7 +254,7 @@ def test_bad_input_is_refused_or_warned_of(unchecked):
         tasks(*truth.data[:2], torch.tensor([0, 1, 2, 3, 4, 5]))
     with pytest.raises(InputError, match="shape"):
         tasks(truth.data.features, truth.data.targets[:, :2])
-    with pytest.warns(FewSamplesWarning, match="needs 8 samples in all and 2 of every"):
+    with pytest.warns(FewSamplesWarning, match="needs 8 samples in all and 2 per client"):
         burer_monteiro(shared(6, 4, 2, 1).data, rank=2, cap=1.0)
     with pytest.warns(FewSamplesWarning, match="3 centres"):
         fit_clusters(shared(6, 4, 2, 1).data, groups=3, cap=1.0, rng=rng())

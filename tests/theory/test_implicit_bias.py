@@ -132,7 +132,7 @@ def test_the_limit_minimises_the_tilted_potential_among_solutions():
 def test_no_solution_and_infinite_gains_are_refused():
     features = torch.ones(2, 3, dtype=REAL)
     alpha = torch.ones(3, dtype=REAL)
-    with pytest.raises(InputError, match="has a solution"):
+    with pytest.raises(InputError, match="allow a solution"):
         limit(features, torch.tensor([0.0, 1.0], dtype=REAL), alpha, no_gain(alpha))
     endless = track_gains(no_gain(alpha), torch.ones(3, dtype=REAL), 1.0)
     assert endless.total.isinf().all()

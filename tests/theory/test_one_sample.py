@@ -76,7 +76,7 @@ def test_with_noise_the_true_subspace_is_not_admissible():
 
 
 def test_bad_input_is_refused_or_warned_of(unchecked):
-    with pytest.raises(InputError, match="one response of every client"):
+    with pytest.raises(InputError, match="one sample per client"):
         one_sample_subspace(shared(9, 4, 2, 2).data, rank=2, cap=1.0, rng=rng())
     with pytest.raises(InputError, match="`rank` must be at most"):
         one_sample_subspace(shared(9, 4, 2, 1).data, rank=5, cap=1.0, rng=rng())

@@ -1,4 +1,4 @@
-"""Who meets whom: graphs, matrices to gossip with, matchings, and busy networks."""
+"""Graphs of clients, gossip matrices, matchings, walks and busy networks."""
 
 from .capacities import RingTimes, exchange_rates, loss_rates
 from .chains import (

@@ -29,7 +29,7 @@ class RingTimes(NamedTuple):
 
 
 _TURNS = 1000
-"""Of messages between nodes, in `exchange_rates`; on a tree its diameter would do."""
+"""Rounds of messages in `exchange_rates`; on a tree, its diameter would be enough."""
 
 
 def exchange_rates(
@@ -37,13 +37,16 @@ def exchange_rates(
     rates: Float64[Tensor, " e"],
     lengths: Float64[Tensor, " e"],
 ) -> Float64[Tensor, " e"]:
-    """How often in a second a ring of each edge finds both ends free.
+    """How often per second each edge rings while both its ends are free.
 
-    In a loss network, sets M of exchanges that go on at once have chances in proportion
-    to the product of rho_e = rate_e length_e over M, whatever the law of the lengths.
-    With u_vw = 1 / (1 + sum_{w' != w} rho_vw' u_w'v), the chance that v is free of all
-    but w, both ends of e are free with chance u_vw u_wv / (1 + rho_e u_vw u_wv): on a
-    tree exactly, on other graphs nearly.
+    In a loss network, the chance of a set M of exchanges that go on at once is
+    proportional to the product of rho_e = rate_e length_e over M, whatever the law of
+    the lengths. The chance that v is free of all but w is
+
+        u_vw = 1 / (1 + sum_{w' != w} rho_vw' u_w'v).
+
+    Both ends of e are free with chance u_vw u_wv / (1 + rho_e u_vw u_wv). This is exact
+    on a tree and nearly right on other graphs.
 
     >>> one = torch.ones(1, dtype=torch.float64)
     >>> exchange_rates(torch.tensor([[0, 1]]), one, one)
@@ -65,10 +68,10 @@ def exchange_rates(
 def loss_rates(
     edges: Int[Tensor, "e 2"], busy: Float[Tensor, " e"]
 ) -> Float[Tensor, " e"]:
-    """How often each edge should ring, from local knowledge; Theorem 5.5.
+    """How often each edge should ring, by what its two ends know; Theorem 5.5.
 
-    `p_vw = min(1 / max_{e' ~ vw} tau'_e', 1 / (2 (max(d_v, d_w) - 1) tau'_vw))`. Each
-    node's clock has the rate `sum_w p_vw / 2`, so that idle edges ring at rate p_vw.
+    `p_vw = min(1 / max_{e' ~ vw} tau'_e', 1 / (2 (max(d_v, d_w) - 1) tau'_vw))`. The
+    clock of a node has the rate `sum_w p_vw / 2`, so that idle edges ring at rate p_vw.
     """
     longest = most_around(edges, positive("busy", busy, len(edges)))
     crowd = 2 * (degrees(edges)[edges].amax(1) - 1)

@@ -1,12 +1,12 @@
-"""Markov chains: where they are in the long run, and how long they take to be there.
+"""Markov chains: stationary laws and hitting times.
 
-A chain is its (n, n) matrix P of chances, sparse or dense, which must lead from every
+A chain is its (n, n) matrix P of chances, sparse or dense. It must lead from every
 state to every other; pi is its stationary law. Times are as in the reference:
 
     tau_hit = max_{v,w} E[tau_w | v_0 = v],   tau_w = inf{t >= 1 : v_t = w}
 
-so that tau_hit counts returns, 1 / pi_w for v = w. Hitting times take dense matrices:
-milliseconds for 200 states, a second for 1500.
+so tau_hit counts returns, which take 1 / pi_w for v = w. Hitting times need dense
+matrices: milliseconds for 200 states, a second for 1500.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -32,7 +32,7 @@ Chain = Float[Tensor, "n n"]
 
 
 def stationary_law(chain: Chain) -> Float64[Tensor, " n"]:
-    """The law pi = pi P, from one sparse system, also of a chain that is periodic.
+    """The law pi = pi P, also of a periodic chain, from one sparse system.
 
     >>> stationary_law(torch.tensor([[0.0, 1.0], [0.5, 0.5]]))
     tensor([0.3333, 0.6667], dtype=torch.float64)
@@ -49,7 +49,7 @@ def stationary_law(chain: Chain) -> Float64[Tensor, " n"]:
 
 
 def hitting_times(chain: Chain) -> Float64[Tensor, "n n"]:
-    """Entry (v, w) is E[tau_w | v_0 = v]; the diagonal has return times 1 / pi.
+    """Mean times E[tau_w | v_0 = v] at (v, w); the diagonal has return times 1 / pi.
 
     By the fundamental matrix Z = (I - P + 1 pi')^-1: H_vw = (Z_ww - Z_vw) / pi_w.
     """
@@ -66,15 +66,15 @@ def hitting_time(chain: Chain) -> float:
 
 
 def hitting_time_of(walk: Walk) -> float:
-    """tau_hit of a token, from any client and whatever it remembers.
+    """tau_hit of a token, from any client and with any memory.
 
     >>> hitting_time_of(Walk("iid", ((1, 2), (0, 2), (0, 1))))
     3.0
     """
     n = len(walk.neighbours)
     if walk.kind == "reshuffled":
-        # A client that was the first of an epoch may be the last of the next one, in
-        # the middle of which it is on average: n - 1 + (n + 1) / 2.
+        # The first client of an epoch comes at a uniform place of the next one:
+        # n - 1 + (n + 1) / 2 steps on average.
         return (3 * n - 1) / 2
     if n == 1 or walk.kind in ("cyclic", "iid"):
         return float(n)
@@ -88,7 +88,7 @@ def hitting_time_of(walk: Walk) -> float:
 
 
 def _time_to(chain: Tensor, there: np.ndarray) -> float:
-    """The longest mean time to be in one of several states, from any."""
+    """The longest mean time from any state until the chain is in one of some."""
     matrix = as_scipy(chain)
     away = matrix @ diags_array((~there).astype(float))
     system = (eye_array(len(there)) - away).tocsc()
@@ -96,7 +96,7 @@ def _time_to(chain: Tensor, there: np.ndarray) -> float:
 
 
 def irreducible(chain: Tensor) -> csr_array:
-    """The chain, if it leads from every state to every other."""
+    """Returns the chain as a sparse matrix if every state leads to every other."""
     matrix = as_scipy(stochastic("chain", chain, len(chain)))
     parts, part = connected_components(matrix, connection="strong")
     if parts > 1:

@@ -1,4 +1,4 @@
-"""A graph as a few matchings, in each of which a node meets one neighbour at most."""
+"""A graph as a few matchings: in each, a node meets at most one neighbour."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 def colouring(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "m n"]:
-    """Row r names the neighbour that every node meets in the r-th matching, or itself.
+    """(m, n) row r has each node's partner in the r-th matching, or the node itself.
 
-    Every edge is in one matching. They are taken one after the other, each into the
-    first where both ends are free, so that there are fewer than twice as many matchings
-    as the largest degree; at least as many as that are needed.
+    Every edge is in one matching: the first in which both its ends are free. So there
+    are fewer than twice as many matchings as the largest degree. At least that degree
+    are needed.
 
     >>> colouring(torch.tensor([[0, 1], [1, 2], [2, 3]]), 4)
     tensor([[1, 0, 3, 2],

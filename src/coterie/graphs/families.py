@@ -1,7 +1,7 @@
-"""Who meets whom: graphs by name, what is known of them, and random pairs of clients.
+"""Graphs by name, their degrees and checks, and random pairs of clients.
 
-A graph is an (E, 2) list of edges between nodes 0, ..., n - 1, each pair once and in
-either order.
+A graph is an (E, 2) list of edges between nodes 0, ..., n - 1. Each pair is there once,
+in either order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..seeds import key
 from .files import read_links
 
 Pairs = Iterable[tuple[int, int]] | np.ndarray
-"""Edges in any order, an array (E, 2) or something else."""
+"""Edges in any order: an array (E, 2), or pairs one after the other."""
 
 # Graphs by name.
 
@@ -43,12 +43,12 @@ def edges_of(
             [2, 3]])
 
     Args:
-        text: a name of `GRAPHS` with its numbers, such as `erdos_renyi(0.3)`, or the
-            name of a CSV file with the columns v and w, a row for each edge, which may
-            be there in both directions.
-        n: how many nodes there are.
-        seed: names what random graphs draw.
-        names: of the nodes, by which a file may call them.
+        text: a name of `GRAPHS` with its numbers, such as `erdos_renyi(0.3)`, or a CSV
+            file with the columns v and w. It has a row for each edge, and may have a
+            second one in the other direction.
+        n: the number of nodes.
+        seed: of random graphs.
+        names: of the nodes, if a file uses them.
 
     Raises:
         InputError: if some node cannot be reached, or there is no such graph.
@@ -81,25 +81,25 @@ def edges_of(
 
 
 _MOST_EDGES = 20_000_000
-"""Of graphs in which almost everybody meets: more fill the memory."""
+"""A limit on edges of dense graphs: more would fill the memory."""
 
 
 def _refuse_dense(edges: int) -> None:
     if edges > _MOST_EDGES:
         raise InputError(
-            f"`graph` must have at most {_MOST_EDGES:,} edges, and this one would have "
+            f"`graph` must have at most {_MOST_EDGES:,} edges, but this one would have "
             f"{edges:,}."
         )
 
 
 def complete(n: int, seed: int) -> Pairs:
-    """Everybody meets everybody."""
+    """All pairs of nodes."""
     _refuse_dense(n * (n - 1) // 2)
     return _networkx().complete_graph(n).edges
 
 
 def ring(n: int, seed: int) -> Pairs:
-    """A cycle: everybody has two neighbours."""
+    """A cycle: every node has two neighbours."""
     return _networkx().cycle_graph(n).edges
 
 
@@ -109,12 +109,12 @@ def line(n: int, seed: int) -> Pairs:
 
 
 def star(n: int, seed: int) -> Pairs:
-    """Node 0 meets all others, who do not meet each other."""
+    """Edges from node 0 to all others."""
     return _networkx().star_graph(n - 1).edges
 
 
 def grid(n: int, seed: int) -> Pairs:
-    """Rows and columns, as near to a square as n allows."""
+    """A rectangle of rows and columns, as near to a square as n allows."""
     sides = _sides(n, 2, least=2)
     if sides is None:
         raise InputError(
@@ -127,7 +127,7 @@ def grid(n: int, seed: int) -> Pairs:
 def torus(n: int, seed: int, *, dim: float = 2) -> Pairs:
     """A grid whose sides are rings, as near to a square or cube as n allows."""
     checks.number("graph dim", dim, at_least=1, at_most=20)
-    # Two nodes make no ring: with a side of 2 not all have as many neighbours.
+    # Two nodes are not a ring: with a side of 2, degrees would differ.
     sides = None if dim % 1 else _sides(n, int(dim), least=3)
     if sides is None:
         raise InputError(
@@ -138,7 +138,7 @@ def torus(n: int, seed: int, *, dim: float = 2) -> Pairs:
 
 
 def hypercube(n: int, seed: int) -> Pairs:
-    """Corners of a cube of log2(n) dimensions: neighbours differ in one digit."""
+    """The corners of a cube of log2(n) dimensions: neighbours differ in one digit."""
     if n & (n - 1):
         raise InputError(f"`graph` hypercube needs 2, 4, 8, ... nodes, got {n}.")
     digits = range(n.bit_length() - 1)
@@ -146,7 +146,7 @@ def hypercube(n: int, seed: int) -> Pairs:
 
 
 def _sides(n: int, dim: int, least: int) -> tuple[int, ...] | None:
-    """Ascending sides whose product is n, the longest as short as can be."""
+    """Ascending sides whose product is n, with the longest as short as possible."""
     if dim == 1:
         return (n,) if n >= least else None
     found = []
@@ -159,7 +159,7 @@ def _sides(n: int, dim: int, least: int) -> tuple[int, ...] | None:
 
 
 def _lattice(sides: tuple[int, ...], *, around: bool) -> np.ndarray:
-    """Neighbours along each side; the last side runs fastest."""
+    """Edges between neighbours along each side; the last side runs fastest."""
     place, found = np.arange(np.prod(sides)).reshape(sides), []
     for axis, side in enumerate(sides):
         along = range(side) if around else range(side - 1)
@@ -170,7 +170,7 @@ def _lattice(sides: tuple[int, ...], *, around: bool) -> np.ndarray:
 
 
 def barbell(n: int, seed: int) -> Pairs:
-    """Two halves in which everybody meets, joined by a single edge."""
+    """Two complete halves, joined by a single edge."""
     if n < 4 or n % 2:
         raise InputError(f"`graph` barbell needs an even number of nodes, got {n}.")
     _refuse_dense(n // 2 * (n // 2 - 1) + 1)
@@ -178,16 +178,16 @@ def barbell(n: int, seed: int) -> Pairs:
 
 
 def erdos_renyi(n: int, seed: int, *, p: float) -> Pairs:
-    """Each pair is an edge with chance p, independently; refused if it falls apart."""
+    """Each pair with chance p, independently; `edges_of` refuses it if unconnected."""
     checks.number("graph p", p, above=0, at_most=1)
     nx = _networkx()
-    # Trying every pair takes a time that grows as n^2, however few of them are edges.
+    # Trying every pair takes time of order n^2, even if few of them are edges.
     draw = nx.fast_gnp_random_graph if p < 0.1 else nx.gnp_random_graph
     return draw(n, p, seed=_stream(seed)).edges
 
 
 def expander(n: int, seed: int, *, degree: float = 4) -> Pairs:
-    """A random graph in which everybody has the same number of neighbours."""
+    """A random graph in which every node has the same number of neighbours."""
     checks.number("graph degree", degree, at_least=1, at_most=n - 1)
     if degree % 1 or n * degree % 2:
         raise InputError(
@@ -197,14 +197,14 @@ def expander(n: int, seed: int, *, degree: float = 4) -> Pairs:
 
 
 def geometric(n: int, seed: int, *, radius: float) -> Pairs:
-    """Random places in the unit square; those no further apart than radius meet."""
+    """Random places in the unit square, joined if they are within the radius."""
     checks.number("graph radius", radius, above=0)
     place = np.random.default_rng(_stream(seed)).random((n, 2))
     return KDTree(place).query_pairs(radius, output_type="ndarray")
 
 
 def small_world(n: int, seed: int, *, degree: float = 4, p: float = 0.1) -> Pairs:
-    """A ring of near neighbours, each edge led elsewhere with chance p.
+    """A ring of near neighbours, where each edge is moved with chance p.
 
     Watts, Strogatz, "Collective dynamics of small-world networks", Nature, 1998.
     """
@@ -219,7 +219,7 @@ def small_world(n: int, seed: int, *, degree: float = 4, p: float = 0.1) -> Pair
 def stochastic_block(
     n: int, seed: int, *, blocks: float, within: float, between: float
 ) -> Pairs:
-    """Equal groups, in order: chances of an edge within a group and between two."""
+    """Equal groups in order, with chances of edges within a group and between two."""
     checks.number("graph blocks", blocks, at_least=1, at_most=n)
     checks.number("graph within", within, at_least=0, at_most=1)
     checks.number("graph between", between, at_least=0, at_most=1)
@@ -229,13 +229,13 @@ def stochastic_block(
     rng, parts = np.random.default_rng(_stream(seed)), [*itertools.pairwise(ends)]
     drawn = []
     for first, second in itertools.combinations_with_replacement(parts, 2):
-        # As many as chance makes of them, and then which: few of many pairs.
+        # First how many edges, then which: they are few of many pairs.
         rows, columns = first[1] - first[0], second[1] - second[0]
         chance = within if first == second else between
         count = rng.binomial(rows * columns, chance)
         which = rng.choice(rows * columns, count, replace=False, shuffle=False)
         v, w = first[0] + which // columns, second[0] + which % columns
-        kept = v < w  # of a group's pairs in both orders, one
+        kept = v < w  # a group has its pairs in both orders
         drawn.append(np.stack([v[kept], w[kept]], 1))
     return np.concatenate(drawn)
 
@@ -256,11 +256,11 @@ GRAPHS: dict[str, Callable[..., Pairs]] = {
     "stochastic_block": stochastic_block,
     "torus": torus,
 }
-"""Name of a graph -> what makes it from the number of nodes and a seed."""
+"""Name of a graph -> function of the number of nodes and a seed."""
 
 
 def _networkx() -> ModuleType:
-    """Imported when a graph is drawn: few who import this file draw one."""
+    """The package, imported only when a graph is drawn."""
     return importlib.import_module("networkx")
 
 
@@ -268,7 +268,7 @@ def _stream(seed: int) -> int:
     return key(seed, "graph") & (2**32 - 1)
 
 
-# What is known of a graph.
+# Degrees and checks of a graph.
 
 
 def refuse_apart(name: str, edges: Int[Tensor, "e 2"], n: int) -> None:
@@ -288,7 +288,7 @@ def degrees(edges: Int[Tensor, "e 2"]) -> Int[Tensor, " n"]:
 
 
 def nodes_of(edges: Int[Tensor, "e 2"]) -> int:
-    """n, if no edge is a loop, negative, or there twice."""
+    """The number of nodes; refuses loops, negative numbers and repeated edges."""
     if not len(edges):
         raise InputError(
             "`edges` must be pairs of different nodes 0, 1, ..., got none."
@@ -306,7 +306,7 @@ def nodes_of(edges: Int[Tensor, "e 2"]) -> int:
 
 
 def not_negative(name: str, values: Tensor, count: int, *, of: str = "edge") -> Tensor:
-    """Returns values if there is one for each edge, finite and not below 0."""
+    """Returns `values` if there is one per edge, and all are finite and at least 0."""
     if values.shape != (count,):
         raise InputError(
             f"`{name}` must have shape ({count},), one entry per {of}, got "
@@ -330,7 +330,7 @@ def _refuse_loops(edges: Tensor) -> None:
 
 
 def _edge_numbers(edges: Tensor, n: int) -> Tensor:
-    """A number for each pair, which is faster to sort than pairs are."""
+    """A number for each pair; numbers sort faster than pairs."""
     return edges.amin(1) * n + edges.amax(1)
 
 
@@ -340,13 +340,14 @@ def _edge_numbers(edges: Tensor, n: int) -> Tensor:
 def matchings(
     active: Bool[Tensor, " n"], meetings: int, rng: torch.Generator
 ) -> Int[Tensor, "m n"]:
-    """Row r names the partner of every client in the r-th of several random matchings.
+    """(m, n) row r has the partner of every client in the r-th random matching.
 
-    A client without a partner is its own. Matchings are rounds of one tournament over
-    the active clients in random order, so that no pair meets twice, and each by itself
-    is uniform among the matchings that leave at most one client out. From
-    `meetings = m - 1` of m active clients on every pair meets exactly once; when m is
-    odd that takes m matchings, in each of which another client rests.
+    A client without a partner is its own. The matchings are rounds of one tournament
+    over the active clients in random order, so no pair meets twice. Each matching by
+    itself is uniform among those that leave at most one client out.
+
+    With `meetings` of at least m - 1, for m active clients, every pair meets exactly
+    once. If m is odd, that takes m matchings, and another client rests in each.
 
     >>> everybody = torch.tensor([True, True, False, True])
     >>> matchings(everybody, 3, torch.Generator().manual_seed(0)).sort(0).values

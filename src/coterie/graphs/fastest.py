@@ -1,15 +1,15 @@
 """The gossip matrix that mixes fastest, by an interior-point method.
 
-Among symmetric, non-negative matrices `W = I - Delta(w)` of a graph, whose rows sum to
-1, the one with the least `|W - J|`, the second largest modulus of an eigenvalue, is the
-solution of a convex programme: least t with
+It is the symmetric, non-negative matrix `W = I - Delta(w)` of a graph, with rows that
+sum to 1, for which `|W - J|` is smallest. That norm is the second largest modulus of an
+eigenvalue. W solves a convex programme, the smallest t with
 
     -t I <= I - J - Delta(w) <= t I,   w >= 0,   sum of w at a node <= 1.
 
-With logarithmic barriers of all constraints and weight c for t, the point of least
-barrier is at most `(3 n + E) / c` above the optimum, so that c says how exact it is.
-Newton's method finds it; derivatives of `log det` by the weight of an edge (v, w) only
-need `u' X u`, u = e_v - e_w, of the inverse X.
+With logarithmic barriers of all constraints and weight c for t, the minimum of the
+barrier is at most `(3 n + E) / c` above the optimum, so c says how exact it is.
+Newton's method finds it. Derivatives of `log det` by the weight of an edge (v, w) need
+only `u' X u`, with u = e_v - e_w and the inverse X.
 
 References:
     Boyd, Diaconis, Xiao, "Fastest mixing Markov chain on a graph", SIAM Review, 2004.
@@ -31,17 +31,17 @@ from .matrices import gossip_matrix, lazy, max_degree, weighted_gossip
 from .spectra import contraction, swaps
 
 ACCURACY = 1e-6
-"""How much larger than the least one `|W - J|` may be."""
+"""How far `|W - J|` may be above the smallest possible."""
 
 _MOST = 1000
-"""Edges up to which it is found: Newton's equations are dense."""
+"""The largest number of edges: Newton's equations are dense."""
 
 
 def fastest_mixing(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
-    """The doubly stochastic W of a graph with the least `|W - J|`, sparse.
+    """The sparse, doubly stochastic W of a graph with the smallest `|W - J|`.
 
-    That is right to 1e-6, and never larger than with Metropolis weights or those of the
-    largest degree. Seconds for 200 edges, a minute for 1,000.
+    The norm is right to 1e-6. It is never larger than with `gossip_matrix` or
+    `max_degree`. It takes seconds for 200 edges, a minute for 1,000.
 
     >>> path = torch.tensor([[0, 1], [1, 2], [2, 3]])
     >>> found = fastest_mixing(path, 4).to_dense()
@@ -70,34 +70,34 @@ MIXINGS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "lazy": lazy,
     "fastest": fastest_mixing,
 }
-"""Name of a kind of gossip matrix -> what makes it from edges and nodes."""
+"""Name of a kind of gossip matrix -> function of edges and the number of nodes."""
 
 
 def mixing_of(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
-    """The matrix of this kind, unless it never averages."""
+    """The matrix of this kind; refuses one that never averages."""
     if kind == "max_degree" and swaps(edges, n):
         raise InputError(
-            "`mixing` max_degree does not average on this graph, whose clients fall "
-            "into two halves that only swap: use lazy or metropolis."
+            "`mixing` max_degree does not average on this graph, because its clients "
+            "fall into two halves that only swap: use lazy or metropolis."
         )
     return MIXINGS[kind](edges, n)
 
 
 def _least(ends: np.ndarray, n: int, w: np.ndarray) -> np.ndarray:
-    """(E,) the weights of the least t, from weights inside all constraints."""
+    """(E,) the weights with the smallest t, from weights inside all constraints."""
     at = np.zeros((n, len(ends)))  # which edges are at a node
     at[ends.T, np.arange(len(ends))] = 1
-    # Half of an eigenvector's way beyond t = 1, which no gossip matrix exceeds.
+    # t begins at 1.5: no gossip matrix has more than 1.
     x, c, constraints = np.append(w, 1.5), 10.0 * n, 3 * n + len(ends)
     while True:
         x = _centre(x, c, ends, at)
         if constraints / c < ACCURACY:
             return np.clip(x[:-1], 0, None)
-        c *= 2  # longer steps end far from the path of best points, and take more
+        c *= 2  # with a larger factor, Newton's method takes more steps
 
 
 def _centre(x: np.ndarray, c: float, ends: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The point of least `c t` plus barriers, by Newton's method."""
+    """The minimum of `c t` plus barriers, by Newton's method."""
     for _ in range(100):
         slope, curve = _derivatives(x, c, ends, at)
         step = -_newton_step(curve, slope)
@@ -110,9 +110,9 @@ def _centre(x: np.ndarray, c: float, ends: np.ndarray, at: np.ndarray) -> np.nda
 def _length(
     x: np.ndarray, step: np.ndarray, c: float, ends: np.ndarray, at: np.ndarray
 ) -> float:
-    """How far to go for the least value: steps that end near a bound are lost ones.
+    """The length of a step for which the value is smallest.
 
-    Along the step the barrier is `-sum log(1 + length rate)` of rates that are known.
+    Along the step, the barrier is `-sum log(1 + length rate)` with known rates.
     """
     w, further = x[:-1], step[:-1]
     rates = [further / w, -(at @ further) / (1 - at @ w)]
@@ -130,8 +130,8 @@ def _length(
 
 
 def _newton_step(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """Newton's equations, with as little added to the curvature as they can have."""
-    # Weights that tend to 0 have curvatures many orders above the others'.
+    """The solution of Newton's equations, with the smallest ridge that allows one."""
+    # Weights near 0 have curvatures that are larger by many orders.
     scale, ridge = 1 / np.sqrt(curve.diagonal()), 1e-13
     curve = curve * np.outer(scale, scale)
     while True:
@@ -158,7 +158,7 @@ def _sides(
 def _derivatives(
     x: np.ndarray, c: float, ends: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Slope and curvature of the barrier."""
+    """The slope and curvature of the barrier."""
     w, free = x[:-1], 1 - at @ x[:-1]
     slope = np.append(at.T @ (1 / free) - 1 / w, c)
     curve = np.zeros((len(x), len(x)))

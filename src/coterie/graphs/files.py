@@ -1,4 +1,4 @@
-"""Links in a file: who meets whom, by number or by name, and a number for each."""
+"""Links in a CSV file: pairs of nodes, by number or by name, with a number for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..checks import InputError, suggestion
 
 
 class FileLinks(NamedTuple):
-    """Rows of a file, in its order."""
+    """The links of a file, in its order."""
 
     pairs: list[tuple[int, int]]
     values: list[float]  # () where no column was asked for
@@ -24,15 +24,15 @@ def read_links(
 ) -> FileLinks:
     """The links of a CSV file with the columns v and w.
 
-    They name nodes as `names` does where all of them do, and else by number.
+    The file calls nodes by `names` if all its nodes are there, otherwise by number.
 
     Args:
         path: of the file.
-        names: of nodes 0, 1, ..., where they have some.
-        column: one with a positive number for each link.
+        names: of nodes 0, 1, ..., if they have names.
+        column: a column with a positive number for each link.
 
     Raises:
-        InputError: if it cannot be read, or names a node that is not there.
+        InputError: if the file cannot be read, or names an unknown node.
     """
     rows = _rows(path)
     try:
@@ -52,9 +52,9 @@ def read_links(
 
 
 def nodes_in(path: Path) -> tuple[tuple[str, ...], set[str]]:
-    """What a file calls its nodes, in their order, and the columns that it has.
+    """The names of the nodes in a file, in their order, and its columns.
 
-    Nodes that are numbers are 0, 1, ... to the largest one.
+    If all names are numbers, the nodes are 0, 1, ... up to the largest number.
     """
     rows = _rows(path)
     ends = [row.get(side) or "" for _, row in rows for side in ("v", "w")]
@@ -67,8 +67,7 @@ def nodes_in(path: Path) -> tuple[tuple[str, ...], set[str]]:
 def numbered_rows(file: Iterable[str]) -> list[tuple[int, dict[str, str]]]:
     """The rows of a CSV file by column, each with its number.
 
-    Rows are counted as a person does who opens the file: the header is row 1, and a
-    blank row counts.
+    The header is row 1, and blank rows count, as for a person who opens the file.
     """
     rows = list(enumerate(csv.reader(file), 1))
     filled = [(number, row) for number, row in rows if row]
@@ -101,7 +100,7 @@ def _node(
     if place:
         if end not in place:
             raise InputError(
-                f"row {row} of the graph {path} names {end!r}, which is no client."
+                f"row {row} of the graph {path} names {end!r}, which is not a client."
                 f"{suggestion(str(end), list(place))}"
             )
         return place[end]

@@ -1,26 +1,26 @@
-"""How often each edge should be used, and which edges not at all (Braess's paradox).
+"""How often to use each edge, and which edges not to use (Braess's paradox).
 
-Pairs average after messages that take tau_e, edge e p_e times a second. So that late
-values do no harm, an edge must move slowly where its neighbours e' ~ e (which share a
-node with it; e ~ e) are used often or take long:
+Pairs average p_e times a second after messages that take tau_e. Edges e' ~ e share a
+node, and e ~ e. So that late values do no harm, an edge must move slowly if its
+neighbours are used often or take long:
 
     K_e = p_e / (1 + S_e),   S_e = sum_{e' ~ e} p_e' (tau_e + e tau_e'),   e = 2.718...
 
-All differences then vanish at a rate of order lambda_2(Delta(K)). One slow edge slows
-all its neighbours, and without it everything may go faster. The best rates maximise
+Then all differences vanish at a rate of order lambda_2(Delta(K)). One slow edge slows
+all its neighbours, so the network may be faster without it. The best rates maximise
 
     Phi(p) = lambda_2(Delta(K(p))) - price sum_e p_e tau_e
 
-over p >= 0, and edges with p_e = 0 are left out. Phi is neither concave nor smooth:
-what is found is at least as good as p_e = 1 / tau_e on all edges, and on those that are
-no slower than some delay, but need not be the best of all.
+over p >= 0, and edges with p_e = 0 are left out. Phi is neither concave nor smooth, so
+the result need not be the best. It is at least as good as p_e = 1 / tau_e on all edges,
+or on those up to some delay.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, sections 4.2.3 and 4.6, hal tel-04877971.
 
-Differences: the thesis leaves price open; here it is in proportion to the eigengap of
-p_e = 1 / tau_e, so that seconds may be measured in any unit.
+Differences: the thesis leaves `price` open. Here it is proportional to the eigengap of
+p_e = 1 / tau_e, so that time may have any unit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .families import nodes_of, not_negative, refuse_apart
 from .spectra import eigengap
 
 MOST_TUNED = 500
-"""Nodes up to which rates are tuned: eigenvectors of dense matrices, many times."""
+"""The largest number of nodes: tuning takes many dense eigenvectors."""
 
 
 def delayed_gains(
@@ -56,7 +56,7 @@ def delayed_gains(
 def slowdowns(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
 ) -> Float64[Tensor, " e"]:
-    """1 + S_e, by which an edge must move slower than it rings."""
+    """1 + S_e: how much slower than its ringing an edge must move."""
     p, tau = rates.double().cpu().numpy(), delays.double().cpu().numpy()
     _, around = _moves(edges.cpu().numpy(), nodes_of(edges), p, tau)
     return torch.from_numpy(1 + around).to(rates.device)
@@ -65,7 +65,7 @@ def slowdowns(
 def delayed_shares(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
 ) -> Float64[Tensor, " e"]:
-    """s_e = K_e / (2 p_e), also where an edge never rings.
+    """s_e = K_e / (2 p_e), also for an edge that never rings.
 
     >>> alone = torch.tensor([[0, 1]])
     >>> delayed_shares(alone, torch.ones(1), torch.zeros(1))
@@ -94,14 +94,14 @@ def tuned_rates(
     price: float | None = None,
     steps: int = 2000,
 ) -> Float64[Tensor, " e"]:
-    """Rates p of a large Phi(p), 0 for edges that slow the others.
+    """Rates p with a large Phi(p); edges that slow the others have rate 0.
 
     Args:
-        edges: that join all nodes 0, ..., n - 1.
+        edges: they must join all nodes 0, ..., n - 1.
         delays: tau_e, positive.
-        price: of a link that is always in use; None: a thirtieth of the eigengap of
-            p = 1 / tau for all links together.
-        steps: of Adam on `p_e tau_e`, cut at 0.
+        price: of a link that is always in use. By default, all links together cost a
+            thirtieth of the eigengap of p = 1 / tau.
+        steps: of Adam on `p_e tau_e`, which stays at 0 or above.
 
     Raises:
         InputError: if a delay is not positive, or with more than 500 nodes.
@@ -124,13 +124,13 @@ def refuse_many(nodes: int) -> None:
     """Refuses a network of more nodes than rates are tuned for."""
     if nodes > MOST_TUNED:
         raise InputError(
-            f"rates are tuned for at most {MOST_TUNED} nodes, got {nodes}."
+            f"rates can be tuned for at most {MOST_TUNED} nodes, got {nodes}."
         )
 
 
 def _without_slow(ends: np.ndarray, n: int, tau: np.ndarray) -> list[np.ndarray]:
-    """Rates 1 / tau on all edges and on those no slower than some, if these connect."""
-    # Of many different delays, some.
+    """Rates 1 / tau on the edges up to some delay, where they connect all nodes."""
+    # At most 20 of the delays.
     some = np.unique(np.quantile(tau, np.linspace(0, 1, 20), method="inverted_cdf"))
     found = [np.where(tau <= most, 1 / tau, 0) for most in some]
     return [p for p in found if _phi(ends, n, p, tau, 0.0) > 1e-12 * p.max()]
@@ -144,7 +144,7 @@ def _climb(
     price: float,
     steps: int,
 ) -> np.ndarray:
-    """The best rates on the way of Adam, whose steps become shorter and shorter."""
+    """The best rates on the path of Adam, with steps that become shorter."""
     use, best = p * tau, p
     most = _phi(ends, n, p, tau, price)
     mean, square = np.zeros_like(use), np.zeros_like(use)
@@ -163,7 +163,7 @@ def _climb(
 def phi_slope(
     ends: np.ndarray, n: int, p: np.ndarray, tau: np.ndarray, price: float
 ) -> tuple[float, np.ndarray]:
-    """Phi and its slope by p, a mean over eigenvectors where lambda_2 is almost double.
+    """Phi and its slope by p, a mean over eigenvectors if lambda_2 is almost double.
 
     With a unit eigenvector u of lambda_2, `d lambda_2 / d K_e = (u_v - u_w)^2`.
 
@@ -199,14 +199,14 @@ def _phi(
 def _moves(
     ends: np.ndarray, n: int, p: np.ndarray, tau: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """K and S."""
+    """K and S of all edges."""
     around = tau * _over_adjacent(ends, n, p)
     around += math.e * _over_adjacent(ends, n, p * tau)
     return p / (1 + around), around
 
 
 def _over_adjacent(ends: np.ndarray, n: int, values: np.ndarray) -> np.ndarray:
-    """Sums over the edges that share a node with each, itself once."""
+    """For each edge, the sum over the edges that share a node with it, itself once."""
     at = np.bincount(ends.ravel(), np.repeat(values, 2), minlength=n)
     return at[ends].sum(1) - values
 

@@ -1,7 +1,7 @@
-"""Matrices of a graph, which are sparse, and the graph of a matrix.
+"""Sparse matrices of a graph, and the graph of a matrix.
 
-Delta(nu) is the Laplacian of weights nu: `-nu_vw` off the diagonal, and on it what
-makes rows sum to 0. `W = I - Delta(nu)` is symmetric, its rows sum to 1, and it is a
+Delta(nu) is the Laplacian of weights nu: `-nu_vw` off the diagonal, and a diagonal with
+which rows sum to 0. `W = I - Delta(nu)` is symmetric and its rows sum to 1. It is a
 gossip matrix if no entry is negative.
 
 Differences:
@@ -25,10 +25,10 @@ from .families import nodes_of, not_negative, refuse_apart
 
 
 def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
-    """Metropolis-Hastings: `W_vw = 1 / (1 + max(d_v, d_w))`, and the rest for oneself.
+    """Metropolis-Hastings: `W_vw = 1 / (1 + max(d_v, d_w))`, the rest on the diagonal.
 
-    It is sparse (COO), symmetric and doubly stochastic, and neighbours need to know of
-    each other only how many neighbours they have.
+    It is sparse (COO), symmetric and doubly stochastic. Neighbours only tell each other
+    how many neighbours they have.
 
     >>> gossip_matrix(torch.tensor([[0, 1]]), 3).to_dense()
     tensor([[0.5000, 0.5000, 0.0000],
@@ -42,9 +42,9 @@ def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
 def max_degree(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """`W = I - (D - A) / d`, d the largest degree: sparse and doubly stochastic.
 
-    Where all have d neighbours nobody counts itself, and if the graph is bipartite too
-    (a ring or torus of even sides, a hypercube) W has the eigenvalue -1 and averages
-    nothing: `lazy` does.
+    If all nodes have d neighbours, no node counts itself. If the graph is bipartite too
+    (a ring or torus of even sides, a hypercube), W has the eigenvalue -1 and averages
+    nothing. Then use `lazy`.
 
     >>> max_degree(torch.tensor([[0, 1]]), 2).to_dense()
     tensor([[0., 1.],
@@ -73,7 +73,7 @@ def laplacian_matrix(
             [-2.,  2.]], dtype=torch.float64)
 
     Raises:
-        InputError: if a weight is negative, or there is not one for each edge.
+        InputError: unless there is one weight of at least 0 for each edge.
     """
     _degrees(edges, n)
     values = not_negative("weights", weights, len(edges)).double()
@@ -90,7 +90,7 @@ def weighted_gossip(
     edges: Int[Tensor, "e 2"], share: Float64[Tensor, " e"], n: int
 ) -> Float64[Tensor, "n n"]:
     """`W = I - Delta(share)`, sparse."""
-    # A sum of shares that is 1 may be rounded to more.
+    # Shares that sum to 1 may be rounded to more.
     return _symmetric(edges, share, (1 - _sums(edges, share, n)).clamp(min=0))
 
 
@@ -112,7 +112,7 @@ def _symmetric(edges: Tensor, values: Tensor, diagonal: Tensor) -> Tensor:
 
 
 def _degrees(edges: Tensor, n: int) -> Tensor:
-    """The degrees of n nodes, some of which may have no edge."""
+    """The degrees of n nodes, also of nodes without an edge."""
     if nodes_of(edges) > n:
         raise InputError(
             f"`edges` must join nodes 0 to {n - 1}, but one names {int(edges.max())}."
@@ -121,21 +121,21 @@ def _degrees(edges: Tensor, n: int) -> Tensor:
 
 
 def symmetric(name: str, matrix: Tensor, clients: int) -> Tensor:
-    """Returns `matrix` if it is doubly stochastic and symmetric, but for rounding."""
+    """Returns `matrix` if it is doubly stochastic and symmetric, up to rounding."""
     doubly_stochastic(name, matrix, clients)
     entries = (matrix - matrix.mT).to_sparse().coalesce()
     wrong = entries.indices()[:, entries.values().abs() > 1e-5]
     if wrong.numel():
         v, w = wrong[:, 0].tolist()
         raise InputError(
-            f"`{name}` must be symmetric, but between nodes {v} and {w} it is "
-            f"{float(matrix[v, w]):g} and {float(matrix[w, v]):g} the other way."
+            f"`{name}` must be symmetric, but from node {v} to {w} it is "
+            f"{float(matrix[v, w]):g}, and {float(matrix[w, v]):g} the other way."
         )
     return matrix
 
 
 def connected(name: str, matrix: Tensor, clients: int) -> Tensor:
-    """Returns `matrix` if its entries that are not 0 join everybody."""
+    """Returns `matrix` if its entries other than 0 join all clients."""
     entries = matrix.to_sparse().coalesce()
     refuse_apart(name, entries.indices()[:, entries.values() != 0].T, clients)
     return matrix
@@ -150,10 +150,10 @@ Gossip = Annotated[Tensor, symmetric, connected]
 def among_present(
     matrix: Float[Tensor, "n n"], present: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """The matrix when only some take part: what was for the absent is for oneself.
+    """The matrix if only some clients take part: weights of absent ones go to oneself.
 
-    Rows sum to 1 still, and so do columns if it is symmetric; the absent keep what they
-    have.
+    Rows still sum to 1, and so do columns if the matrix is symmetric. Absent clients
+    keep what they have.
 
     >>> ring = torch.full((3, 3), 1 / 3)
     >>> among_present(ring, torch.tensor([True, True, False]))
@@ -163,7 +163,7 @@ def among_present(
 
     Args:
         matrix: sparse or dense.
-        present: who takes part.
+        present: which clients take part.
     """
     if bool(present.all()):
         return matrix
@@ -183,7 +183,7 @@ def among_present(
 
 
 def linked_pairs(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
-    """The pairs v < w with an entry that is not 0 in either direction, ascending.
+    """(e, 2) the pairs v < w with an entry other than 0 in either direction, ascending.
 
     >>> linked_pairs(torch.tensor([[0.5, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.2, 0.3]]))
     tensor([[0, 2],
@@ -198,7 +198,7 @@ def linked_pairs(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
 
 
 def adjacency(matrix: Real[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
-    """Whether two different nodes have an entry that is not 0 in either direction.
+    """(N, N) whether different nodes have an entry other than 0 in either direction.
 
     >>> adjacency(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     tensor([[False,  True],
@@ -209,7 +209,7 @@ def adjacency(matrix: Real[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
 
 
 def neighbourhoods(edges: Int[Tensor, "e 2"], n: int) -> list[Int[Tensor, " c"]]:
-    """Every node with its neighbours, ascending.
+    """For each node, the node and its neighbours, ascending.
 
     >>> neighbourhoods(torch.tensor([[0, 1], [1, 2]]), 3)
     [tensor([0, 1]), tensor([0, 1, 2]), tensor([1, 2])]
@@ -219,7 +219,7 @@ def neighbourhoods(edges: Int[Tensor, "e 2"], n: int) -> list[Int[Tensor, " c"]]
 
 
 def _both_ways(edges: Tensor, n: int) -> Tensor:
-    """The edges in both directions, and then an edge from every node to itself."""
+    """The edges in both directions, and then a loop at every node."""
     own = torch.arange(n, device=edges.device)[:, None].expand(n, 2)
     return torch.cat([edges, edges.flip(1), own])
 
@@ -227,13 +227,13 @@ def _both_ways(edges: Tensor, n: int) -> Tensor:
 def refuse_unjoined(
     name: str, matrix: Tensor, edges: Int[Tensor, "e 2"], clients: Int[Tensor, " n"]
 ) -> None:
-    """Refuses weights between clients whom [graph] does not join.
+    """Refuses weights between clients that [graph] does not join.
 
     Args:
-        name: how the weights are called.
-        matrix: the weights, sparse or dense; those for oneself are free.
+        name: of the weights, for the error.
+        matrix: the weights, sparse or dense; the diagonal is free.
         edges: of [graph].
-        clients: their identities.
+        clients: their numbers.
     """
     pairs, number = linked_pairs(matrix), torch.tensor([len(matrix), 1])
     allowed = (edges.sort(1).values * number).sum(1)

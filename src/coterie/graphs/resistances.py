@@ -1,17 +1,16 @@
-"""Effective resistances: how far apart electricity finds two nodes of a graph.
+"""Effective resistances between nodes of a graph.
 
-With conductances nu, `R(v, w) = (e_v - e_w)' Delta(nu)^+ (e_v - e_w)`. They are found
-exactly, up to rounding, in two ways that meet:
+With conductances nu, `R(v, w) = (e_v - e_w)' Delta(nu)^+ (e_v - e_w)`. They are exact
+up to rounding, and found in two steps:
 
-- A node with few neighbours is replaced by links between these (star and mesh): with
-  conductances c_i to its neighbours, C their sum, neighbours i and k are joined by
-  `c_i c_k / C` more, and all other resistances stay as they are. Backwards, with
-  p = c / C, `R(v, j) = 1 / C + sum_i p_i R(i, j) - sum_ik p_i p_k R(i, k) / 2`. Rings,
-  trees and the better part of every sparse graph are done so.
-- What is left, where everybody has many neighbours by then, is a dense matrix, whose
-  inverse is taken.
+- A node with few neighbours is replaced by links between them (star and mesh). With
+  conductances c_i to its neighbours and their sum C, the link between neighbours i and
+  k gets `c_i c_k / C` more, and all other resistances stay. The way back is
+  `R(v, j) = 1 / C + sum_i p_i R(i, j) - sum_ik p_i p_k R(i, k) / 2` with p = c / C.
+  This does rings, trees and most of every sparse graph.
+- The nodes that are left have many neighbours. Their matrix is dense and is inverted.
 
-10,000 nodes take seconds, also as an expander, which leaves some 3,500 nodes.
+10,000 nodes take seconds, even as an expander, which leaves some 3,500 nodes.
 
 References:
     Doyle, Snell, "Random walks and electric networks", 1984, arXiv:math/0001057.
@@ -34,11 +33,11 @@ from ..checks import InputError
 from .families import nodes_of, refuse_apart
 
 _FEW = 24
-"""Neighbours up to which a node is replaced by links between them."""
+"""The largest number of neighbours of a node that is replaced."""
 
 
 class _RemovedNode(NamedTuple):
-    """A node that was replaced, its neighbours at that time, and conductances."""
+    """A node that was replaced, its neighbours at that time, and its conductances."""
 
     node: int
     near: list[int]
@@ -53,13 +52,13 @@ def resistances(
     """(P,) the effective resistance of each pair, by default of each edge.
 
     >>> triangle = torch.tensor([[0, 1], [0, 2], [1, 2]])
-    >>> resistances(triangle, torch.ones(3))  # one Ohm beside two
+    >>> resistances(triangle, torch.ones(3))  # 1 ohm and 2 ohms in parallel
     tensor([0.6667, 0.6667, 0.6667], dtype=torch.float64)
 
     Args:
-        edges: that join all nodes 0, ..., n - 1.
+        edges: they must join all nodes 0, ..., n - 1.
         weights: positive conductances, such as how often an edge is used.
-        pairs: any nodes; many pairs that are no edges take long.
+        pairs: any nodes; many pairs that are not edges take long.
 
     Raises:
         InputError: if a node cannot be reached, or a weight is not positive.
@@ -69,7 +68,7 @@ def resistances(
     checks.positive("weights", weights, len(edges))
     pairs = edges if pairs is None else pairs
     if len(pairs) and not 0 <= int(pairs.min()) <= int(pairs.max()) < n:
-        raise InputError(f"`pairs` must be of nodes 0 to {n - 1}.")
+        raise InputError(f"`pairs` must name nodes 0 to {n - 1}.")
     links: list[dict[int, float]] = [{} for _ in range(n)]
     for (v, w), value in zip(edges.tolist(), weights.tolist(), strict=True):
         links[v][w] = links[w][v] = value
@@ -85,7 +84,7 @@ def resistances(
 
 
 def _replace(links: list[dict[int, float]]) -> list[_RemovedNode]:
-    """Replaces nodes of few neighbours, the fewest first, in the order of the list."""
+    """Replaces nodes with few neighbours, the fewest first; returns them in order."""
     queue = [(len(near), v) for v, near in enumerate(links) if len(near) <= _FEW]
     heapq.heapify(queue)
     replaced: list[_RemovedNode] = []
@@ -117,7 +116,7 @@ def _of_the_rest(links: list[dict[int, float]], replaced: list[_RemovedNode]) ->
     """Resistances of all links between nodes that were not replaced."""
     rest = sorted({*range(len(links))} - {step.node for step in replaced})
     place, m = {v: k for k, v in enumerate(rest)}, len(rest)
-    # With 1/m everywhere, the Laplacian has an inverse and resistances stay.
+    # With 1/m added everywhere, the Laplacian has an inverse; resistances stay.
     matrix = np.full((m, m), 1 / m)
     for v in rest:
         row, near = place[v], links[v]

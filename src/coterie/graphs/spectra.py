@@ -1,8 +1,8 @@
-"""How well a graph joins its nodes: eigenvalues of large, sparse matrices.
+"""Spectral gaps of graphs and gossip matrices, also of large and sparse ones.
 
-Up to 500 nodes a dense eigenvalue problem is solved. Beyond, Lanczos finds eigenvalues
-that lie apart, as those of expanders do; those of long graphs, such as rings, crowd
-near 0, and are found by factors of the Laplacian, which are sparse there.
+Up to 500 nodes, a dense eigenvalue problem is solved. For more nodes, Lanczos finds
+eigenvalues that lie apart, as in expanders. In long graphs, such as rings, eigenvalues
+crowd near 0; factors of the Laplacian, which are sparse there, find them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..checks import InputError, number
 from .families import nodes_of, not_negative
 
 _DENSE = 500
-"""Nodes up to which matrices are dense."""
+"""The largest number of nodes with dense matrices."""
 
 
 def eigengap(edges: Int[Tensor, "e 2"], weights: Float[Tensor, " e"]) -> float:
     """lambda_2, the second smallest eigenvalue of the weighted Laplacian.
 
-    It is right to about 1e-8 of itself.
+    The relative error is about 1e-8.
 
     Raises:
         InputError: if edges of positive weight do not connect all nodes.
@@ -55,7 +55,7 @@ def eigengap(edges: Int[Tensor, "e 2"], weights: Float[Tensor, " e"]) -> float:
 def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
     """|W_m ... W_1 - J|_2 of doubly stochastic matrices W_1, ..., W_m.
 
-    It is at most 1, and its distance from 1 is right to about 1e-8 of itself.
+    It is at most 1. Its distance from 1 has a relative error of about 1e-8.
 
     Args:
         matrices: sparse or dense.
@@ -83,16 +83,16 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
 def spectral_gap(matrix: Float[Tensor, "n n"]) -> float:
     """The gap rho = min(1 - lambda_2, 1 + lambda_n) of a symmetric gossip matrix.
 
-    `|W^k x - x_bar| <= (1 - rho)^k |x - x_bar|`; it is 0 where nothing converges.
+    `|W^k x - x_bar| <= (1 - rho)^k |x - x_bar|`; the gap is 0 if nothing converges.
     """
     return 1 - contraction([matrix])
 
 
 def swaps(edges: Int[Tensor, "e 2"], n: int) -> bool:
-    """Whether `I - (D - A) / d` has the eigenvalue -1: regular and in two halves.
+    """Whether `I - (D - A) / d` has the eigenvalue -1: regular, bipartite graphs.
 
-    Two halves without an edge inside either are seen in the graph in which everybody is
-    there twice, and each edge leads from one copy to the other: it falls into two.
+    The bipartite double cover has every node twice, and each edge leads from one copy
+    to the other. It falls into two parts if and only if the graph is bipartite.
     """
     degree = torch.bincount(edges.flatten(), minlength=n)
     if (degree != degree[0]).any():
@@ -104,7 +104,7 @@ def swaps(edges: Int[Tensor, "e 2"], n: int) -> bool:
 
 
 def as_scipy(matrix: Float[Tensor, "n n"]) -> csr_array:
-    """The same matrix, sparse, without zeros that are written down."""
+    """The same matrix for scipy, sparse, without explicit zeros."""
     entries = matrix.to_sparse().coalesce().cpu()
     places = tuple(entries.indices().numpy())
     values = entries.values().double().numpy()
@@ -119,16 +119,16 @@ def _second(
     times: Callable[[np.ndarray], np.ndarray],
     whole: Callable[[], csr_array],
 ) -> float:
-    """The second smallest eigenvalue of a Laplacian, 0 if it does not join its nodes.
+    """The second smallest eigenvalue of a Laplacian, 0 if its graph is not connected.
 
     Args:
         n: nodes.
         most: no eigenvalue is larger.
         times: multiplies the Laplacian with a vector.
-        whole: gives it as a matrix, which is asked for only where that is needed.
+        whole: makes the matrix itself; called only if needed.
     """
-    # At the edge of an expander's spectrum eigenvalues are about n^(-2/3) apart, for
-    # which Lanczos takes about n^(1/3) steps.
+    # At the edge of an expander's spectrum, eigenvalues are about n^(-2/3) apart.
+    # Lanczos takes about n^(1/3) steps for that.
     restarts = math.ceil(1.5 * n ** (1 / 3))
     try:
         found = most - _largest(n, lambda x: most * x - times(x), restarts)
@@ -139,8 +139,8 @@ def _second(
     matrix = whole()
     if connected_components(matrix, return_labels=False) > 1:
         return 0.0
-    # A Laplacian has an inverse among vectors of sum 0. It is found without one node,
-    # at which the solution is 0 before it is centred.
+    # A Laplacian has an inverse on vectors of sum 0. One node is left out; the solution
+    # is 0 there, before it is centred.
     factors = splu(
         matrix.tocsc()[1:, 1:],
         permc_spec="MMD_AT_PLUS_A",
@@ -153,7 +153,7 @@ def _second(
 def _largest(
     n: int, times: Callable[[np.ndarray], np.ndarray], restarts: int | None = None
 ) -> float:
-    """The largest eigenvalue of a symmetric matrix among vectors whose sum is 0."""
+    """The largest eigenvalue of a symmetric matrix on vectors of sum 0."""
 
     def centred_times(x: np.ndarray) -> np.ndarray:
         y = times(x.ravel() - x.mean())
@@ -175,7 +175,7 @@ def _largest(
 
 
 def chebyshev_factor(gap: float) -> float:
-    """omega, between 1 and 2: the larger, the smaller the gap.
+    """The factor omega between 1 and 2; a smaller gap has a larger factor.
 
     >>> round(chebyshev_factor(1.0), 4), round(chebyshev_factor(1e-6), 4)
     (1.0718, 1.998)

@@ -1,19 +1,19 @@
-"""Walks on a graph: who holds a token next.
+"""Walks on a graph: which client gets a token next.
 
 A token at client v goes to w with chance
 
-    metropolis        P_vw = 1 / (1 + max(d_v, d_w)) for neighbours, and stays else
+    metropolis        P_vw = 1 / (1 + max(d_v, d_w)) for neighbours; otherwise it stays
     simple            P_vw = 1 / d_v for neighbours
     lazy              P_vw = 1 / (d_v + 1) for neighbours and v itself
     non_backtracking  1 / (d_v - 1) for neighbours but the one it came from
     cyclic            to v + 1, and from the last client to the first
-    reshuffled        to any client not met in this epoch, all alike
-    iid               to any client, all alike, v itself among them
+    reshuffled        uniform over the clients not visited in this epoch
+    iid               uniform over all clients, v included
 
-where d_v is the number of neighbours. A token that comes to a dead end goes back. In
-the long run, metropolis and the last three are everywhere equally often; simple and
-non-backtracking walks are at v in proportion to d_v, lazy ones to d_v + 1. How long
-they take to be somewhere is in `coterie.graphs.chains`.
+where d_v is the number of neighbours. At a dead end the token goes back. In the long
+run, metropolis and the last three walks visit all clients equally often. Simple and
+non-backtracking walks visit v in proportion to d_v, and lazy ones to d_v + 1. Hitting
+times are in `coterie.graphs.chains`.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -49,17 +49,17 @@ WALKS: tuple[str, ...] = get_args(WalkKind)
 
 @dataclass
 class Token:
-    """Who holds a token, from whom it came, and what its walk remembers."""
+    """The holder of a token, where it came from, and what its walk remembers."""
 
     at: int
-    came: int
+    came: int  # from this client
     trail: list[int]
     t: int = 0  # steps of the walk
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk on a graph; what it must remember is a list, its trail.
+    """A walk on a graph; its trail is a list of what it must remember.
 
     >>> around = walk_on("cyclic", torch.tensor([[0, 1], [1, 2], [0, 2]]), 3)
     >>> around.following(2, around.trail(2), torch.Generator())
@@ -70,7 +70,7 @@ class Walk:
     neighbours: tuple[tuple[int, ...], ...]
 
     def trail(self, at: int) -> list[int]:
-        """What a walk that begins there remembers."""
+        """The trail of a walk that begins at this client."""
         if self.kind == "reshuffled":
             return [v for v in range(len(self.neighbours)) if v != at]
         return [at] if self.kind == "non_backtracking" else []
@@ -78,7 +78,7 @@ class Walk:
     def following(
         self, at: int, trail: list[int], rng: torch.Generator
     ) -> tuple[int, list[int]]:
-        """Where the token goes next, and what is remembered then."""
+        """The next client, and the trail after that."""
         n, near = len(self.neighbours), self.neighbours[at]
         if n == 1:
             return at, trail
@@ -105,13 +105,13 @@ class Walk:
         return Token(0, 0, self.trail(0))
 
     def pass_on(self, token: Token, rng: torch.Generator) -> int:
-        """Moves a token, and says to whom."""
+        """Moves a token, and returns the client that it goes to."""
         token.came, token.t = token.at, token.t + 1
         token.at, token.trail = self.following(token.at, token.trail, rng)
         return token.at
 
     def _metropolis(self, at: int, rng: torch.Generator) -> int:
-        """A neighbour or oneself, who may be refused for having more neighbours."""
+        """A neighbour or oneself; a neighbour with more neighbours may be refused."""
         to = _draw((*self.neighbours[at], at), rng)
         here, there = (1 + len(self.neighbours[v]) for v in (at, to))
         refused = torch.rand((), generator=rng) * there >= here
@@ -119,7 +119,7 @@ class Walk:
 
     @property
     def law(self) -> Float64[Tensor, " n"]:
-        """The share of its time that the walk is at each client, in the long run."""
+        """The share of time at each client in the long run."""
         degree = torch.tensor([len(near) for near in self.neighbours]).double()
         if self.kind == "lazy":
             degree = degree + 1
@@ -132,9 +132,9 @@ def walk_on(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Walk:
     """A walk on the graph of these edges.
 
     Raises:
-        InputError: if some client cannot be reached, or the walk needs an edge that is
-            not there: `cyclic` all from a client to the next one, `reshuffled` and
-            `iid` all there can be.
+        InputError: if some client cannot be reached, or an edge is missing. `cyclic`
+            needs all edges from a client to the next one, `reshuffled` and `iid` need
+            all pairs.
     """
     one_of("walk", kind, WALKS)
     refuse_apart("graph", edges, n)
@@ -148,7 +148,7 @@ def walk_on(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Walk:
         if missing and kind in ("cyclic", "reshuffled", "iid"):
             raise InputError(
                 f"`walk` {kind} needs an edge between clients {v} and {min(missing)}, "
-                "which the graph lacks."
+                "but the graph does not have it."
             )
     return Walk(kind, near)
 
@@ -158,8 +158,8 @@ def transition(
 ) -> Float64[Tensor, "states states"]:
     """The chances P of going from one state to another, sparse (COO).
 
-    States are clients, and for `non_backtracking` edges with a direction: the E edges
-    as they are given, from their first end to their second, then the other way round.
+    States are clients. For `non_backtracking` they are directed edges: first the E
+    edges as given, then the same edges the other way round.
 
     >>> transition("lazy", torch.tensor([[0, 1], [1, 2]]), 3).to_dense()
     tensor([[0.5000, 0.5000, 0.0000],
@@ -171,8 +171,8 @@ def transition(
         return gossip_matrix(edges, n)
     if kind == "reshuffled":
         raise InputError(
-            "`walk` reshuffled has no matrix: its states are clients with all that are "
-            "left in an epoch."
+            "`walk` reshuffled has no matrix, because its next client depends on all "
+            "clients visited in the epoch."
         )
     if kind == "non_backtracking":
         return _onward(edges)
@@ -186,7 +186,7 @@ def transition(
 
 
 def _onward(edges: Tensor) -> Tensor:
-    """Non-backtracking: from an edge to those that begin where it ends."""
+    """Chances of `non_backtracking`, from an edge to those that begin at its end."""
     ways = torch.cat([edges, edges.flip(1)]).tolist()
     leaving: dict[int, list[int]] = {}
     for number, (v, _) in enumerate(ways):
@@ -199,7 +199,7 @@ def _onward(edges: Tensor) -> Tensor:
 
 
 def _even(rows: list[tuple[int, ...]]) -> Tensor:
-    """The matrix whose row v has equal entries in these columns."""
+    """The matrix with equal entries in these columns of each row."""
     v = [row for row, columns in enumerate(rows) for _ in columns]
     w = [column for columns in rows for column in columns]
     values = [1 / len(columns) for columns in rows for _ in columns]
@@ -215,34 +215,34 @@ def _draw(choices: list[int] | tuple[int, ...] | range, rng: torch.Generator) ->
     return choices[int(torch.randint(len(choices), (), generator=rng))]
 
 
-# How long ago a token was everywhere.
+# How long ago a token was at every client.
 
 
 @dataclass
 class Visits:
     """When a token was where: what it carries, and the marks that clients keep."""
 
-    marks: list[int]  # of each client: its last visit, or the last epoch that met it
+    marks: list[int]  # of each client: its last visit, or the last epoch with a visit
     epoch: int = 1
-    met: int = 0  # clients that this epoch has met
-    begun: int = 0  # when it began
-    before: int = 0  # when the one before it did
+    met: int = 0  # clients visited in this epoch
+    begun: int = 0  # when this epoch began
+    before: int = 0  # when the epoch before it began
 
 
 def oldest(visits: Visits, client: int, t: int) -> int:
-    """max_v (t - d_v(t)), d_v the last visit or 0, for a token now at this client.
+    """max_v (t - d_v(t)) for a token now at this client; d_v is the last visit, or 0.
 
-    The token carries a list of all clients' last visits.
+    The token carries the last visits of all clients.
     """
     visits.marks[client] = t
     return t - min(visits.marks)
 
 
 def oldest_by_epochs(visits: Visits, client: int, t: int) -> int:
-    """A bound on `oldest` for which a token carries four numbers.
+    """A bound on `oldest`, for which a token carries only four numbers.
 
-    An epoch ends when it has met everybody, and everybody was met since the epoch
-    before this one began.
+    An epoch ends when all clients were visited. So all were visited since the previous
+    epoch began.
     """
     if visits.marks[client] != visits.epoch:
         visits.marks[client] = visits.epoch

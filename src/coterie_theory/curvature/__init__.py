@@ -1,4 +1,4 @@
-"""How far curvatures of samples are apart, what that saves, and where steps lead.
+"""How curvatures of samples differ, what that saves, and which solution descent finds.
 
 `concentration` and `preconditioning` are chapter 10 of Even's thesis, `implicit_bias`
 chapter 11.

@@ -4,13 +4,12 @@ With sigma_1^2 >= sigma_2^2 >= ... the eigenvalues of a covariance Sigma,
 
     d_eff(r) = sum_i (sigma_i / sigma_1)^(2/r) = Tr(Sigma^(1/r)) / |Sigma^(1/r)|  (10.4)
 
-is 1 for one direction, d where all are alike, and d_eff(1) is the stable rank. Bounds
-have universal constants that are not known: they are `scale`, and what may be relied on
-is how they grow.
+is 1 for one direction and d if all directions are equal; d_eff(1) is the stable rank.
+Bounds have universal constants that are not known; `scale` stands for them. Rely only
+on how the bounds grow.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 10, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 10, tel-04877971.
     Even, Massoulié, "Concentration of non-isotropic random tensors with applications to
     learning and empirical risk minimization", COLT 2021, arXiv 2102.04259.
 """
@@ -33,7 +32,7 @@ def effective_dimension(covariance: Tensor, r: int = 1) -> float:
     (7.0, 1.25)
 
     Raises:
-        InputError: for what is no covariance.
+        InputError: if it is not a covariance.
     """
     integer("r", r, at_least=1)
     values = _eigenvalues(covariance)
@@ -41,7 +40,7 @@ def effective_dimension(covariance: Tensor, r: int = 1) -> float:
 
 
 def _eigenvalues(covariance: Tensor) -> Float[Tensor, " d"]:
-    """Of a covariance, or as they are given; tiny negative ones of rounding are 0."""
+    """The given eigenvalues, or those of a covariance; negative rounding becomes 0."""
     known = covariance.dim() == 1
     values = covariance if known else torch.linalg.eigvalsh(covariance)
     values = values.double()
@@ -55,7 +54,7 @@ def _eigenvalues(covariance: Tensor) -> Float[Tensor, " d"]:
 
 
 def norm_bound(covariance: Tensor, n: int, delta: float) -> float:
-    """What the squared norms of n vectors stay below, but for a chance of delta.
+    """A bound on the squared norms of n vectors that fails with chance delta.
 
     `4 sigma_1^2 (2 d_eff(1) + ln(1/delta) + ln n)` (Remark 10.2.1).
     """
@@ -65,7 +64,7 @@ def norm_bound(covariance: Tensor, n: int, delta: float) -> float:
 
 
 def covering_directions(covariance: Tensor, epsilon: float, r: int = 1) -> float:
-    """What the number of i with sigma_i > epsilon sigma_1 is at most.
+    """A bound on the number of i with sigma_i > epsilon sigma_1.
 
     `1 + (d_eff(r) - 1) epsilon^(-2/r)` (Corollary 10.3.1).
     """
@@ -76,16 +75,16 @@ def covering_directions(covariance: Tensor, epsilon: float, r: int = 1) -> float
 def product_deviation(
     covariance: Tensor, n: int, *, r: int, delta: float, scale: float = 1.0
 ) -> float:
-    """How far means of products of r Lipschitz functions are off, over the unit ball.
+    """The deviation of means of products of r Lipschitz functions over the unit ball.
 
-    Theorem 10.1 with the norms of Remark 10.2.1; for r = 3 and functions l'', id and id
+    Theorem 10.1 with the norms of Remark 10.2.1. For r = 3 and functions l'', id and id
     it is Proposition 10.4.1 on Hessians.
 
     Args:
         covariance: of the sample, or its eigenvalues.
         n: samples.
-        r: how many factors, 2 at least.
-        delta: the chance that it is more.
+        r: the number of factors, at least 2.
+        delta: the chance of a larger deviation.
         scale: the constant, times all Lipschitz constants and the radius of the ball.
     """
     integer("r", r, at_least=2)
@@ -101,7 +100,7 @@ def product_deviation(
 def tensor_deviation(
     covariance: Tensor, n: int, *, order: int, delta: float, scale: float = 1.0
 ) -> float:
-    """How far the mean of n tensors a x ... x a is off, in operator norm.
+    """The deviation of the mean of n tensors a x ... x a, in operator norm.
 
     `sigma_1^p sqrt((d_eff(1) + ln d + ln(1/delta))^(p+1) ln(n)^p / n)` (Theorem 10.3).
     """

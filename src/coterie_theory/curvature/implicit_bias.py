@@ -1,7 +1,8 @@
 """Which of many solutions gradient descent finds: diagonal linear networks.
 
-The model is beta = u v, entry by entry, with u_0 = sqrt(2) alpha and v_0 = 0, and loses
-L(beta) = (1/2n) sum_i (<beta, x_i> - y_i)^2. With gradients g_k of minibatches in beta,
+The model is beta = u v, entry by entry, with u_0 = sqrt(2) alpha and v_0 = 0. Its loss
+is L(beta) = (1/2n) sum_i (<beta, x_i> - y_i)^2. With gradients g_k of minibatches in
+beta,
 
     q_-+(x) = +-2 x - ln((1 +- x)^2),    q = (q_+ + q_-) / 2 = -ln |1 - x^2|
     alpha_+-^2 = alpha^2 exp(-sum_k q_+-(lr g_k)),    alpha_k^2 = alpha_+ alpha_-
@@ -13,8 +14,7 @@ Large steps shrink alpha where gradients are large: Gain = ln(alpha^2 / alpha_in
 Gradient flow has no gain.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 11, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 11, tel-04877971.
     Even, Pesme, Gunasekar, Flammarion, "(S)GD over diagonal linear networks: implicit
     regularisation, large stepsizes and edge of stability", NeurIPS 2023, arXiv
     2302.08982.
@@ -34,23 +34,23 @@ from torch import Tensor
 from coterie.checks import InputError, number
 
 _NEWTON, _HALVINGS = 200, 60
-"""Steps of the solver, and of a line search, at most."""
+"""The most steps of the solver, and of a line search."""
 
 
 class RunGains(NamedTuple):
-    """What a run has gained so far, in every coordinate."""
+    """The gain of a run so far, in every coordinate."""
 
     plus: Tensor  # (d,) sum of q_+
     minus: Tensor  # (d,) sum of q_-
 
     @property
     def total(self) -> Tensor:
-        """(d,) ln(alpha^2 / alpha_k^2), infinite where a step has |lr g| = 1."""
+        """(d,) ln(alpha^2 / alpha_k^2), infinite if a step has |lr g| = 1."""
         return (self.plus + self.minus) / 2
 
 
 def no_gain(like: Tensor) -> RunGains:
-    """The gains of a run that begins."""
+    """The gains at the start of a run."""
     return RunGains(torch.zeros_like(like), torch.zeros_like(like))
 
 
@@ -83,7 +83,7 @@ def hypentropy(beta: Float[Tensor, " d"], alpha: Float[Tensor, " d"]) -> Tensor:
 def mirror(
     beta: Float[Tensor, " d"], alpha: Float[Tensor, " d"], gains: RunGains
 ) -> Float[Tensor, " d"]:
-    """The gradient of h_k at beta: what every step moves by -lr g_k (11.8)."""
+    """The gradient of h_k at beta, which every step moves by -lr g_k (11.8)."""
     square, tilt = scales(alpha, gains)
     return (beta / square).arcsinh() / 2 - tilt
 
@@ -132,8 +132,8 @@ def limit(
     rest = float((targets - features @ beta).norm()) / size
     if rest > 1e-6:
         raise InputError(
-            f"`targets` must be such that X beta = y has a solution, {rest:.2g} of "
-            "them is left."
+            "`targets` must allow a solution of X beta = y, but a residual of "
+            f"{rest:.2g} is left."
         )
     return beta
 
@@ -155,8 +155,8 @@ def network_hessian(
 def batch_curvatures(features: Float[Tensor, "n d"], batch: int) -> tuple[float, float]:
     """lambda_b and Lambda_b with lambda_b H <= E[H_B^2] <= Lambda_b H.
 
-    With w = X v / sqrt(n), v' H v = |w|^2 and v' E[H_B^2] v = w' K w, where K is that
-    of batches without repetition: (1 - s) X X' / n + s diag(|x_i|^2).
+    With w = X v / sqrt(n), v' H v = |w|^2 and v' E[H_B^2] v = w' K w. For batches
+    without repetition, K = (1 - s) X X' / n + s diag(|x_i|^2).
     """
     n = len(features)
     if not 1 <= batch <= n:
@@ -173,11 +173,11 @@ def batch_curvatures(features: Float[Tensor, "n d"], batch: int) -> tuple[float,
 def gain_bounds(
     losses: Float[Tensor, " k"], lr: float, curvatures: tuple[float, float]
 ) -> tuple[float, float]:
-    """Between what |Gain|_1 is expected, by the losses of all steps (11.10)."""
+    """Bounds on the expected |Gain|_1 from below and above, by all losses (11.10)."""
     total = number("lr", lr, above=0) ** 2 * float(losses.sum())
     return curvatures[0] * total, 2 * curvatures[1] * total
 
 
 def loss_bound(k: int, start: float, lr: float, alpha: float, smallest: float) -> float:
-    """What the mean loss is at most after k small steps (Proposition 11.3.1)."""
+    """A bound on the mean loss after k small steps (Proposition 11.3.1)."""
     return (1 - lr * alpha**2 * smallest / 2) ** k * start

@@ -2,21 +2,21 @@
 
     phi = f_ref + (lam / 2) |x|^2 + (mu / 2) |x|^2                               (10.30)
 
-With mu at least the distance of the Hessians of reference and mean loss, F is
-1-smooth and 1/kappa-strongly convex relatively to phi, kappa = 1 + 2 mu / lam, and
+If mu is at least the distance of the Hessians of reference and mean loss, F is 1-smooth
+and 1/kappa-strongly convex relatively to phi, with kappa = 1 + 2 mu / lam, and
 
     F(x_t) - F(x*) <= (1 - 1/kappa)^t D_phi(x*, x_0),
 
 where plain gradient descent has L (1 - lam/L)^t |x_0 - x*|^2.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, section 10.4, hal tel-04877971.
+    Even, PhD thesis, 2024, section 10.4, tel-04877971.
     Hendrikx, Xiao, Bubeck, Bach, Massoulié, "Statistically preconditioned accelerated
     gradient method for distributed optimization", ICML 2020, arXiv 2002.10726.
 
-Differences: (10.29) lacks the factor D_phi(x*, x_0); before Proposition 10.4.2 (1 -
-kappa)^t is printed for (1 - 1/kappa)^t, and in it n for the size of the reference.
+Differences: (10.29) lacks the factor D_phi(x*, x_0). Before Proposition 10.4.2,
+(1 - kappa)^t is printed for (1 - 1/kappa)^t. The proposition prints n for the size of
+the reference.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def relative_condition(mu: float, lam: float) -> float:
 
 
 def preconditioned_bound(t: int, kappa: float, distance: float) -> float:
-    """What F(x_t) - F(x*) is at most, `distance` = D_phi(x*, x_0) (10.29)."""
+    """A bound on F(x_t) - F(x*), with `distance` = D_phi(x*, x_0) (10.29)."""
     number("kappa", kappa, at_least=1)
     return (1 - 1 / kappa) ** t * distance
 
@@ -53,7 +53,7 @@ def preconditioned_rounds(epsilon: float, kappa: float, distance: float) -> int:
 
 
 def descent_rounds(epsilon: float, kappa: float, start: float) -> int:
-    """The same of gradient descent, with `start` = L |x_0 - x*|^2 (10.24)."""
+    """The same for gradient descent, with `start` = L |x_0 - x*|^2 (10.24)."""
     return preconditioned_rounds(epsilon, kappa, start)
 
 
@@ -66,16 +66,16 @@ def prescribed_mu(
     delta: float,
     scale: float = 1.0,
 ) -> float:
-    """A mu that covers the deviation of Hessians, but for a chance of delta.
+    """A mu that covers the deviation of Hessians, except with chance delta.
 
     Proposition 10.4.2, up to its universal constant.
 
     Args:
         covariance: of the data, or its eigenvalues.
         samples: of the reference, N.
-        radius: of the ball in which models are.
+        radius: of the ball that holds the models.
         lipschitz: constant of l''.
-        delta: the chance that it is not enough.
+        delta: the chance that this mu is too small.
         scale: the universal constant.
     """
     factor = scale * radius * lipschitz
@@ -83,7 +83,7 @@ def prescribed_mu(
 
 
 def isotropic_gain(covariance: Tensor, samples: int) -> float:
-    """How much smaller kappa - 1 is than where only the dimension is known.
+    """How many times smaller kappa - 1 is than if only the dimension is known.
 
     max(sqrt(d/N), d^1.5/N) of (10.33) over max(sqrt(d_eff(1)/N), sqrt(d_eff(1))
     d_eff(3)/N) of (10.32), without logarithms.

@@ -1,4 +1,4 @@
-"""Markov chains: how fast they forget where they began, and see all states.
+"""Markov chains: mixing, relaxation and cover times, and paths.
 
     tau_mix(eps) = inf{t >= 1 : max_v d_TV(P^t(v, .), pi) <= eps},   tau_mix at pi_min/2
     tau_cov = max_v E[max_w tau_w | v_0 = v],   tau_rel = 1 / (1 - max |lambda|)
@@ -8,8 +8,7 @@ where lambda is any eigenvalue but 1. P, pi, tau_w and hitting times are those o
 a minute for 1500.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 7, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 7, tel-04877971.
     Levin, Peres, Wilmer, "Markov chains and mixing times", 2006.
 """
 
@@ -29,7 +28,7 @@ from coterie.graphs.spectra import contraction
 
 
 def mixing_time(chain: Chain, eps: float | None = None) -> int:
-    """tau_mix(eps), and tau_mix = tau_mix(pi_min / 2) where eps is None.
+    """tau_mix(eps), by default tau_mix = tau_mix(pi_min / 2).
 
     Raises:
         InputError: for a periodic chain, which never forgets where it began.
@@ -38,15 +37,15 @@ def mixing_time(chain: Chain, eps: float | None = None) -> int:
     steps = period(chain)
     if steps > 1:
         raise InputError(
-            f"`chain` must not be periodic to mix, but it has period {steps}; a walk "
-            "that may stay where it is has none."
+            f"`chain` must not be periodic, but it has period {steps}. A walk that may "
+            "stay where it is mixes."
         )
     target = float(law.min()) / 2 if eps is None else number("eps", eps, above=0)
 
     def far(power: Tensor) -> bool:
         return float((power - law).abs().sum(1).max()) / 2 > target
 
-    # The distance never grows with t: powers of two until it is there, then between.
+    # The distance never grows with t: powers of two, then a bisection.
     powers = [chain.to_dense().double().cpu()]
     if not far(powers[0]):
         return 1
@@ -63,7 +62,7 @@ def mixing_time(chain: Chain, eps: float | None = None) -> int:
 def relaxation_time(chain: Chain) -> float:
     """tau_rel = 1 / lambda_P, infinite for a periodic chain.
 
-    That of a symmetric matrix is found without a dense one.
+    A symmetric matrix needs no dense computation.
     """
     matrix = irreducible(chain)
     if abs(matrix - matrix.T).max() < 1e-12:
@@ -75,7 +74,7 @@ def relaxation_time(chain: Chain) -> float:
 
 
 def period(chain: Chain) -> int:
-    """The greatest common divisor of the lengths of all ways back to a state."""
+    """The greatest common divisor of the lengths of all paths back to a state."""
     matrix = irreducible(chain)
     order, before = breadth_first_order(matrix, 0)
     level = np.zeros(matrix.shape[0], dtype=np.int64)
@@ -107,10 +106,10 @@ def paths(
 
 
 def cover_time(chain: Chain, rng: torch.Generator, *, runs: int = 400) -> float:
-    """tau_cov, by so many walks from every state, of which the worst counts.
+    """tau_cov, the largest mean over states of `runs` walks from each.
 
-    A maximum of means is a little too large; their deviations are about tau_cov / 2
-    divided by the root of `runs`.
+    A maximum of means is a little too large. The means deviate by about tau_cov / 2
+    over the root of `runs`.
     """
     n = len(irreducible(chain).indptr) - 1
     integer("runs", runs, at_least=1)

@@ -1,24 +1,23 @@
-"""Private averaging among clients of whom some share all they see.
+"""Private averaging if some clients, the colluders V, share all they see.
 
-Those who share, V, are as one node. Of n clients there are then n - |V| + 1 nodes, and
-the degree d_V of this one is the number of clients outside of V that a link joins to
-it. Losses are in units of local privacy, as in `muffliato`: times
-alpha Delta^2 / (2 s^2) they are divergences.
+The colluders act as one node, so n clients make n - |V| + 1 nodes. The degree d_V of
+the joint node is the number of clients outside of V with a link into V. Losses are in
+units of local privacy, as in `muffliato`: multiply by alpha Delta^2 / (2 s^2) for
+divergences.
 
     mean loss            d_V T / n, by `muffliato.mean_loss`                      (6.16)
     its noise            s^2 = alpha Delta^2 d_V T / (2 n epsilon), by
                          `muffliato.noise_for_mean` with degree d_V     Corollary 6.D.2
     on a secret graph    min(1, 2 T d_V / (n - |V| + 1 - d_V))          Corollary 6.D.3
 
-With one client in V all are those of `muffliato`.
+With one client in V, they are the losses of `muffliato`.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, 6.D.1, hal tel-04877971.
+    Even, PhD thesis, 2024, 6.D.1, tel-04877971.
 
-Differences (each with a test; see docs/errata.md): Delta^2 is there, which the thesis
-forgets twice; a secret graph has n - |V| + 1 nodes and not n; V has about c |V| ln n
-neighbours, and not one n-th of that.
+Differences (each with a test; see docs/errata.md): losses have the factor Delta^2,
+which the thesis forgets twice. A secret graph has n - |V| + 1 nodes, not n. V has about
+c |V| ln n neighbours, not one n-th of that.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .muffliato import secret_graph_loss
 
 
 def joint_degree(matrix: Float[Tensor, "n n"], colluders: Sequence[int]) -> int:
-    """d_V, how many clients outside of V have a link into it.
+    """d_V, the number of clients outside of V with a link into it.
 
     >>> line = torch.tensor([[2.0, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3
     >>> joint_degree(line, [0, 1]), joint_degree(line, [0, 2])
@@ -48,10 +47,10 @@ def joint_degree(matrix: Float[Tensor, "n n"], colluders: Sequence[int]) -> int:
 def colluders_walk_bound(
     matrix: Float[Tensor, "n n"], rounds: int, colluders: Sequence[int]
 ) -> Float64[Tensor, " n"]:
-    """Corollary 6.D.1, which bounds (6.15) and so is no guarantee, as `walk_bound`.
+    """(n,) Corollary 6.D.1; it bounds (6.15), so it is not a guarantee.
 
-    `n max_{v in V, w ~ v, w not in V} W_vw^{-2} sum_{t=1}^T P(X^t in V | X^0 = u)^2` of
-    each u, where X walks with W; 0 of those who share.
+    `n max_{v in V, w ~ v, w not in V} W_vw^{-2} sum_{t=1}^T P(X^t in V | X^0 = u)^2`
+    for each u, where X walks with W; 0 for colluders.
     """
     links = _inwards(matrix, colluders)
     weights, inside = matrix.to_dense().double(), list(colluders)
@@ -67,28 +66,28 @@ def colluders_walk_bound(
 
 
 def _inwards(matrix: Tensor, colluders: Sequence[int]) -> Tensor:
-    """Weights of links from clients outside of V, else 0, into V: (n, |V|)."""
+    """(n, |V|) weights of links into V; rows of colluders are 0."""
     weights, n = matrix.to_dense().double(), len(matrix)
     there = set(colluders)
     wrong = len(there) != len(colluders) or not there <= set(range(n))
     if wrong or not 0 < len(there) < n:
         raise InputError(
-            f"`colluders` must be some and not all of clients 0 to {n - 1}, each once, "
-            f"got {checks.brief(list(colluders))}."
+            f"`colluders` must be some, but not all, of clients 0 to {n - 1}, each "
+            f"once, got {checks.brief(list(colluders))}."
         )
     links = weights[:, list(colluders)].clone()
     links[list(colluders)] = 0.0
     return links
 
 
-# Graphs that nobody knows but for the own links.
+# Graphs where each client knows its own links only.
 
 
 def secret_colluders_loss(n: int, colluders: int, degree: int, rounds: int) -> float:
-    """Corollary 6.D.3: the loss of whom no link joins to those who share.
+    """Corollary 6.D.3: the loss of a client without a link to a colluder.
 
     `min(1, 2 T d_V / (n - |V| + 1 - d_V))`, for orders up to `largest_order`. With a
-    link, for which `linked_chance` is the chance, it is 1.
+    link, which has the chance `linked_chance`, the loss is 1.
 
     >>> round(secret_colluders_loss(2000, 3, 24, 27), 4)
     0.6565
@@ -104,7 +103,7 @@ def secret_colluders_loss(n: int, colluders: int, degree: int, rounds: int) -> f
 
 
 def linked_chance(chance: float, colluders: int) -> float:
-    """`1 - (1 - q)^|V|`, that a link joins a client to somebody of V.
+    """`1 - (1 - q)^|V|`, the chance of a link between a client and V.
 
     >>> round(linked_chance(0.1, 2), 4)
     0.19
@@ -136,9 +135,10 @@ def redrawn_graphs_loss(
 ) -> float:
     """Proposition 6.D.1: the loss over all steps of Muffliato-SGD, a graph for each.
 
-    `sum_t beta_t + (1 - beta_t) min(1, 2 K d_V(t) / (n - |V| + 1 - d_V(t)))`. Steps add
-    as in (6.13), as if nothing of a step were left in later messages and no later step
-    depended on it. So this is no guarantee: the total of a client is, which is T.
+    `sum_t beta_t + (1 - beta_t) min(1, 2 K d_V(t) / (n - |V| + 1 - d_V(t)))`.
+
+    It adds steps as in (6.13), as if later messages and steps did not depend on earlier
+    steps. So it is not a guarantee. The total of a client is one: T.
 
     >>> round(redrawn_graphs_loss(2000, 3, [24] * 10, [0.0] * 9 + [1.0], 5), 3)
     2.094
@@ -147,8 +147,8 @@ def redrawn_graphs_loss(
         n: clients.
         colluders: |V|.
         degrees: d_V of each step.
-        linked: beta of each step, 1 where a link joins the client to V; with
-            `linked_chance` in place of each it is the expectation.
+        linked: beta of each step, 1 for a link between the client and V. Use
+            `linked_chance` for each step to get the expectation.
         exchanges: K in a step.
     """
     if len(degrees) != len(linked):

@@ -2,17 +2,17 @@
 
 The methods are in `coterie_theory.descent.continuized`; t is time, which is the
 expected number of gradients. `radius` is |z_0 - x*|, `gap` is f(x_0) - f*, L the
-smoothness, mu the curvature. Bounds are on expected values, so that single runs may
-exceed them. Each is that of a Lyapunov function
+smoothness, mu the curvature. Bounds are on expected values, so single runs may exceed
+them. Each bound comes from a Lyapunov function
 `A_t (f(x_t) - f*) + (B_t / 2) |z_t - x*|^2` whose mean does not grow, where
 
     (sqrt A)'' = (mu / 4L) sqrt A,    sqrt B = 2 sqrt L (sqrt A)'.
 
 References are those of `coterie_theory.descent.continuized`.
 
-Differences (each with a test; see docs/errata.md): eta = sqrt(B/(LA)), which (2.36)
-prints with a factor 2 under the root; the bound of Theorem 2.4.1 has a factor 2. Noise
-that is added and the unified schedule are ours, by the same Lyapunov functions.
+Differences (each with a test; see docs/errata.md): eta = sqrt(B/(LA)); (2.36) prints a
+factor 2 under the root. The bound of Theorem 2.4.1 has a factor 2. Additive noise and
+the unified schedule are ours, by the same Lyapunov functions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rates(NamedTuple):
 
 
 def family(a: float, b: float, smoothness: float, curvature: float = 0.0) -> Rates:
-    """The parameters at a time at which the Lyapunov function has weights A and B.
+    """The parameters for which the Lyapunov function has weights A and B.
 
     `eta = sqrt(B / (L A))`, `eta' = mu sqrt(A / (L B))`, `gamma' = sqrt(A / (L B))`;
     (2.35) to (2.37). For the convex case A = t^2 / (4 L) and B = 1:
@@ -59,9 +59,9 @@ def family(a: float, b: float, smoothness: float, curvature: float = 0.0) -> Rat
 def nesterov_bound(
     k: int, radius: float, smoothness: float, curvature: float = 0.0, gap: float = 0.0
 ) -> float:
-    """After k steps of Nesterov's method: Theorem 2.1, for every run.
+    """The bound of Theorem 2.1 after k steps of Nesterov's method, for every run.
 
-    `2 L r^2 / k^2` for mu = 0, else `(gap + mu r^2 / 2) (1 - sqrt(mu / L))^k`.
+    `2 L r^2 / k^2` for mu = 0, otherwise `(gap + mu r^2 / 2) (1 - sqrt(mu / L))^k`.
     """
     if not curvature:
         return 2 * smoothness * radius**2 / k**2
@@ -72,17 +72,17 @@ def nesterov_bound(
 def convex_bound(
     t: float, radius: float, smoothness: float, variance: float = 0.0
 ) -> float:
-    """`2 L r^2 / t^2 + sigma^2 t / (3 L)`: Theorem 2.2.1, with noise that is added.
+    """`2 L r^2 / t^2 + sigma^2 t / (3 L)`: Theorem 2.2.1, with additive noise.
 
-    The same for coordinates with their L and the norm of R: Theorem 2.8.1. Without
-    noise, E[T_k^2 (f(x_k) - f*)] is at most `2 L r^2` at gradients: Theorem 2.3.
+    It also holds for coordinates, with their L and the norm of R: Theorem 2.8.1. At
+    gradients without noise, E[T_k^2 (f(x_k) - f*)] is at most `2 L r^2`: Theorem 2.3.
     """
     noise = variance * t / (3 * smoothness)
     return 2 * smoothness * radius**2 / t**2 + noise
 
 
 def convex_best_time(radius: float, smoothness: float, variance: float) -> float:
-    """Where `convex_bound` is smallest: noise adds up with time, so stop there.
+    """The time at which `convex_bound` is smallest; later, noise adds up.
 
     >>> convex_best_time(1.0, 2.0, 6.0)
     2.0
@@ -101,7 +101,7 @@ def strongly_convex_bound(
 ) -> float:
     """`(gap + mu r^2 / 2) e^{-sqrt(mu / L) t} + sigma^2 / sqrt(mu L)`: Theorem 2.2.2.
 
-    The same for coordinates: Theorem 2.8.2. At the times of gradients, without noise,
+    It also holds for coordinates: Theorem 2.8.2. At gradients without noise,
     E[e^{sqrt(mu / L) T_k} (f(x_k) - f*)] is at most `gap + mu r^2 / 2`: Theorem 2.3.
     """
     rate = math.sqrt(curvature / smoothness)
@@ -112,7 +112,7 @@ def strongly_convex_bound(
 def unified_bound(
     t: float, radius: float, smoothness: float, curvature: float
 ) -> float:
-    """`(mu / 2) r^2 / sinh(sqrt(mu / L) t / 2)^2`, of the unified schedule."""
+    """`(mu / 2) r^2 / sinh(sqrt(mu / L) t / 2)^2`, for the unified schedule."""
     half = math.sqrt(curvature / smoothness) * t / 2
     return curvature * radius**2 / 2 / math.sinh(half) ** 2
 
@@ -121,7 +121,7 @@ def unified_bound(
 
 
 class FeatureMoments(NamedTuple):
-    """What is known of features a: E |a|^2 a a' <= R^2 H, and the same for kappa."""
+    """Constants of features a: E |a|^2 a a' <= R^2 H, and the condition number."""
 
     smoothness: float  # R^2
     condition: float  # the statistical condition number
@@ -134,7 +134,7 @@ class FeatureMoments(NamedTuple):
 
 
 def gaussian(eigenvalues: Float[Tensor, " d"]) -> FeatureMoments:
-    """Of a ~ N(0, H): `R^2 = tr H + 2 lambda_max` and `d + 2`."""
+    """The constants for a ~ N(0, H): `R^2 = tr H + 2 lambda_max` and `d + 2`."""
     checks.positive("eigenvalues", eigenvalues, len(eigenvalues))
     largest, total = float(eigenvalues.max()), float(eigenvalues.sum())
     return FeatureMoments(
@@ -145,9 +145,9 @@ def gaussian(eigenvalues: Float[Tensor, " d"]) -> FeatureMoments:
 def empirical(
     features: Float[Tensor, "m d"], chances: Float[Tensor, " m"] | None = None
 ) -> FeatureMoments:
-    """Of finitely many features a, drawn uniformly or with chances: exact.
+    """The exact constants for finitely many features, drawn uniformly or with chances.
 
-    The largest eigenvalues of `H^-1/2 E[w a a'] H^-1/2` for w = |a|^2 and for
+    They are the largest eigenvalues of `H^-1/2 E[w a a'] H^-1/2` for w = |a|^2 and for
     w = a' H^-1 a. H must be invertible.
 
     >>> empirical(torch.eye(3), torch.tensor([0.5, 0.25, 0.25]))
@@ -198,11 +198,11 @@ def second_moment_rate(
     jumps: Sequence[Float[Tensor, "m m"]],
     rates: Sequence[float],
 ) -> float:
-    """How fast E[s s'] decays, if ds = B s dt and s <- J_e s at rate p_e: exactly.
+    """The exact decay rate of E[s s'], if ds = B s dt and s <- J_e s at rate p_e.
 
-    `dS/dt = B S + S B' + sum_e p_e (J_e S J_e' - S)`; the rate is minus the largest
-    real part of the eigenvalues of that linear map. It is negative where the second
-    moment grows.
+    `dS/dt = B S + S B' + sum_e p_e (J_e S J_e' - S)`. The rate is minus the largest
+    real part of the eigenvalues of this linear map. It is negative if the second moment
+    grows.
 
     >>> half = torch.tensor([[0.5]])
     >>> second_moment_rate(torch.zeros(1, 1), [half], [4.0])
@@ -210,7 +210,8 @@ def second_moment_rate(
     """
     if len(jumps) != len(rates):
         raise checks.InputError(
-            f"`rates` must have one entry per jump, {len(jumps)}, got {len(rates)}."
+            f"`rates` must have one entry per jump, which are {len(jumps)}, got "
+            f"{len(rates)}."
         )
     b = drift.double()
     one = torch.eye(len(b), dtype=b.dtype)
@@ -218,7 +219,7 @@ def second_moment_rate(
     for jump, rate in zip(jumps, rates, strict=True):
         j = jump.double()
         both += rate * torch.kron(j, j)
-    # S is symmetric, so that its upper triangle is enough.
+    # S is symmetric: its upper triangle is enough.
     i, k = torch.triu_indices(len(b), len(b))
     upper, lower = i * len(b) + k, k * len(b) + i
     rows = both[upper]

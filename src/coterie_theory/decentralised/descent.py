@@ -2,14 +2,14 @@
 
 The methods are `coterie.algorithms.decentralised_sgd` and its kin,
 `coterie_theory.descent.dual` (Theorem 2.6) and `coterie_theory.descent.delayed` (DDO,
-Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants; those of
-decentralised SGD are in `coterie_theory.agraf`, of which it is the case without delays.
+Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants. Bounds for
+decentralised SGD are in `coterie_theory.agraf`, as its case without delays.
 
 Bounds of chapter 4 are on weighted means over time,
 
     int_0^T e^{gamma t} E h(t) dt / int_0^T e^{gamma t} h(0) dt <= `delayed_bound`
 
-of `coterie_theory.decentralised.gossip`, where h is the excess of the dual problem, or
+of `coterie_theory.decentralised.gossip`. Here h is the excess of the dual problem, and
 for DDO the squared distance of models.
 
 References are those of the methods, and:
@@ -17,7 +17,7 @@ References are those of the methods, and:
     with changing topology and local updates", ICML 2020, arXiv 2003.10422.
 
 Differences (each with a test; see docs/errata.md): the dual rate has kappa = L / mu and
-2 R; gains of DDO know of all neighbours in the augmented graph, and so does its rate.
+2 R. Gains and the rate of DDO count all neighbours in the augmented graph.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def decentralised_rate(
 ) -> float:
     """The order of decentralised SGD on matrices with E|W y|^2 <= (1 - rho) |y|^2; 1.8.
 
-    `L B^2 / (rho K) + (sqrt(L) sigma B^2 / (rho K))^{2/3} + sqrt(sigma^2 B^2 / (n K))`:
-    after enough rounds the graph does not matter.
+    `L B^2 / (rho K) + (sqrt(L) sigma B^2 / (rho K))^{2/3} + sqrt(sigma^2 B^2 / (n K))`.
+    After enough rounds the graph does not matter.
     """
     checks.number("rho", rho, above=0, at_most=1)
     return _rate(rounds, clients, rho, losses)
@@ -103,8 +103,8 @@ def coordinate_gains(
     Args:
         rates: p, of ticks of each block.
         delays: tau.
-        ratio: `m_kl = M_kl / sqrt(L_k L_l)`, 0 where blocks do not see each other; 1 is
-            always enough where they do, also of a block and itself.
+        ratio: `m_kl = M_kl / sqrt(L_k L_l)`, 0 if blocks do not see each other. If they
+            do, 1 is always enough, also for a block and itself.
     """
     p, tau, m = rates.double(), delays.double(), ratio.double()
     return p / (1 + tau * (m @ p) + math.e * (m.T @ (p * tau)))
@@ -118,14 +118,14 @@ def coordinate_rate(
     curvature: float,
     accepted: float = 1.0,
 ) -> float:
-    """What gamma must be below: `min(sigma min_k eps K_k / L_k, 1 / tau_max)`; (4.22).
+    """A bound on gamma: `min(sigma min_k eps K_k / L_k, 1 / tau_max)`; (4.22).
 
     Args:
         gains: K.
         smoothness: L of each block.
         delays: tau.
         curvature: sigma.
-        accepted: a lower bound on the share of ticks that are not dropped.
+        accepted: eps, a lower bound on the share of ticks that are kept.
     """
     descent = curvature * accepted * float((gains / smoothness).min())
     return min(descent, _patience(delays))
@@ -137,7 +137,7 @@ def _patience(*delays: Tensor) -> float:
 
 
 class AugmentedGraph(NamedTuple):
-    """The graph of DDO: every node v has one more, n + v, that computes."""
+    """The graph of DDO: every node v has a second node n + v that computes."""
 
     edges: Int[Tensor, "m 2"]
     rates: Float64[Tensor, " m"]
@@ -145,13 +145,13 @@ class AugmentedGraph(NamedTuple):
 
     @property
     def neighbours(self) -> Float64[Tensor, "m m"]:
-        """1 where two edges share a node, which an edge does with itself."""
+        """1 where two edges share a node; an edge shares both with itself."""
         here = self.edges[:, None, :, None] == self.edges[None, :, None, :]
         return here.flatten(2).any(2).double()
 
 
 def augmented_graph(network: Network) -> AugmentedGraph:
-    """Edges of the graph first, then those between a node and its computations."""
+    """The augmented graph: all edges, then one from each node to its computations."""
     edges, rates, delays, computing, lengths = network.check()
     own = torch.arange(len(computing))
     return AugmentedGraph(
@@ -162,10 +162,10 @@ def augmented_graph(network: Network) -> AugmentedGraph:
 
 
 def ddo_gains(network: Network) -> Gains:
-    """K of DDO, with equality in (4.27), of all neighbours in the augmented graph.
+    """K of DDO: equality in (4.27) with all neighbours in the augmented graph.
 
-    The printed condition leaves out computations at both ends of an edge, and of a node
-    its own.
+    The printed condition leaves out computations at both ends of an edge, and a node's
+    own computations.
     """
     whole = augmented_graph(network)
     gains = coordinate_gains(whole.rates, whole.delays, whole.neighbours)
@@ -183,10 +183,10 @@ def ddo_rate(
 ) -> float:
     """The gamma of Theorem 4.3: `min((sigma / 4L) lambda_2(K), 1 / tau_max)`.
 
-    lambda_2 is that of the augmented graph, at least a quarter of
-    `min(lambda_2 of the graph, min_v K_v)` (Lemma 4.A.4); (4.28) prints that of the
-    graph. With capacities and `limited_rates`, half of all ticks are accepted at least,
-    and the first term is half as large: Theorem 4.4.
+    lambda_2 belongs to the augmented graph, while (4.28) prints that of the graph. It
+    is at least a quarter of `min(lambda_2 of the graph, min_v K_v)` (Lemma 4.A.4). With
+    capacities and `limited_rates`, at least half of all ticks are accepted, and the
+    first term is half as large: Theorem 4.4.
     """
     checks.number("curvature", curvature, above=0, at_most=smoothness)
     checks.number("accepted", accepted, above=0, at_most=1)
@@ -202,7 +202,7 @@ def ddo_bound(
 ) -> float:
     """`2 L / sigma` times `delayed_bound`: (4.29), in the form that its proof gives.
 
-    It is on the weighted mean of E sum_v |x_v(t) - x*|^2 over
+    It bounds the weighted mean of E sum_v |x_v(t) - x*|^2 over
     `sum_v |x_v(0) - x*|^2 + sum_v |grad phi_v^*(y_v(0)) - x*|^2`.
     """
     return 2 * smoothness / curvature * delayed_bound(gamma, time, longest)
@@ -215,11 +215,11 @@ def limited_rates(
     node: int | None = None,
     computing: int | None = None,
 ) -> Network:
-    """The same with the highest rates, up to those given, that satisfy (4.33).
+    """The network with the highest rates, up to those given, that satisfy (4.33).
 
-    `c p tau <= q` of edges and computations, and `c tau_v sum_w p_vw <= q` at nodes,
-    with the longest delay at a node: at least half of all ticks are then not dropped,
-    and gamma is half as large (Theorem 4.4).
+    `c p tau <= q` for edges and computations, and `c tau_v sum_w p_vw <= q` at nodes
+    with the longest delay there. Then at least half of all ticks are kept, and gamma is
+    half as large (Theorem 4.4).
     """
     edges, rates, delays, clients, lengths = network.check()
     if link is not None:

@@ -1,24 +1,22 @@
 """How fast averaging over a graph is: bounds, and exact rates of small graphs.
 
-A rate r means that `E |x(t) - x_bar|^2` falls like exp(-r t) in the time in which edges
-ring with the given rates; where these sum to 1, time is the number of meetings. With mu
-the eigengap of the Laplacian of the rates, and R the largest effective resistance
-between the ends of an edge,
+A rate r means that `E |x(t) - x_bar|^2` falls like exp(-r t). If the rates of edges sum
+to 1, time is the number of meetings. With mu the eigengap of the Laplacian of the
+rates, and R the largest effective resistance between the ends of an edge,
 
     randomised    mu / 2 at least, mu at most
     accelerated   sqrt(mu / (2 R)) at least
     delayed       gamma <= min(lambda_2(K) / 2, 1 / tau_max), with (4.12) as the bound
 
-The second moment S of the rows obeys a linear equation, whose slowest eigenvalue is the
-exact rate. The flow keeps the cone of positive matrices, so that this eigenvalue is
-real, and it is found with a factorisation and a few steps.
+The second moment S of the rows obeys a linear equation. Its slowest eigenvalue is the
+exact rate. It is real, because the flow keeps the cone of positive matrices, and a
+factorisation with a few steps finds it.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapters 1, 2, 4 and 6, hal tel-04877971.
+    Even, PhD thesis, 2024, chapters 1, 2, 4 and 6, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): randomised gossip has half the
-printed rate; accelerated gossip half the printed eta, whose own theorem it then is.
+printed rate. Accelerated gossip has half the printed eta, as its theorem needs.
 """
 
 from __future__ import annotations
@@ -39,10 +37,10 @@ from coterie.graphs.spectra import eigengap
 from ..gossip.accelerated import GossipPace, pace
 
 CAPACITY = 1 / (1 - math.sqrt(math.log(6) / 2))  # 18.6948
-"""c of (4.33): so many times less than can be carried is accepted half of the time."""
+"""c of (4.33): with c times fewer messages than the capacity, half are kept."""
 
 _NODES = 30
-"""Nodes up to which exact rates are found: unknowns grow with the square of them."""
+"""The largest number of nodes for exact rates: unknowns grow with its square."""
 
 
 # In rounds.
@@ -63,7 +61,7 @@ def synchronous_bound(gap: float, rounds: int) -> float:
 
 
 def chebyshev_bound(gap: float, rounds: int) -> float:
-    """`2 exp(-t sqrt(l))`: what is left at most after t rounds of Chebyshev gossip.
+    """`2 exp(-t sqrt(l))`: a bound on what is left after t rounds of Chebyshev gossip.
 
     >>> round(chebyshev_bound(0.01, 100), 7)
     9.08e-05
@@ -77,20 +75,20 @@ def chebyshev_bound(gap: float, rounds: int) -> float:
 
 
 def randomised_rate(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> float:
-    """The rate mu / 2, which randomised gossip has at least; a complete one exactly."""
+    """The rate mu / 2, a lower bound for randomised gossip; exact if complete."""
     return eigengap(edges, rates) / 2
 
 
 def accelerated_rate(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> float:
-    """`theta = sqrt(mu / (2 R))`, which accelerated gossip has at least; Theorem 2.5.
+    """`theta = sqrt(mu / (2 R))`, a lower bound for accelerated gossip; Theorem 2.5.
 
-    It is never below `randomised_rate`, and on long graphs far above it.
+    It is never below `randomised_rate`, and far above it on long graphs.
     """
     return pace(edges, rates).eta
 
 
 def accelerated_bound(rate: float, time: float) -> float:
-    """`2 exp(-theta t)`, what is left of |x - x_bar|^2 in expectation at most."""
+    """`2 exp(-theta t)`, a bound on what is left of |x - x_bar|^2 in expectation."""
     checks.number("rate", rate, at_least=0)
     return 2 * math.exp(-rate * checks.number("time", time, at_least=0))
 
@@ -108,7 +106,7 @@ def exact_accelerated_rate(
     rates: Float[Tensor, " e"],
     given: GossipPace | None = None,
 ) -> float:
-    """The rate of the second moment of x and z; at most 30 nodes, below 0: it diverges.
+    """The rate of the second moment of x and z for at most 30 nodes; divergence is < 0.
 
     `dS/dt = B S + S B' + sum_e p_e (J_e S J_e' - S)`, where the flow is
     `B = eta [[-I, I], [I, -I]]` and a meeting `J_e = I - [a/2; gamma a] [a; 0]'`.
@@ -116,7 +114,7 @@ def exact_accelerated_rate(
     Args:
         edges: of a connected graph.
         rates: how often they ring.
-        given: eta and gamma; None: those of the graph.
+        given: eta and gamma, by default those of the graph.
     """
     eta, gamma = pace(edges, rates) if given is None else given
     a, p = _differences(edges, rates)
@@ -127,10 +125,10 @@ def exact_accelerated_rate(
 
 
 def _differences(edges: Tensor, rates: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Rows e_v - e_w in a basis of all vectors whose sum is 0, and their rates."""
+    """Rows e_v - e_w in a basis of all vectors of sum 0, and their rates."""
     n = nodes_of(edges)
     checks.integer("number of nodes", n, at_least=2, at_most=_NODES)
-    eigengap(edges, rates)  # refuses what is not connected
+    eigengap(edges, rates)  # refuses a graph that is not connected
     a = np.zeros((len(edges), n))
     which = np.arange(len(edges))
     a[which, edges[:, 0].cpu()] = 1
@@ -157,7 +155,7 @@ def _exact(flow: np.ndarray, out: np.ndarray, read: np.ndarray, p: np.ndarray) -
     generator = moved[:, i, k].T
     if len(generator) < 200:
         return -float(np.linalg.eigvals(generator).real.max())
-    # Of all eigenvalues the sought one is nearest to any number above it.
+    # The largest eigenvalue is the nearest one to any number above it.
     above = 2 * np.abs(flow).sum(1).max() + 1e-9
     inverse = np.linalg.inv(generator - above * np.eye(len(generator)))
     solver = LinearOperator(inverse.shape, matvec=inverse.dot, dtype=np.float64)
@@ -202,9 +200,9 @@ def delayed_rate(
 def delayed_bound(gamma: float, time: float, longest: float) -> float:
     """`e^{-gamma T/2} (1 + tau/T) / (1 - gamma tau)`, on the right of (4.12), (4.23).
 
-    Of gossip, it bounds the mean of E |x(t) - x_bar|^2 over [0, T] with weights
-    e^{gamma t}, and that of the average of the past (Corollary 4.2.1), over
-    |x(0) - x_bar|^2.
+    For gossip, in units of |x(0) - x_bar|^2, it bounds the mean of E |x(t) - x_bar|^2
+    over [0, T] with weights e^{gamma t}. It also bounds the deviation of the average of
+    the past (Corollary 4.2.1).
 
     Args:
         gamma: at most `delayed_rate`, and below 1 / tau.
@@ -229,10 +227,10 @@ def capacity_load(
     capacity: int | None = None,
     edge_capacity: int | None = None,
 ) -> float:
-    """The largest of both sides' ratios in (4.33): up to 1, half of all are kept.
+    """The largest ratio of both sides in (4.33); up to 1, at least half are kept.
 
-    `c p_e tau_e / q_e` of all edges, and `c tau_v sum_w p_vw / q_v` of all nodes, where
-    tau_v is the longest delay at v. The rates may be divided by it.
+    The ratios are `c p_e tau_e / q_e` of edges and `c tau_v sum_w p_vw / q_v` of nodes,
+    where tau_v is the longest delay at v. Divide the rates by a load above 1.
 
     Args:
         edges: pairs of nodes.

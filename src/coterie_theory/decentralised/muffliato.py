@@ -1,23 +1,22 @@
-"""Private averaging over a graph: how long, how well, at which mean loss, which noise.
+"""Private averaging over a graph: rounds, errors, mean losses and noise.
 
-Every row gets noise of standard deviation s in each of its D coordinates, once, and is
-then averaged with neighbours. With `spread` a public bound on (1/n) sum |x_v - x_bar|^2
+Every row gets noise once, of standard deviation s in each of its D coordinates. Then it
+is averaged with neighbours. With `spread` a public bound on (1/n) sum |x_v - x_bar|^2
 
     T = ceil(ln((n / (D s^2)) max(D s^2, spread)) / sqrt(l))                 Chebyshev
     (1/2n) sum E|x_v^T - x_bar|^2 <= (spread + D s^2) e^{-T sqrt(l)} + D s^2 / n  (6.8)
 
-where l is the absolute gap of W; by random pairs l stands in place of its root, and is
+where l is the absolute gap of W. By random pairs, l stands in place of its root; it is
 half the eigengap of the Laplacian of chances. The mean loss of an observer, in units of
-local privacy, is at most the number of messages it receives over n.
+local privacy, is at most the number of messages it receives, divided by n.
 
-All losses are in this unit: times alpha Delta^2 / (2 s^2) they are divergences.
+All losses are in this unit; multiply by alpha Delta^2 / (2 s^2) for divergences.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 6, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 6, tel-04877971.
 
-Differences (each with a test; see docs/errata.md): the rate by random pairs has its
-half, the mean loss by random pairs no half too many, that of rounds n and not n^2.
+Differences (each with a test; see docs/errata.md): the rate by random pairs has a
+factor 1/2. The mean loss by random pairs does not. That of rounds has n, not n^2.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from coterie.checks import InputError
 
 
 class PlannedNoise(NamedTuple):
-    """How much noise, and for how long to average."""
+    """Noise, and the number of rounds."""
 
     noise: float
     rounds: int
@@ -44,14 +43,14 @@ class PlannedNoise(NamedTuple):
 def stopping_time(
     pace: float, n: int, noise: float, *, spread: float = 0.25, dim: int = 1
 ) -> int:
-    """T after which noise and not the graph is what is left of the error.
+    """T, the rounds after which the error is mostly due to noise, not to the graph.
 
     >>> stopping_time(math.sqrt(1 / 6), 2048, 1.0)
     19
 
     Args:
-        pace: sqrt(l) by Chebyshev's recursion; by random pairs the rate of squares,
-            `gossip.randomised_rate`, or `gossip.accelerated_rate` (Remark 6.3.1).
+        pace: sqrt(l) by Chebyshev's recursion. By random pairs, the rate of squares:
+            `gossip.randomised_rate` or `gossip.accelerated_rate` (Remark 6.3.1).
         n: nodes.
         noise: s.
         spread: a public bound on (1/n) sum |x_v - x_bar|^2, not found from the data.
@@ -92,11 +91,11 @@ def _square(noise: float, dim: int) -> float:
     return noise**2 * checks.integer("dim", dim, at_least=1)
 
 
-# Mean losses, which are sums of ranks and stay right where pairwise ones do not.
+# Mean losses are sums of ranks. They are right where losses of pairs are not.
 
 
 def mean_loss(degree: float, rounds: int, n: int) -> float:
-    """At most `d T / n` for an observer with d neighbours, in T rounds; (6.7), (6.16).
+    """`d T / n`, a bound for an observer with d neighbours and T rounds; (6.7), (6.16).
 
     >>> mean_loss(11, 19, 2048)
     0.10205078125
@@ -110,7 +109,7 @@ def mean_loss_by_pairs(rounds: int, n: int) -> float:
 
 
 def walk_bound(matrix: Float[Tensor, "n n"], rounds: int) -> Float64[Tensor, "n n"]:
-    """Corollary 6.3.1, which bounds (6.6) and so is no guarantee either.
+    """(n, n) Corollary 6.3.1; it bounds (6.6), so it is not a guarantee either.
 
     `n max_{w ~ v} W_vw^{-2} sum_{t=1}^T (W^t)_uv^2`, entry (u, v).
     """
@@ -125,12 +124,12 @@ def walk_bound(matrix: Float[Tensor, "n n"], rounds: int) -> Float64[Tensor, "n 
 
 
 def secret_graph_loss(n: int, degree: int, rounds: int) -> float:
-    """Theorem 6.4: the loss of a node that is no neighbour, on a graph nobody knows.
+    """Theorem 6.4: the loss of a node that is not a neighbour, on a secret graph.
 
-    `min(1, 2 T d / (n - d))` for an observer with d neighbours, who knows these alone,
-    where all others could be exchanged; it holds for orders up to `largest_order`, and
-    for one averaging. Over several steps of SGD such losses do not add, unless all hold
-    the same model after each of them (docs/privacy_gossip.md).
+    `min(1, 2 T d / (n - d))` for an observer that knows only its d neighbours, if all
+    other nodes are exchangeable. It holds for orders up to `largest_order` and for one
+    averaging. Over several steps of SGD such losses add only if all nodes hold the same
+    model after each step (docs/privacy_gossip.md).
 
     >>> round(secret_graph_loss(2000, 8, 27), 4)
     0.2169
@@ -149,13 +148,13 @@ def largest_order(mu: float) -> float:
     return (1 + math.sqrt(1 + 8 / mu**2)) / 2
 
 
-# Noise for a loss, which depends on how long one averages, which depends on the noise.
+# Noise for a loss. It depends on the number of rounds, which depends on the noise.
 
 
 def plan_noise(
     noise_after: Callable[[int], float], rounds_with: Callable[[float], int]
 ) -> PlannedNoise:
-    """The shortest averaging that is long enough for the noise it needs.
+    """The fewest rounds that are enough for the noise they need, and this noise.
 
     Args:
         noise_after: rounds -> the noise they need, more for more rounds.
@@ -208,7 +207,7 @@ def noise_for_mean(
 
 
 def error_of(noise: float, n: int) -> float:
-    """`3 s^2 / n`, what averaging for the stopping time costs at most."""
+    """`3 s^2 / n`, a bound on the error of averaging for the stopping time."""
     return 3 * noise**2 / n
 
 
@@ -231,7 +230,7 @@ def gossip_steps(
         n: clients.
         noise: s on gradients.
         dissimilarity: zeta^2, the mean of |grad f_v - grad f|^2 at the optimum.
-        sampling: rho^2, the variance of gradients of samples there; 0: of all data.
+        sampling: rho^2, the variance of gradients of samples there; 0 with all data.
         dim: D.
     """
     pace = math.sqrt(checks.number("gap", gap, above=0, at_most=1))
@@ -260,9 +259,9 @@ class PrivateDescent(NamedTuple):
 
 
 def sgd_rate(problem: PrivateDescent) -> float:
-    """Theorem 6.8: what is left of the loss, up to constants and logarithms.
+    """Theorem 6.8: the excess loss, up to constants and logarithms.
 
-    `(D s^2 + rho^2) / (n mu T) + L |theta_0 - theta*|^2 e^{-T / (2 kappa)}`, which does
+    `(D s^2 + rho^2) / (n mu T) + L |theta_0 - theta*|^2 e^{-T / (2 kappa)}`; it does
     not depend on the graph.
 
     >>> round(sgd_rate(PrivateDescent(100, 50, 2.0)), 6)
@@ -274,9 +273,9 @@ def sgd_rate(problem: PrivateDescent) -> float:
 
 
 def sgd_step(problem: PrivateDescent) -> float:
-    """The step of it, `min(1/(4L), ln(max(2, mu^2 |..|^2 n T / variance)) / (mu T))`.
+    """The step size: `min(1/(4L), ln(max(2, mu^2 |..|^2 n T / variance)) / (mu T))`.
 
-    The thesis asks for a suitable one; this is ours.
+    The thesis asks for a suitable step; this one is ours.
 
     >>> round(sgd_step(PrivateDescent(100, 50, 2.0)), 4)
     0.1565
@@ -287,7 +286,7 @@ def sgd_step(problem: PrivateDescent) -> float:
 
 
 def sgd_weights(problem: PrivateDescent) -> Float64[Tensor, " t"]:
-    """Of the average over steps, `w_t ~ (1 - lr mu / 2)^{-(t+1)}`; they sum to 1."""
+    """Weights of the average, `w_t ~ (1 - lr mu / 2)^{-(t+1)}`, which sum to 1."""
     left = math.log1p(-sgd_step(problem) * problem.mu / 2)
     order = torch.arange(1, problem.steps + 1, dtype=torch.float64)
     return torch.softmax(-left * order, 0)
@@ -317,9 +316,9 @@ def sgd_noise(
 ) -> float:
     """`s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`, for a mean divergence.
 
-    With T = kappa steps and this noise `sgd_rate` is Theorems 6.7 and 6.9's trade-off.
-    It is no guarantee where T > 1: later steps depend on earlier messages, which the
-    theorems leave out (docs/errata.md).
+    With T = kappa steps and this noise, `sgd_rate` is the trade-off of Theorems 6.7 and
+    6.9. It is not a guarantee for T > 1: later steps depend on earlier messages, and
+    the theorems leave that out (docs/errata.md).
 
     >>> round(sgd_noise(1.0, n=100, received=400), 3)
     2.0

@@ -1,22 +1,22 @@
-"""A model that walks on a graph: step sizes, what they promise, and lower bounds.
+"""A model that walks on a graph: step sizes, guarantees and lower bounds.
 
 A walk v_0, v_1, ... is a Markov chain with the stationary law pi, and
 
     x_{t+1} = x_t - gamma g_{v_t}(x_t)                                (7.2), MC-SGD
 
 finds the minimum of f = sum_v pi_v f_v. Times tau_mix, tau_hit and tau_cov are those of
-`coterie.graphs.chains`; F_0 is the `start`, f(x_0) - f^*, and B^2 the `distance`,
-|x_0 - x^*|^2. Rates that the theorems give up to constants and logarithms say so.
+`coterie.graphs.chains` and `.chains` here. F_0 is the `start`, f(x_0) - f^*, and B^2
+the `distance`, |x_0 - x^*|^2. Rates up to constants and logarithms say so.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 7, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 7, tel-04877971.
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
     arXiv 2302.14428.
 
-Differences (each with a test; see docs/errata.md): H_n in Matthews' bound, for returns
-count; tau in the noise of Theorem 7.3.1; L in the step of Theorem 7.3.2, whose rate has
-the constant 1/384; the variance of two states; 1 / (4 L) and 1 / L in Theorem 7.6.2.
+Differences (each with a test; see docs/errata.md): Matthews' bound has H_n, because
+returns count. The noise of Theorem 7.3.1 has tau. The step of Theorem 7.3.2 has L, and
+its rate 1/384. The variance of two states is twice as large. Theorem 7.6.2 has 1 / (4
+L) and 1 / L.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from coterie.graphs.chains import stationary_law
 
 @dataclass(frozen=True)
 class TokenProblem:
-    """How many steps of which walk, and of what losses."""
+    """The number of steps, the mixing time of the walk, and constants of the losses."""
 
     steps: int  # T
     mixing: float  # tau_mix, and tau_mix(1/4) where losses are strongly convex
@@ -64,7 +64,8 @@ class TokenProblem:
 def reversible_mixing(relaxation: float, smallest: float, eps: float = 0.0) -> int:
     """`tau_mix(eps) <= ceil(tau_rel ln(1 / (eps pi_min)))`; Lemma 7.2.1.
 
-    Without eps it is pi_min / 2, for tau_mix itself: `ceil(tau_rel ln(2 / pi_min^2))`.
+    Without eps it bounds tau_mix, with eps = pi_min / 2: `ceil(tau_rel ln(2 /
+    pi_min^2))`.
 
     >>> reversible_mixing(10.0, 0.25), reversible_mixing(10.0, 0.25, eps=0.01)
     (35, 60)
@@ -78,19 +79,19 @@ def hitting_bound(mixing: float, smallest: float) -> float:
 
 
 def regular_hitting_bound(edges: int, diameter: int, degree: int) -> float:
-    """`tau_hit <= 2 |E| diameter / d` where all edges are alike; Lemma 7.2.3.
+    """`tau_hit <= 2 |E| diameter / d` on an edge-transitive graph; Lemma 7.2.3.
 
-    That is n times the diameter, for the simple walk on a graph of equal degrees d.
+    For the simple walk with equal degrees d, it is n times the diameter.
     """
     return 2 * edges * diameter / degree
 
 
 def cover_bound(hitting: float, clients: int) -> float:
-    """`tau_cov <= H_n tau_hit`, for the way back to the first client counts too.
+    """`tau_cov <= H_n tau_hit`, Matthews' bound; the way back to the start counts too.
 
-    Matthews' bound, Theorem 7.1, there with H_{n-1}.
+    Theorem 7.1 prints H_{n-1}.
 
-    >>> round(cover_bound(6.0, 6), 2)  # all six of six coupons, which is exact
+    >>> round(cover_bound(6.0, 6), 2)  # exact for all six of six coupons
     14.7
     """
     return hitting * sum(1 / k for k in range(1, clients + 1))
@@ -107,7 +108,7 @@ def smooth_step(start: float, problem: TokenProblem) -> float:
 
 
 def smooth_noise(start: float, problem: TokenProblem) -> float:
-    """`7 sqrt(L F_0 sigma_bar^2 tau / T)`, what noise adds to E|grad f|^2; (7.9)."""
+    """`7 sqrt(L F_0 sigma_bar^2 tau / T)`, the noise term of E|grad f|^2; (7.9)."""
     noise = problem.beta * start * problem.variance * problem.delay
     return 7 * math.sqrt(noise / problem.steps)
 
@@ -150,7 +151,7 @@ def pl_rate(start: float, problem: TokenProblem) -> float:
 def pathwise_bound(
     noise: Float[Tensor, "t d"], distance: float, *, lr: float, beta: float, mu: float
 ) -> float:
-    """|x_T - x^*|^2 along any sequence of clients, random or not; Theorem 7.4.
+    """A bound on |x_T - x^*|^2 for any sequence of clients; Theorem 7.4.
 
     `2 q^T (B^2 + gamma^2 |G_0|^2) + gamma^3 L sum_{t<T} q^{T-1-t} |G_t|^2` with
     `q = 1 - gamma mu` and `G_t = sum_{t<=s<T} grad f_{v_s}(x^*)`, for gamma L < 1.
@@ -172,7 +173,7 @@ def stated_pathwise_bound(
 ) -> float:
     """`2 q^T B^2 + (2 gamma^3 T L / mu) sum_s q^{T-s} |G_s|^2`; Theorem 7.4.
 
-    Its conditions are those of `pathwise_bound`.
+    The conditions are those of `pathwise_bound`.
     """
     sums, q, decay = _noise_sums(noise, lr, beta, mu)
     scale = 2 * lr**3 * len(noise) * beta / checks.number("mu", mu, above=0.0)
@@ -190,14 +191,14 @@ def _noise_sums(
 
 
 def interpolation_bound(distance: float, steps: int, *, lr: float, mu: float) -> float:
-    """`2 (1 - gamma mu)^T B^2` where all losses have the same minimum; Theorem 7.4."""
+    """`2 (1 - gamma mu)^T B^2` if all losses have the same minimum; Theorem 7.4."""
     return 2 * (1 - lr * mu) ** steps * distance
 
 
 def summed_noise_bound(problem: TokenProblem) -> float:
     """`E|sum_{t<T} grad f_{v_t}(x^*)|^2 <= sigma_*^2 (4 tau + T (1 + 8 tau))`.
 
-    Lemma 7.4.2, tau = tau_mix(1/4), and sigma_*^2 a bound for every client.
+    Lemma 7.4.2 with tau = tau_mix(1/4); sigma_*^2 bounds the noise of every client.
     """
     tau, steps = problem.mixing, problem.steps
     return problem.variance * (4 * tau + steps * (1 + 8 * tau))
@@ -208,7 +209,7 @@ def strongly_convex_step(
 ) -> float:
     """`min(1 / L, ln(max(2, mu^3 T B^2 / (L s))) / (mu T))`; Corollary 7.4.1.
 
-    The thesis says that it is well chosen, and this is ours; s is as in
+    The thesis only asks for a good step, so this one is ours. s is that of
     `strongly_convex_rate`.
     """
     mu = checks.number("mu", problem.mu, above=0.0)
@@ -224,8 +225,8 @@ def strongly_convex_rate(
 ) -> float:
     """E|x_T - x^*|^2 up to constants and logarithms; Corollary 7.4.1, Theorem 7.5.
 
-    `2 e^{-T / kappa} B^2 + L s / (mu^3 T)`, `s = sigma_local^2 + tau_mix(1/4)
-    sigma_*^2`: noise within clients does not depend on the walk.
+    `2 e^{-T / kappa} B^2 + L s / (mu^3 T)` with `s = sigma_local^2 + tau_mix(1/4)
+    sigma_*^2`. Noise within clients does not depend on the walk.
     """
     mu = checks.number("mu", problem.mu, above=0.0)
     noise = problem.beta * (local + problem.mixing * problem.variance)
@@ -251,12 +252,12 @@ def two_state_moment(flip: float, lr: float) -> float:
 
 
 def warm_sag_step(delay: float, hitting: float, beta: float = 1.0) -> float:
-    """`1 / (2 L (tau_hit + delay))` where h_v begins at the gradients; (7.7)."""
+    """`1 / (2 L (tau_hit + delay))` if h_v begins at the gradients; (7.7)."""
     return 1 / (2 * beta * (hitting + delay))
 
 
 def sag_step(delay: float, hitting: float, beta: float = 1.0) -> float:
-    """`1 / (4 L (tau_hit + delay))` wherever h_v begins; Theorem 7.6.2."""
+    """`1 / (4 L (tau_hit + delay))` for any start of h_v; Theorem 7.6.2."""
     return warm_sag_step(delay, hitting, 2 * beta)
 
 
@@ -276,7 +277,7 @@ def sag_bound(
     cover: float,
     beta: float = 1.0,
 ) -> float:
-    """Wherever h_v begins: `8 L F_0 (tau_hit + tau_cov) / T + 2 tau_cov apart / T`.
+    """`8 L F_0 (tau_hit + tau_cov) / T + 2 tau_cov apart / T`, for any start of h_v.
 
     Theorem 7.6.2; `apart` is the mean of |grad f_v(x_0) - h_v|^2 over clients.
     """
@@ -292,7 +293,7 @@ def sag_descent(
     *,
     beta: float = 1.0,
 ) -> float:
-    """What f(x_{t+1}) - f(x_t) is at most, for gamma_t <= 1 / (2 L); Lemma 7.5.1.
+    """A bound on f(x_{t+1}) - f(x_t) for gamma_t <= 1 / (2 L); Lemma 7.5.1.
 
     `-gamma/2 |grad f(x_t)|^2 - gamma/4 |h_bar|^2 + gamma L^2 / (2 n) sum_v |drift_v|^2`
 
@@ -314,16 +315,17 @@ def delay_bound(steps: int, cover: float) -> float:
     return steps * cover
 
 
-# What no method can do better.
+# Lower bounds for all methods.
 
 
 def lower_bound(
     scale: float, steps: int, *, hitting: float, beta: float = 1.0, mu: float = 0.0
 ) -> float:
-    """Up to a constant, the error that T steps of a walk leave; Theorem 7.2.
+    """A lower bound on the error after T steps, up to a constant; Theorem 7.2.
 
     `L scale (tau_hit / T)^2`, or `L scale e^{-T / (sqrt(kappa) tau_hit)}` for mu > 0.
-    With scale = F_0 it is |grad f|^2 of smooth losses, with B^2 f - f^* of convex ones.
+    With scale = F_0 it bounds |grad f|^2 of smooth losses; with B^2, f - f^* of convex
+    ones.
     """
     if mu:
         return beta * scale * math.exp(-steps * math.sqrt(mu / beta) / hitting)
@@ -335,8 +337,8 @@ def hard_instance(
 ) -> tuple[Float64[Tensor, "2 d d"], Float64[Tensor, "2 d"]]:
     """Hessians A and vectors c of pi_v f_v and pi_w f_w, gradients A x - c; 7.3.
 
-    One has all of x(2k-1) x(2k), the other all of x(2k) x(2k+1), so that from 0 a
-    coordinate more can be found each time the walk has gone from one to the other:
+    One client has all products x(2k-1) x(2k), the other all x(2k) x(2k+1). So from 0,
+    each way of the walk from one to the other can find one more coordinate:
 
         pi_v f_v = sum_{k>=1} (x(2k)^2 - x(2k-1) x(2k)) + alpha x(0)^2 / 2 - b x(0)
         pi_w f_w = sum_{k>=0} (x(2k+1)^2 - x(2k+1) x(2k))
@@ -352,9 +354,9 @@ def hard_instance(
 
 
 def alternations(path: Int[Tensor, " t"], v: int, w: int) -> Int[Tensor, " t"]:
-    """How many coordinates of the hard instance can be other than 0 after each step.
+    """How many coordinates of the hard instance can differ from 0 after each step.
 
-    The first waits for v, the next for w, and so on in turn.
+    The first needs a visit to v, the next one to w, and so on in turn.
 
     >>> alternations(torch.tensor([1, 0, 0, 2, 1, 1, 0]), 0, 1).tolist()
     [0, 1, 1, 1, 2, 2, 3]
@@ -383,7 +385,7 @@ def communications(
 
 
 def hop_time(chain: Float[Tensor, "n n"], seconds: Float[Tensor, "n n"]) -> float:
-    """`sum_{v,w} pi_v P_vw T_{v->w}`, to which time / T of a token tends; 7.6.3.
+    """`sum_{v,w} pi_v P_vw T_{v->w}`, the limit of time / T for a token; 7.6.3.
 
     Args:
         chain: P, sparse or dense.
@@ -394,5 +396,5 @@ def hop_time(chain: Float[Tensor, "n n"], seconds: Float[Tensor, "n n"]) -> floa
 
 
 def round_time(chain: Float[Tensor, "n n"], seconds: Float[Tensor, "n n"]) -> float:
-    """`max T_{v->w}` over those who send, which synchronous gossip takes; 7.6.3."""
+    """`max T_{v->w}` over pairs that send: the time of a synchronous round; 7.6.3."""
     return float(seconds.double()[chain.to_dense() > 0].max())

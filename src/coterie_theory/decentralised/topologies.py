@@ -1,16 +1,14 @@
-"""How long agreeing takes on a graph whose links and nodes take their time.
+"""Times to agree on a graph where messages and computations take time.
 
-A message on edge e takes `lengths` s_e (or tau_e), a computation at node v takes
-`computing` tau_v. Nothing known at v is known at w before
+A message on edge e takes `lengths` s_e (or tau_e), and a computation at node v takes
+`computing` tau_v. What v knows reaches w after
 
-    dist(v, w) = tau_v + tau_w + least sum of s_e over ways from v to w,
+    dist(v, w) = tau_v + tau_w + smallest sum of s_e over paths from v to w,
 
 and the largest of these distances is the time diameter D.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, sections 1.3.2, 1.3.3 and 4.1, hal
-    tel-04877971.
+    Even, PhD thesis, 2024, sections 1.3.2, 1.3.3 and 4.1, tel-04877971.
     Scaman, Bach, Bubeck, Lee, Massoulié, "Optimal algorithms for smooth and strongly
     convex distributed optimization in networks", ICML 2017, arXiv:1702.08704.
 
@@ -34,7 +32,7 @@ from coterie.graphs.families import degrees, nodes_of, not_negative, refuse_apar
 from coterie.graphs.spectra import eigengap
 
 _AT_ONCE = 256
-"""Nodes whose distances to all others are held at a time."""
+"""The number of sources in one block of distances."""
 
 
 def distances_from(
@@ -69,7 +67,7 @@ def time_diameter(
     lengths: Float[Tensor, " e"],
     computing: Float[Tensor, " n"] | None = None,
 ) -> float:
-    """D, the largest distance; with `lengths` of 1 the diameter of the graph.
+    """D, the largest distance; with `lengths` of 1 it is the diameter of the graph.
 
     Every node is a source in turn: seconds for 1,000 nodes, a minute for 10,000.
     """
@@ -87,7 +85,7 @@ def synchronous_lower_bound(
 ) -> float:
     """(4.2) `s_max Diam(G) sqrt(kappa) ln(1 / eps)`, up to a constant.
 
-    Time that rounds, each as long as the slowest link, take at least.
+    A lower bound on the time of rounds, each as long as the slowest link.
     """
     ones = torch.ones(len(edges), dtype=torch.float64)
     way = float(lengths.max()) * time_diameter(edges, ones)
@@ -101,7 +99,7 @@ def lower_bound(
     accuracy: float,
     computing: Float[Tensor, " n"] | None = None,
 ) -> float:
-    """(4.3) `D sqrt(kappa) ln(1 / eps)`, up to a constant: time of any algorithm."""
+    """(4.3) `D sqrt(kappa) ln(1 / eps)`, up to a constant, for any algorithm."""
     way = time_diameter(edges, lengths, computing)
     return way * _precision(condition, accuracy)
 
@@ -115,7 +113,7 @@ def _precision(condition: float, accuracy: float) -> float:
 def synchronous_time(edges: Int[Tensor, "e 2"], lengths: Float[Tensor, " e"]) -> float:
     """`d / lambda_2(1 / s_max)`: typical time of rounds that last s_max; 1.3.2.
 
-    d is the largest degree, of `W = I - (D - A) / d`.
+    d is the largest degree, as in `W = I - (D - A) / d`.
     """
     slowest = checks.positive("lengths", lengths, len(edges)).max()
     rates = (1 / slowest.double()).repeat(len(edges))
@@ -123,9 +121,9 @@ def synchronous_time(edges: Int[Tensor, "e 2"], lengths: Float[Tensor, " e"]) ->
 
 
 def asynchronous_time(edges: Int[Tensor, "e 2"], lengths: Float[Tensor, " e"]) -> float:
-    """`1 / lambda_2(1 / s)`: typical time where pairs meet 1 / s_e times a second.
+    """`1 / lambda_2(1 / s)`: typical time if pairs meet 1 / s_e times a second.
 
-    A heuristic: an exchange is over at once, and a node serves all its links.
+    It is a heuristic: exchanges take no time, and a node serves all its links at once.
     """
     rates = 1 / checks.positive("lengths", lengths, len(edges)).double()
     return 1 / eigengap(edges, rates)

@@ -6,29 +6,28 @@ rate 1 both take a step along one gradient, at x as it is just before:
     dx = eta_t (z - x) dt,         dz = eta'_t (x - z) dt
     x <- x - gamma_t grad f(x),    z <- z - gamma'_t grad f(x)
 
-A `Schedule` has the four parameters and the flow between two times in closed form. So
-the process is computed exactly, and seen at the times T_k it is Nesterov's recursion
-with random parameters (`tau`). T_k = k gives a deterministic method of the same form.
+A `Schedule` has the four parameters, and the flow between two times in closed form. So
+the process is computed exactly. At the times T_k it is Nesterov's recursion with random
+parameters (`recursion`). T_k = k gives a deterministic method of the same form.
 
     convex            eta = 2/t,            eta' = 0,             gamma' = t/(2L)
     strongly_convex   eta = r,              eta' = r,             gamma' = 1/sqrt(mu L)
     unified           eta = r coth(rt/2),   eta' = r tanh(rt/2),
                                             gamma' = tanh(rt/2)/sqrt(mu L)
 
-with r = sqrt(mu/L) and gamma = 1/L. The last is the first one for small t and the
-second one for large t. A gradient oracle is `grad(x, rng)`, which may be noisy. Many
-runs at once have points (runs, d) and times (runs, k). Guarantees are in
+with r = sqrt(mu/L) and gamma = 1/L. `unified` is near `convex` for small t and near
+`strongly_convex` for large t. A gradient oracle is `grad(x, rng)`, which may be noisy.
+Several runs at once have points (runs, d) and times (runs, k). Guarantees are in
 `coterie_theory.decentralised.continuized`.
 
 References:
     Even, Berthier, Bach, Flammarion, Hendrikx, Gaillard, Massoulié, Taylor,
     "Continuized accelerations of deterministic and stochastic gradient descents, and of
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 2, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 2, tel-04877971.
 
-Differences (each with a test; see docs/errata.md): gamma' is that of the time of the
-jump, T_{k+1}, and not T_k. The unified schedule is ours.
+Differences (each with a test; see docs/errata.md): gamma' belongs to the time of the
+jump, T_{k+1}, not to T_k. The unified schedule is ours.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Gradient = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Mix(NamedTuple):
-    """What a flow does: x <- x + forward (z - x), z <- z + back (x - z), at once."""
+    """A flow: x <- x + forward (z - x) and z <- z + back (x - z), at once."""
 
     forward: Tensor
     back: Tensor
@@ -81,8 +80,8 @@ def convex(smoothness: float, *, second: float | None = None) -> Schedule:
 
     Args:
         smoothness: L, or R^2 of least squares.
-        second: gamma' = t / (2 second); None: L. R^2 times the statistical condition
-            number for least squares.
+        second: gamma' = t / (2 second), by default L. For least squares, R^2 times the
+            statistical condition number.
     """
     checks.number("smoothness", smoothness, above=0)
     second = smoothness if second is None else checks.number("second", second, above=0)
@@ -94,7 +93,7 @@ def convex(smoothness: float, *, second: float | None = None) -> Schedule:
 
 
 def steady(eta: float, jump: Jump) -> Schedule:
-    """Constant parameters, eta' = eta: only how much time has passed matters."""
+    """Constant parameters with eta' = eta; only the time that has passed matters."""
 
     def flow(t0: Tensor, t1: Tensor) -> Mix:
         share = share_of_way(t1 - t0, eta)
@@ -111,7 +110,7 @@ def strongly_convex(smoothness: float, curvature: float) -> Schedule:
 
 
 def unified(smoothness: float, curvature: float) -> Schedule:
-    """For mu > 0, from the convex schedule at first to the strongly convex one."""
+    """For mu > 0: first near the convex schedule, later the strongly convex one."""
     _check(smoothness, curvature)
     r, root = math.sqrt(curvature / smoothness), math.sqrt(curvature * smoothness)
     late = strongly_convex(smoothness, curvature).flow
@@ -163,13 +162,13 @@ def _check(smoothness: float, curvature: float) -> None:
 def arrivals(
     *shape: int, rng: torch.Generator, tick: float = 0.0
 ) -> Float64[Tensor, "*runs k"]:
-    """The first times of gradients: of a Poisson process, or of coins flipped.
+    """The first times of gradients, of a Poisson process or of coins.
 
     Args:
-        shape: how many, in the last place, and of how many runs.
-        rng: draws them.
-        tick: 0 for Exp(1) waiting times; else a coin that says yes with chance `tick`
-            is flipped every `tick` seconds, and 1 gives the times 1, 2, ...
+        shape: the number of runs, and last the number of times.
+        rng: of the times.
+        tick: 0 for Exp(1) waiting times. Otherwise a coin with chance `tick` is flipped
+            every `tick` seconds; 1 gives the times 1, 2, ...
     """
     checks.number("tick", tick, at_least=0, at_most=1)
     waiting = torch.ones(shape, dtype=torch.float64, device=rng.device)
@@ -192,7 +191,7 @@ class Points(NamedTuple):
 
 
 def flow_to(schedule: Schedule, points: Points, time: Tensor) -> Points:
-    """The points at a later time, if no gradient comes until then."""
+    """The points at a later time, if no gradient arrives until then."""
     x, z, now = points
     forward, back = (share[..., None].to(x) for share in schedule.flow(now, time))
     return Points(x + forward * (z - x), z + back * (x - z), time)
@@ -213,9 +212,9 @@ def continuized(
         grad: the gradient oracle.
         schedule: of the parameters.
         x: the start.
-        times: of gradients, ascending, of each run or the same of all.
+        times: of gradients, ascending, for each run or for all.
         rng: for the oracle.
-        scale: of the gradient where x uses it; coordinates have factors there.
+        scale: changes the gradient in the step of x; coordinates have factors there.
     """
     points = Points(x, x, torch.zeros_like(times[..., 0]))
     for time in times.unbind(-1):
@@ -234,8 +233,9 @@ def recursion(
 ) -> Iterator[Points]:
     """The same as a recursion of three points, as Nesterov's; (2.10) to (2.12).
 
-    y = x + tau (z - x), x <- y - gamma grad f(y), z <- z + tau' (y - z) - gamma' grad
-    f(y), with tau the forward share of the flow and tau' = back / (1 - tau).
+    `y = x + tau (z - x)`, `x <- y - gamma grad f(y)` and
+    `z <- z + tau' (y - z) - gamma' grad f(y)`, with tau the forward share of the flow
+    and `tau' = back / (1 - tau)`.
     """
     z, now = x, torch.zeros_like(times[..., 0])
     for time in times.unbind(-1):
@@ -284,7 +284,7 @@ def nesterov(
 
 
 class Coordinates(NamedTuple):
-    """How coordinates of f = g(R x) are drawn, and the smoothness that follows."""
+    """How to draw coordinates of f = g(R x), and the smoothness that follows."""
 
     chances: Tensor  # (d,) P
     curvatures: Tensor  # (d,) M_ii
@@ -300,7 +300,7 @@ class Coordinates(NamedTuple):
 def coordinates(
     curvatures: Float[Tensor, " d"], projector: Float[Tensor, " d"] | None = None
 ) -> Coordinates:
-    """With the chances that make L smallest, in proportion to sqrt(M_ii R_ii)."""
+    """Coordinates with the chances that minimise L, proportional to sqrt(M_ii R_ii)."""
     projector = torch.ones_like(curvatures) if projector is None else projector
     checks.positive("curvatures", curvatures, len(curvatures))
     roots = (curvatures * projector).sqrt()
@@ -317,8 +317,8 @@ def coordinate_descent(
 ) -> Iterator[Points]:
     """Continuized accelerated coordinate descent; (2.44) to (2.46).
 
-    z moves by gamma' g_i / P_i in coordinate i, x by gamma (R_ii / P_i) g_i / P_i; the
-    schedule is for the L of what is drawn.
+    In coordinate i, z moves by gamma' g_i / P_i and x by gamma (R_ii / P_i) g_i / P_i.
+    The schedule is for the L of `drawn`.
     """
 
     def one(x: Tensor, rng: torch.Generator) -> Tensor:

@@ -12,16 +12,15 @@ tick T was read at T - tau:
                   x_v <- x_v - (K / 2p) (x_v(T - tau) - g)
 
 from x = y = 0. (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models x_v go to x*. The
-gains K depend on the delays around (`coterie_theory.decentralised.descent`). With
-capacities, ticks that find too many others on their way are dropped (`admissible`).
+gains K depend on adjacent delays (`coterie_theory.decentralised.descent`). With
+capacities, a tick is dropped if too many others are under way (`admissible`).
 
 `coterie.algorithms.ddo` does the same on clients' data, without capacities.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
     2021, arXiv 2106.03585.
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 4, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 4, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): steps of y are sigma K / 4p; the
 printed sigma K / p leads to another point. The output is x_v.
@@ -45,16 +44,16 @@ from .dual import DualGradient
 
 
 class Network(NamedTuple):
-    """Edges and nodes, how often they tick, and how long what they do takes."""
+    """Edges and nodes, with rates of their ticks and durations of their work."""
 
     edges: Int[Tensor, "e 2"]
     rates: Float64[Tensor, " e"]
     delays: Float64[Tensor, " e"]
     computing: Float64[Tensor, " n"]  # rates of computations
-    lengths: Float64[Tensor, " n"]  # and how long they take
+    lengths: Float64[Tensor, " n"]  # durations of computations
 
     def check(self) -> Network:
-        """The same, if it is a connected graph with positive rates."""
+        """Returns the network if its graph is connected and its rates are positive."""
         n, e = nodes_of(self.edges), len(self.edges)
         checks.positive("rates", self.rates, e)
         checks.positive("computing", self.computing, n)
@@ -72,7 +71,7 @@ class Gains(NamedTuple):
 
 
 def ticks(network: Network, until: float, rng: torch.Generator) -> RingTimes:
-    """Ticks of all edges, numbers 0 to E - 1, and of all nodes, E to E + n - 1."""
+    """Ticks of all edges (numbers 0 to E - 1) and all nodes (E to E + n - 1)."""
     checks.number("until", until, above=0)
     rates = torch.cat([network.rates, network.computing])
     counts = torch.poisson(rates * until, generator=rng).long()
@@ -103,7 +102,7 @@ def ddo(
 
     Args:
         gradient: argmin_x phi_v(x) - <y, x>, such as `quadratic_phi`.
-        network: who ticks, and how late what was read is written.
+        network: edges and nodes with their delays.
         gains: K.
         when: the ticks, in ascending order.
         sigma: strong convexity of all losses.
@@ -120,7 +119,7 @@ def ddo(
     read: dict[int, Tensor] = {}
 
     def difference(tick: int) -> Tensor:
-        """What is read for a tick: between two models, or a model and an answer."""
+        """The difference that a tick reads: of two models, or a model and an answer."""
         k = which[tick]
         if k < e:
             v, w = pairs[k]
@@ -143,7 +142,7 @@ def ddo(
 
 
 def _timeline(network: Network, when: RingTimes) -> list[tuple[float, int, bool]]:
-    """Times, ticks, and whether they write: a tick without delay reads just before."""
+    """Time, tick and whether it writes; a tick without delay reads just before."""
     late = torch.cat([network.delays, network.lengths])[when.which]
     reads, writes = (when.times - late).clamp(min=0).tolist(), when.times.tolist()
     every = [(time, tick, False) for tick, time in enumerate(reads)]
@@ -154,7 +153,7 @@ def _timeline(network: Network, when: RingTimes) -> list[tuple[float, int, bool]
 def quadratic_phi(
     curvatures: Float[Tensor, " n"], optima: Float[Tensor, "n d"], *, sigma: float
 ) -> DualGradient:
-    """Of f_v(x) = a_v |x - b_v|^2 / 2: `(y + a_v b_v) / (a_v - sigma / 2)`."""
+    """`(y + a_v b_v) / (a_v - sigma / 2)`, for f_v(x) = a_v |x - b_v|^2 / 2."""
     checks.number("sigma", sigma, above=0, at_most=float(curvatures.min()))
     bent = (curvatures - sigma / 2).tolist()
     pull = curvatures[:, None] * optima
@@ -162,7 +161,7 @@ def quadratic_phi(
 
 
 class Capacities(NamedTuple):
-    """How many may be on their way at once; None: any number."""
+    """The most messages and computations at once; None: any number."""
 
     link: int | None = None  # messages on an edge
     node: int | None = None  # messages at a node
@@ -172,7 +171,7 @@ class Capacities(NamedTuple):
 def admissible(
     network: Network, when: RingTimes, limits: Capacities
 ) -> Bool[Tensor, " m"]:
-    """Which ticks are kept: those that few enough ticks of the same kind precede.
+    """(m,) which ticks are kept: those with few enough earlier ticks of the same kind.
 
     This is `coterie_theory.gossip.kept_by_truncation`: for the edge, for all edges at
     each end, or for the computations of the node.
@@ -181,7 +180,7 @@ def admissible(
         if value is not None:
             checks.integer(name, value, at_least=1)
     n, e = len(network.computing), len(network.edges)
-    own = torch.stack([torch.arange(n), n + torch.arange(n)], 1)  # to who computes
+    own = torch.stack([torch.arange(n), n + torch.arange(n)], 1)  # node and computation
     sent = when.which < e
     messages = RingTimes(when.times[sent], when.which[sent])
     computed = RingTimes(when.times[~sent], when.which[~sent] - e)

@@ -2,24 +2,24 @@
 
     minimise sum_v f_v(x),    f_v mu-strongly convex and L-smooth
 
-Node v has dual points y_v and z_v, which sum to 0 over nodes and mix at rate eta as
-time passes; at the optimum both are grad f_v(x*). When the edge e = {v, w} rings,
+Node v has dual points y_v and z_v. They sum to 0 over nodes and mix at rate eta as time
+passes. At the optimum both are grad f_v(x*). When the edge e = {v, w} rings,
 
     g = grad f_v^*(y_v) - grad f_w^*(y_w)
     y_v <- y_v - (mu R_e / (2 R)) g,    z_v <- z_v - gamma' g,    and + for w
 
-where grad f_v^*(y) = argmin_x f_v(x) - <x, y> is a computation of node v alone, and
+where node v computes grad f_v^*(y) = argmin_x f_v(x) - <x, y> by itself, and
 
     eta = sqrt(mu_gossip / (2 kappa R)),    gamma' = sqrt(mu L / (2 mu_gossip R))
 
 with kappa = L / mu and the eigengap and resistances of `coterie.optim.meetings`. The
-model of node v is grad f_v^*(z_v). Nodes mix when their edges ring, by how much time
+model of node v is grad f_v^*(z_v). Nodes mix when their edges ring, for the time that
 has passed. `coterie.algorithms.dual_accelerated` does the same on clients' data.
 
 References are those of `coterie_theory.descent.continuized`.
 
 Differences (each with a test; see docs/errata.md): z moves by gamma' g without the
-weight of the edge; the dual smoothness is 2 R / mu, as printed the method diverges;
+weight of the edge. The dual smoothness is 2 R / mu; the printed one diverges.
 kappa = L / mu.
 """
 
@@ -64,10 +64,10 @@ def dual_accelerated(
 
     Args:
         gradient: the dual gradient of a node.
-        edges: who meets.
+        edges: pairs of nodes that meet.
         steps: see `dual_steps`.
-        rings: when, such as `coterie.engine.clocks.Rings.until`.
-        start: dual points to begin with, which sum to 0, such as zeros.
+        rings: when they meet, such as `coterie.engine.clocks.Rings.until`.
+        start: first dual points, which sum to 0, such as zeros.
         until: that time.
     """
     total = float(start.sum(0).abs().max())
@@ -93,7 +93,7 @@ def dual_accelerated(
 def quadratic_duals(
     curvatures: Float[Tensor, "n d d"], optima: Float[Tensor, "n d"]
 ) -> DualGradient:
-    """Of f_v(x) = (x - c_v)' Q_v (x - c_v) / 2: `c_v + Q_v^-1 y`, factored once."""
+    """`c_v + Q_v^-1 y`, for f_v(x) = (x - c_v)' Q_v (x - c_v) / 2."""
     factors = torch.linalg.cholesky(curvatures)
 
     def gradient(v: int, y: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def quadratic_duals(
 def ridge_duals(
     features: Float[Tensor, "n m d"], targets: Float[Tensor, "n m"], *, decay: float
 ) -> DualGradient:
-    """Of f_v(x) = |A_v x - b_v|^2 / (2 m) + (decay / 2) |x|^2."""
+    """The dual gradient for f_v(x) = |A_v x - b_v|^2 / (2 m) + (decay / 2) |x|^2."""
     checks.number("decay", decay, above=0)
     m, d = features.shape[1:]
     own = torch.eye(d, dtype=features.dtype, device=features.device)
@@ -115,7 +115,7 @@ def ridge_duals(
 
 
 def incidence(edges: Int[Tensor, "e 2"]) -> Float64[Tensor, "n e"]:
-    """Column e is e_v - e_w for the edge {v, w}."""
+    """The incidence matrix: column e is e_v - e_w for the edge {v, w}."""
     columns = torch.arange(len(edges))
     result = torch.zeros(nodes_of(edges), len(edges), dtype=torch.float64)
     result[edges[:, 0], columns], result[edges[:, 1], columns] = 1.0, -1.0

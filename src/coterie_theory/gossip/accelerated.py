@@ -6,22 +6,21 @@ Between rings x_v and z_v flow towards each other, `dx = eta (z - x) dt` and
     x_v, x_w <- (x_v + x_w) / 2,   z_v <- z_v + gamma (x_w - x_v),
                                    z_w <- z_w - gamma (x_w - x_v)
 
-with the rows before. Only x is sent. A node that has not met anybody for a time D has
-moved by `(1 - exp(-2 eta D)) / 2` of the way from x to z and from z to x, so that it
-need not move before it meets somebody. With the eigengap mu of the Laplacian of the
-rates and the largest effective resistance R between ends of an edge,
+with the rows before. Only x is sent. In a time D without a meeting, a node moves by
+`(1 - exp(-2 eta D)) / 2` of the way from x to z and from z to x. So it is enough to
+move it when it meets a neighbour. With the eigengap mu of the Laplacian of the rates
+and the largest effective resistance R between ends of an edge,
 
     eta = sqrt(mu / (2 R)),  gamma = 1 / sqrt(2 mu R),
     E |x(t) - x_bar|^2 <= 2 exp(-eta t) |x(0) - x_bar|^2.
 
-A smaller mu or a larger R are safe, and slower; neither may err to the other side.
+A smaller mu or a larger R is safe, and slower. A larger mu or a smaller R is not safe.
 
 References:
     Even, Berthier, Bach, Flammarion, Gaillard, Hendrikx, Massoulié, Taylor,
     "Continuized accelerations of deterministic and stochastic gradient descents, and
     of gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, 2.7, hal tel-04877971.
+    Even, PhD thesis, 2024, 2.7, tel-04877971.
 
 Differences: the thesis prints twice this eta, with which the mean square diverges on a
 line of 20; see docs/errata.md.
@@ -43,7 +42,7 @@ from .rings import layers, pieces, rows, until_each
 
 
 class GossipPace(NamedTuple):
-    """How fast x and z flow together, and how far a meeting moves z."""
+    """The speed at which x and z flow together, and how far a meeting moves z."""
 
     eta: float
     gamma: float
@@ -57,7 +56,7 @@ class RowPairs(NamedTuple):
 
 
 def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> GossipPace:
-    """The pace of a connected graph, found from all of it.
+    """The pace of a connected graph, computed from the whole graph.
 
     >>> eta, gamma = pace(torch.tensor([[0, 1], [1, 2]]), torch.tensor([0.5, 0.5]))
     >>> round(eta, 4), round(gamma, 4)
@@ -67,7 +66,7 @@ def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> GossipPace:
 
 
 def pace_of(gap: float, resistance: float) -> GossipPace:
-    """The pace for an eigengap of at least `gap`, and resistances of at most that."""
+    """The pace for an eigengap of at least `gap` and at most this `resistance`."""
     checks.number("gap", gap, above=0)
     checks.number("resistance", resistance, above=0)
     found = MeetingRates(gap, resistance)
@@ -83,15 +82,15 @@ def accelerated(
 ) -> RowPairs:
     """All rows at each of these times; arguments as for `randomised`.
 
-    With `eta = 0`, x is that of `randomised`. Rows should be in double precision where
-    many orders of magnitude are to be gained.
+    With `eta = 0`, x is that of `randomised`. Use double precision if x is to come
+    nearer to the mean by many orders of magnitude.
 
     Args:
         x: the first rows, also of z.
         edges: pairs of positions of rows.
         rings: times, ascending, and positions of edges.
         at: times, ascending.
-        pace: as of `pace`, for the rates with which edges ring.
+        pace: from `pace`, for the rates at which edges ring.
     """
     checks.number("eta", pace.eta, at_least=0)
     checks.number("gamma", pace.gamma, at_least=0)
@@ -114,7 +113,7 @@ def accelerated(
 def flow_shares(
     ends: Int[Tensor, "m 2"], times: Float64[Tensor, " m"], nodes: int, eta: float
 ) -> Float64[Tensor, "m 2"]:
-    """How much of the way from x to z each end of each ring has moved since its last.
+    """The share of the way from x to z that each end has moved since its last ring.
 
     >>> ends, times = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 1.0]).double()
     >>> flow_shares(ends, times, 3, 10.0)
@@ -125,14 +124,14 @@ def flow_shares(
         ends: nodes of each ring.
         times: of rings, ascending.
         nodes: n.
-        eta: as of `pace`.
+        eta: of a `GossipPace`.
     """
     seen = torch.zeros(nodes, dtype=torch.float64)
     return share_of_way(times[:, None] - _times_before(ends, times, seen), eta)
 
 
 def _times_before(ends: Tensor, times: Tensor, seen: Tensor) -> Tensor:
-    """(m, 2) when each end of each ring met somebody last; updates `seen`."""
+    """(m, 2) the last meeting of each end of each ring; updates `seen`."""
     last, found = seen.tolist(), []
     for v, w, time in zip(*ends.T.tolist(), times.tolist(), strict=True):
         found.append((last[v], last[w]))
@@ -142,7 +141,7 @@ def _times_before(ends: Tensor, times: Tensor, seen: Tensor) -> Tensor:
 
 
 def _meet(x: Tensor, z: Tensor, ends: Tensor, flown: Tensor, gamma: float) -> None:
-    """Flows both ends of these rings, no two of which touch, and lets them meet."""
+    """Flows both ends of these rings and lets them meet; no two rings may touch."""
     here = ends.flatten()
     one, other = x.index_select(0, here), z.index_select(0, here)
     way = flown.reshape(-1, 1) * (other - one)

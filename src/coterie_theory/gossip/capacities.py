@@ -1,17 +1,15 @@
 """Networks with capacities: which rings find both ends free, and which are lost.
 
-An exchange on an edge that rings at time t keeps both its ends busy until t plus its
-length. It begins only if, at t, each end has fewer than `capacity` exchanges going on,
-and the edge itself fewer than `edge_capacity`; otherwise the ring is lost, and nobody
-waits. What ends at t is over at t. With capacity 1 this is a loss network.
+An exchange on an edge that rings at time t keeps both ends busy until t plus its
+length. It begins only if, at t, each end has fewer than `capacity` exchanges going on
+and the edge fewer than `edge_capacity`. Otherwise the ring is lost, and nobody waits.
+An exchange that ends at t is over at t. With capacity 1 this is a loss network.
 
 Messages with delays are counted back from when they arrive (`kept_by_truncation`,
 `accepted_messages`).
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, Definition 4.3.1, Assumption 4.5.1 and 5.5.2,
-    hal tel-04877971.
+    Even, PhD thesis, 2024, Definition 4.3.1, Assumption 4.5.1 and 5.5.2, tel-04877971.
 
 Differences: windows of nodes are tau_v, as in Assumption 4.5.1, and not tau_e, as in
 its proof; see docs/errata.md.
@@ -39,7 +37,7 @@ def admitted_rings(
     capacity: int = 1,
     edge_capacity: int | None = None,
 ) -> Bool[Tensor, " m"]:
-    """Which rings begin an exchange, one after the other.
+    """(m,) which rings begin an exchange, one after the other.
 
     >>> line = torch.tensor([[0, 1], [1, 2]])
     >>> times = torch.tensor([0.0, 0.5, 1.0, 1.5], dtype=torch.float64)
@@ -51,7 +49,7 @@ def admitted_rings(
         edges: pairs of nodes.
         rings: their times, ascending, and positions in `edges`.
         lengths: how long the exchange of each ring takes if it begins.
-        capacity: exchanges in which a node can take part at once.
+        capacity: exchanges at once at a node.
         edge_capacity: exchanges at once on an edge; None: any number.
     """
     _check(edges, rings, lengths, capacity, edge_capacity)
@@ -85,14 +83,17 @@ def kept_by_truncation(
     capacity: int | None = None,
     edge_capacity: int | None = None,
 ) -> Bool[Tensor, " m"]:
-    """Which messages are sent, if dropped ones count too.
+    """(m,) which messages are sent, if dropped messages count towards the limits too.
 
     A ring of edge e at t stands for a message that is under way from t - tau_e to t. It
-    is kept if fewer than `edge_capacity` points of the edge lie in [t - tau_e, t), and
-    fewer than `capacity` points of the edges at each of its two ends v in
-    [t - tau_v, t), where tau_v is the longest delay of an edge at v; otherwise it is
-    dropped, at both ends, and nobody tries again. Whether one is kept depends on the
-    points before it alone, which is what Theorem 4.4 needs.
+    is kept under two conditions:
+
+    - fewer than `edge_capacity` rings of the edge lie in [t - tau_e, t);
+    - at both ends v, fewer than `capacity` rings of edges at v lie in [t - tau_v, t),
+      with tau_v the longest delay at v.
+
+    Otherwise both ends drop it, and nobody tries again. So whether a message is kept
+    depends only on the rings before it, which Theorem 4.4 needs.
 
     >>> rings = RingTimes(torch.tensor([1.0, 1.5, 2.2]).double(), torch.zeros(3).long())
     >>> edge, delay = torch.tensor([[0, 1]]), torch.ones(1)
@@ -129,7 +130,7 @@ def accepted_messages(
     capacity: int | None = None,
     edge_capacity: int | None = None,
 ) -> Bool[Tensor, " m"]:
-    """The same if only those that are kept count, so that more of them are."""
+    """(m,) the same, if only messages that are kept count; so more of them are kept."""
     windows = _windows(edges, delays, capacity, edge_capacity).tolist()
     unlimited = len(rings.times) + 1
     node, edge = capacity or unlimited, edge_capacity or unlimited
@@ -154,7 +155,7 @@ def accepted_messages(
 def _windows(
     edges: Tensor, delays: Tensor, capacity: int | None, edge_capacity: int | None
 ) -> Tensor:
-    """How far back nodes look, and then edges."""
+    """(n + e,) how far back each node looks, and then each edge."""
     for name, limit in {"capacity": capacity, "edge_capacity": edge_capacity}.items():
         if limit is not None:
             integer(name, limit, at_least=1)
@@ -167,7 +168,7 @@ def _windows(
 
 
 def _places(edges: Tensor, rings: RingTimes) -> Tensor:
-    """(m, 3) the two nodes of each ring, and then its edge, behind all nodes."""
+    """(m, 3) the two nodes of each ring and its edge, numbered after all nodes."""
     own = nodes_of(edges) + rings.which[:, None]
     return torch.cat([edges.cpu()[rings.which], own], 1)
 

@@ -1,28 +1,28 @@
 """Randomised gossip whose messages take time: read, travel, write.
 
 Edge {v, w} of delay tau rings at t. Both ends have read their rows at t - tau and sent
-them to each other; at t they write the same difference, to what they have by then:
+them to each other. At t, both write the same difference to the rows that they have now:
 
     x_v(t) = x_v(t-) - s_e (x_v(t - tau) - x_w(t - tau)),
     x_w(t) = x_w(t-) + s_e (x_v(t - tau) - x_w(t - tau))                       (4.10)
 
-with `s_e = K_e / (2 p_e)` and, from what an edge knows of those next to it,
+with `s_e = K_e / (2 p_e)` and, from delays and rates of adjacent edges,
 
     K_e = p_e / (1 + sum_{e' ~ e} p_e' (tau_e + e tau_e')),    e = 2.718...    (4.11)
 
-where e' ~ e share a node, e with itself. Rows are x(0) before time 0. Messages overlap
-freely, and nothing is ever on its way that is missing elsewhere: the mean stays. With
-`gamma <= min(lambda_2(K) / 2, 1 / tau_max)` the average of the past
+where e' ~ e share a node, and e ~ e. Rows are x(0) before time 0. Messages may overlap.
+Both ends write opposite differences, so the mean stays. With
+`gamma <= min(lambda_2(K) / 2, 1 / tau_max)`, the average of the past
 
     gamma int_0^T e^{gamma s} x(s) ds / (e^{gamma T} - 1)           (Corollary 4.2.1)
 
-obeys the bound of Theorem 4.1 by itself, and every node keeps its own.
+obeys the bound of Theorem 4.1 without a further mean over time. Every node keeps its
+own average.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
     2021, arXiv 2106.03585.
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, 4.2, hal tel-04877971.
+    Even, PhD thesis, 2024, 4.2, tel-04877971.
 
 Differences: the thesis prints `s_e = K_e / p_e`, with which two nodes without delay
 swap their rows for ever; see docs/errata.md.
@@ -61,7 +61,7 @@ def delayed(
         rings: when edges write, ascending, and positions of edges.
         at: times, ascending.
         delays: tau_e, from reading to writing.
-        shares: s_e, as of `shares`.
+        shares: s_e, from `coterie.graphs.delayed_shares`.
     """
     return _run(x, edges, rings, at, delays, shares, None)
 
@@ -76,9 +76,9 @@ def trajectory_means(
     shares: Float[Tensor, " e"],
     gamma: float,
 ) -> Float[Tensor, "k n d"]:
-    """Averages of the past with weights e^{gamma s}, instead of `delayed` rows.
+    """Averages of the past with weights e^{gamma s}, for the rows of `delayed`.
 
-    `at` must be above 0; the rest is as for `delayed`.
+    `at` must be above 0. The other arguments are those of `delayed`.
     """
     checks.number("gamma", gamma, above=0)
     checks.number("at", float(at.min()), above=0)
@@ -86,7 +86,7 @@ def trajectory_means(
 
 
 class _Operations(NamedTuple):
-    """Readings and writings in the order of their times."""
+    """All reads and writes in the order of their times."""
 
     times: Tensor
     rings: Tensor  # positions
@@ -95,7 +95,7 @@ class _Operations(NamedTuple):
 
 
 def _operations(rings: RingTimes, delays: Tensor) -> _Operations:
-    """All of them; at equal times a ring reads after earlier rings have written."""
+    """The operations; at equal times a ring reads after earlier rings have written."""
     m = len(rings.times)
     times = torch.cat([rings.times - delays.double().cpu()[rings.which], rings.times])
     which = torch.arange(m).repeat(2)
@@ -135,7 +135,7 @@ def _run(
     kept = x.new_zeros(int(todo.slots.max()) + 1 if len(todo.slots) else 0, x.shape[1])
     past = None if gamma is None else _Past(x, gamma)
     found, last = [], 0
-    # What is read before time 0 is x(0), like all that is read before the first ring.
+    # A read before time 0 gives x(0), as every read before the first ring does.
     for end, now in zip(
         torch.searchsorted(todo.times, at, right=True).tolist(),
         at.tolist(),
@@ -145,7 +145,7 @@ def _run(
         ends = edges[rings.which[some.rings]].cpu()
         if past is not None:
             past.note(ends, some)
-        # Where both happen in a layer they touch other nodes: first all that is read.
+        # Reads and writes of one layer touch different nodes: reads come first.
         order = 2 * _levels(ends, some, len(x), len(kept)) + some.writes.long()
         for number, group in enumerate(by_level(order)):
             for piece in pieces(group, x.shape[1]):
@@ -166,7 +166,7 @@ def _run(
 
 
 def _levels(ends: Tensor, some: _Operations, nodes: int, slots: int) -> Tensor:
-    """Layers in which nobody writes what somebody else reads or writes."""
+    """A layer for each operation; in one, no operation touches what another writes."""
     written, read, held = [-1] * nodes, [-1] * nodes, [-1] * slots
     found = []
     for v, w, write, slot in zip(
@@ -187,10 +187,10 @@ def _levels(ends: Tensor, some: _Operations, nodes: int, slots: int) -> Tensor:
 
 
 class _Past:
-    """Every node's average of its own past, brought up to date when it writes.
+    """Every node's average of its own past, updated when the node writes.
 
-    From t to t' it goes on by `(a mean + b x) / (a + b)`, where
-    `a = e^{-gamma (t' - t)} - e^{-gamma t'}` and `b = 1 - e^{-gamma (t' - t)}`: the
+    From t to t' the average becomes `(a mean + b x) / (a + b)` with
+    `a = e^{-gamma (t' - t)} - e^{-gamma t'}` and `b = 1 - e^{-gamma (t' - t)}`. The
     weights e^{gamma s} themselves would overflow.
     """
 
@@ -200,7 +200,7 @@ class _Past:
         self._new = torch.empty(0, 2, dtype=torch.float64)
 
     def note(self, ends: Tensor, some: _Operations) -> None:
-        """Finds the weight of x, for each end of each writing that is to come."""
+        """Computes the weight of x, for each end of each coming write."""
         last, found = self._seen.tolist(), []
         for (v, w), write, time in zip(
             ends.tolist(), some.writes.tolist(), some.times.tolist(), strict=True
@@ -213,13 +213,13 @@ class _Past:
         self._new = self._weight(spans[:, :2], spans[:, 2:])
 
     def before_writing(self, x: Tensor, ends: Tensor, which: Tensor) -> None:
-        """Takes the rows of these ends in, as they were until now."""
+        """Adds the rows of these ends to their averages, before the rows change."""
         here = ends.flatten().to(x.device)
         new = self._new[which].reshape(-1, 1).to(x)
         self._mean[here] += new * (x[here] - self._mean[here])
 
     def until(self, x: Tensor, now: float) -> Tensor:
-        """The averages of all nodes at that time."""
+        """The averages of all nodes at a time."""
         new = self._weight(self._seen, torch.full_like(self._seen, now))
         return self._mean + new[:, None].to(x) * (x - self._mean)
 

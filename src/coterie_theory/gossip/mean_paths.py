@@ -4,14 +4,13 @@
                                                                                (4.13)
 
 with gains `K_e = p_e s_e`, rate times share. To first order in the delays it is
-`(I - Delta(tau K)) dy/dt = -Delta(K) y`, which is stable if and only if the largest
-eigenvalue of the Laplacian of `tau_e K_e` is below 1; then the equation itself is
-stable as well (Proposition 4.2.1). That is about means: random rings can do harm where
-the mean is stable.
+`(I - Delta(tau K)) dy/dt = -Delta(K) y`. This is stable if and only if the largest
+eigenvalue of the Laplacian of `tau_e K_e` is below 1, and then (4.13) is stable too
+(Proposition 4.2.1). This is about means: with random rings, rows may diverge although
+their mean is stable.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, 4.2.4, hal tel-04877971.
+    Even, PhD thesis, 2024, 4.2.4, tel-04877971.
 
 Differences: the local condition has 1/2 in place of the printed 1; see docs/errata.md.
 """
@@ -35,7 +34,7 @@ from coterie.graphs.families import nodes_of, not_negative
 from .rings import rows
 
 _DENSE = 500
-"""Nodes up to which matrices are dense."""
+"""The largest number of nodes with dense matrices."""
 
 
 def stability_margin(
@@ -63,7 +62,7 @@ def local_margin(
 ) -> float:
     """1/2 minus the largest sum of `tau_e K_e` at a node: above 0, the mean is stable.
 
-    Every node can see to its own sum. It is enough, and more than what is needed.
+    Every node can check its own sum. The condition is sufficient, but not necessary.
     """
     load = _load(edges, gains, delays)
     at = load.new_zeros(nodes_of(edges))
@@ -88,8 +87,8 @@ def mean_path(
 ) -> Float64[Tensor, "k n d"]:
     """The solution of (4.13) at steps + 1 equal times from 0 to `until`.
 
-    By Heun's method on the past as it was found, which is read between its points along
-    straight lines: errors fall with the square of the step.
+    Uses Heun's method; the past is read along straight lines between its points. Errors
+    fall with the square of the step.
 
     Args:
         x: y(0), and before.
@@ -97,7 +96,7 @@ def mean_path(
         gains: K_e.
         delays: tau_e.
         until: the last time.
-        steps: how many; at least so many that `until / steps` times gains is small.
+        steps: the number of steps, with `until / steps` times gains small.
     """
     checks.number("until", until, above=0)
     checks.integer("steps", steps, at_least=1)
@@ -110,7 +109,7 @@ def mean_path(
     k = gains.double()[:, None]
 
     def slope(step: int) -> Tensor:
-        """dy/dt at that step, of which a first guess is in the path."""
+        """dy/dt at a step; the path has a first guess of y there."""
         place = (step - back).clamp(min=0)
         low = place.floor().long().clamp(max=max(step - 1, 0))
         part = (place - low)[:, None]
@@ -126,7 +125,7 @@ def mean_path(
         path[step + 1] = path[step] + dt / 2 * (first + slope(step + 1))
     if not math.isfinite(float(path[-1].abs().max())):
         raise InputError(
-            "the mean path leaves all numbers; see `stability_margin`, or take more "
+            "the mean path is not finite: check `stability_margin`, or use more "
             f"`steps` than {steps}."
         )
     return path

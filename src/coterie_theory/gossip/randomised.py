@@ -2,14 +2,13 @@
 
     x_v, x_w <- (x_v + x_w) / 2                                       (4.4)
 
-The mean of all rows stays, and `E |x(t) - x_bar|^2` falls at least as fast as
+The mean of all rows stays. `E |x(t) - x_bar|^2` falls at least as fast as
 `exp(-lambda_2 t / 2)`, with the eigengap lambda_2 of the Laplacian of the rates.
 
 References:
     Boyd, Ghosh, Prabhakar, Shah, "Randomized gossip algorithms", IEEE Transactions on
     Information Theory 52(6), 2006.
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, 1.2.2 and 4.2.1, hal tel-04877971.
+    Even, PhD thesis, 2024, 1.2.2 and 4.2.1, tel-04877971.
 
 Differences: the rate lacks its factor 1/2 in the thesis; see docs/errata.md.
 """
@@ -33,7 +32,7 @@ def randomised(
 ) -> Float[Tensor, "k n d"]:
     """All rows at each of these times, as if rings came one after the other.
 
-    Rows that no edges join, however far, go to means of their own.
+    Each connected part of the graph goes to its own mean.
 
     >>> rings = RingTimes(torch.tensor([1.0, 2.0]).double(), torch.tensor([0, 1]))
     >>> line, at = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.5, 3.0]).double()
@@ -44,8 +43,8 @@ def randomised(
     Args:
         x: the first rows.
         edges: pairs of positions of rows.
-        rings: times, ascending, and positions of edges, as of `poisson_rings`.
-        at: times, ascending; what rings at such a time has happened.
+        rings: times, ascending, and positions of edges, as from `poisson_rings`.
+        at: times, ascending; rings at such a time are included.
     """
     x, found = rows(x, edges), []
     for some in until_each(edges, rings, at):

@@ -1,14 +1,13 @@
 """When edges ring, and which rings do not touch each other.
 
-Every edge e has a Poisson clock of rate p_e. All of them together are one Poisson
-process of rate `I = sum_e p_e`, each of whose points is one of edge e with chance
-p_e / I; so rings are drawn, and edges with clocks of their own have the same law.
+Every edge e has a Poisson clock of rate p_e. All clocks together are one Poisson
+process of rate `I = sum_e p_e`, and each of its points belongs to edge e with chance
+p_e / I. Rings are drawn from this process.
 
-Rings are a sequence, and yet only a partial order: those without a node in common may
-happen in any order, or at once. The layer of a ring is one more than the highest layer
-of earlier rings that touch one of its nodes, and all rings of a layer are executed in
-one vectorised step. What each node goes through, and in which order, is the same: the
-result is that of the sequence, bit by bit.
+Rings without a node in common may happen in any order, or at once. The layer of a ring
+is one more than the highest layer of earlier rings at its two nodes. All rings of a
+layer are executed in one vectorised step. Each node does the same in the same order, so
+the result is that of the sequence, bit by bit.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from coterie.graphs.families import nodes_of, not_negative
 def poisson_rings(
     rates: Float[Tensor, " e"], until: float, rng: torch.Generator
 ) -> RingTimes:
-    """All rings up to a time, of edges with these rates; an edge of rate 0 never rings.
+    """All rings up to a time for edges with these rates; an edge of rate 0 never rings.
 
     >>> rates = torch.tensor([1.0, 0.0])
     >>> rings = poisson_rings(rates, 5.0, torch.Generator().manual_seed(0))
@@ -39,7 +38,7 @@ def poisson_rings(
     not_negative("rates", rates, len(rates))
     ends = rates.double().cpu().cumsum(0)
     if not len(rates) or not ends[-1] > 0:
-        raise InputError("`rates` must have one that is positive, but all are 0.")
+        raise InputError("`rates` must have a positive entry, but all are 0.")
     count = int(torch.poisson(ends[-1] * until, generator=rng))
     # Given their number, the points of a Poisson process are uniform.
     times = until * torch.rand(count, generator=rng, dtype=torch.float64)
@@ -49,7 +48,7 @@ def poisson_rings(
 
 
 def layers(ends: Int[Tensor, "m 2"], nodes: int) -> list[Int[Tensor, " k"]]:
-    """Positions of events by layer, ascending in each; `ends` are the nodes of each.
+    """Positions of events by layer, ascending in each; `ends` are the nodes of events.
 
     >>> layers(torch.tensor([[0, 1], [2, 3], [1, 2], [0, 3], [1, 0]]), 4)
     [tensor([0, 1]), tensor([2, 3]), tensor([4])]
@@ -64,7 +63,7 @@ def layers(ends: Int[Tensor, "m 2"], nodes: int) -> list[Int[Tensor, " k"]]:
 
 
 def by_level(levels: Int[Tensor, " m"]) -> list[Int[Tensor, " k"]]:
-    """Positions of each level in turn, ascending."""
+    """The positions of each level, ascending."""
     if not len(levels):
         return []
     return list(levels.argsort(stable=True).split(levels.bincount().tolist()))
@@ -73,12 +72,11 @@ def by_level(levels: Int[Tensor, " m"]) -> list[Int[Tensor, " k"]]:
 def pieces(layer: Int[Tensor, " k"], width: int) -> tuple[Tensor, ...]:
     """A layer in parts that torch does not divide between threads.
 
-    Threads would wait for each other at each of thousands of small products, for as
-    long as others keep one of them from running.
+    With threads, thousands of small products would each wait for the slowest thread.
 
     Args:
         layer: positions.
-        width: numbers that each of them moves.
+        width: the number of values that each position moves.
     """
     if not len(layer):
         return ()
@@ -89,11 +87,11 @@ _GRAIN = 32_000
 """Numbers in one operation; from 32,768 on torch uses several threads."""
 
 
-# What all kinds of gossip are given.
+# Checks of the arguments of all kinds of gossip.
 
 
 def rows(x: Float[Tensor, "n d"], edges: Int[Tensor, "e 2"]) -> Float[Tensor, "n d"]:
-    """A copy of x, if it has a row for every node, and columns."""
+    """A copy of x; refuses one without columns, or without a row for every node."""
     if not x.shape[1]:
         raise InputError("`x` must have at least one column, got none.")
     if nodes_of(edges) > len(x):
@@ -107,13 +105,13 @@ def rows(x: Float[Tensor, "n d"], edges: Int[Tensor, "e 2"]) -> Float[Tensor, "n
 def until_each(
     edges: Int[Tensor, "e 2"], rings: RingTimes, at: Float64[Tensor, " k"]
 ) -> Iterator[slice]:
-    """Positions of rings up to each of these times, after the time before."""
+    """For each of these times, the positions of rings since the time before."""
     times, which = rings
     ordered = not (times.diff() < 0).any() and not (at.diff() < 0).any()
     if not ordered or not len(at) or float(at[0]) < 0 or not at.isfinite().all():
         raise InputError(
-            "times of `rings` and `at` must be ascending, and `at` finite and at least "
-            f"0, got {at.tolist()[:5]}."
+            "times of `rings` and `at` must be ascending, and `at` must be finite and "
+            f"at least 0, got {at.tolist()[:5]}."
         )
     known = (which >= 0) & (which < len(edges))
     if len(times) != len(which) or not known.all():

@@ -4,17 +4,16 @@
     x^1 = W x^0,  x^{t+1} = omega W x^t + (1 - omega) x^{t-1}               `chebyshev`
     omega = 2 (1 - sqrt(l (1 - l/4))) / (1 - l/2)^2
 
-W is doubly stochastic, and sparse: a round costs as much as there are edges. For a
-symmetric W, l is its absolute gap, `1 - max(|lambda_2|, |lambda_n|)`. Then
-`|x^t - x_bar|^2` is at most `(1 - l)^{2t}` of that at the start for `plain`, and
-`2 exp(-t sqrt(l))` for `chebyshev`, which needs one W for all rounds.
+W is doubly stochastic and sparse; the cost of a round grows with the number of edges.
+For a symmetric W, l is its absolute gap, `1 - max(|lambda_2|, |lambda_n|)`. Compared
+with the start, `|x^t - x_bar|^2` is at most `(1 - l)^{2t}` times as large for `plain`,
+and `2 exp(-t sqrt(l))` times for `chebyshev`, which needs one W for all rounds.
 
-Beside a product of matrices, `mix` may be that of an oracle: then each process holds
-its own rows, and what is sent is counted.
+`mix` may be the verb of an oracle instead of a product of matrices. Then each process
+holds its own rows, and messages are counted.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, 1.2.2 and 6.2.1, hal tel-04877971.
+    Even, PhD thesis, 2024, 1.2.2 and 6.2.1, tel-04877971.
 
 Differences: the recursion begins with W, and not with omega W, which would not keep
 the mean; see docs/errata.md.
@@ -62,7 +61,7 @@ def plain(
 def time_varying(
     x: Float[Tensor, "n d"], matrices: Iterable[Tensor], *, mix: Mix = product
 ) -> Float[Tensor, "n d"]:
-    """`... W_2 W_1 W_0 x`; arguments as for `plain`."""
+    """`... W_2 W_1 W_0 x`, one round for each matrix; arguments as for `plain`."""
     x, checked = _rows(x), None
     for t, matrix in enumerate(matrices):
         if matrix is not checked:
@@ -80,13 +79,13 @@ def chebyshev(
     gap: float | None = None,
     mix: Mix = product,
 ) -> Float[Tensor, "n d"]:
-    """P_t(W) x, with the polynomials of the recursion above; arguments as for `plain`.
+    """P_t(W) x, with the polynomials of the recursion above.
 
     Args:
         x: the first rows.
         matrix: symmetric and doubly stochastic.
         rounds: t.
-        gap: l, or less, which is safe and slower; None: found from the matrix.
+        gap: l, or less, which is safe and slower; by default that of the matrix.
         mix: makes the product of weights and rows.
     """
     checks.integer("rounds", rounds, at_least=0)

@@ -1,4 +1,4 @@
-"""Losses of pairs of clients by how far apart they are on the graph."""
+"""Losses of pairs of clients by their distance on the graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.checks import InputError
 
 
 class LossesAtDistance(NamedTuple):
-    """Losses of pairs so many steps apart."""
+    """The losses of all pairs at one distance."""
 
     steps: int
     pairs: int
@@ -25,7 +25,7 @@ class LossesAtDistance(NamedTuple):
 
 
 def hops(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "n n"]:
-    """Steps of the shortest way between any two nodes, and -1 where there is none."""
+    """(n, n) steps of the shortest way between two nodes, -1 where there is none."""
     v, w = edges.cpu().numpy().T
     graph = coo_array((np.ones(len(v)), (v, w)), shape=(n, n)).tocsr()
     found = shortest_path(graph, directed=False, unweighted=True)
@@ -35,15 +35,15 @@ def hops(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "n n"]:
 def by_distance(
     values: Float64[Tensor, "*s"], distance: Int[Tensor, "*s"]
 ) -> list[LossesAtDistance]:
-    """Mean, least and largest loss of all pairs of each distance from 1 on.
+    """The mean, smallest and largest loss of all pairs, for each distance from 1 on.
 
     >>> values = torch.tensor([0.0, 1.0, 0.75, 0.25]).double()
     >>> [tuple(each)[:3] for each in by_distance(values, torch.tensor([0, 1, 2, 2]))]
     [(1, 1, 1.0), (2, 2, 0.5)]
 
     Args:
-        values: of pairs, as `share` of clients, or one row or column of it.
-        distance: of the same pairs, as of `hops`.
+        values: of pairs, such as `share` of `Losses`, or one row or column of it.
+        distance: of the same pairs, from `hops`.
     """
     if values.shape != distance.shape:
         raise InputError(

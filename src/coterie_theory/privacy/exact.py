@@ -1,11 +1,11 @@
-"""Exact losses of gossip, where each client has one input.
+"""Exact privacy losses of gossip, if each client has one input.
 
-The share S(u, v) and its projection are those of `projection` in
-`coterie.privacy.accounting`. Over several inputs of a client, its `joint` has a bound.
+The share S(u, v) and its projection are those of
+`coterie.privacy.accounting.projection`. For several inputs of a client,
+`coterie.privacy.accounting.joint` has a bound.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, 6.3, hal tel-04877971.
+    Even, PhD thesis, 2024, 6.3, tel-04877971.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from coterie.privacy.accounting.projection import (
 )
 
 _NUMBERS = 250_000_000
-"""Numbers that all views of a block of observers may hold, two gigabytes."""
+"""The most numbers in all views of a block of observers: two gigabytes."""
 
 
 def exact_losses(
@@ -39,13 +39,13 @@ def exact_losses(
     rtol: float = RTOL,
     tau: float = 0.0,
 ) -> Losses:
-    """What every observer learns of every client, each of which has one input.
+    """What every observer learns of every client; each client must have one input.
 
-    Observers are taken in blocks, for each of which the ledger is read once.
+    Observers are taken in blocks. The ledger is read once for each block.
 
     Args:
         ledger: of inputs, exchanges and meetings.
-        observers: None: every client by itself.
+        observers: by default every client by itself.
         rtol: of singular values.
         tau: standard deviation of the noise on what is read.
     """
@@ -54,9 +54,7 @@ def exact_losses(
     client = columns.client[secret]
     if len(client.unique()) != len(client):
         twice = int(client.mode().values)
-        raise InputError(
-            f"client {twice} has several inputs: `joint_losses` accounts for them."
-        )
+        raise InputError(f"client {twice} has several inputs: use `joint_losses`.")
     n = ledger.clients
     if observers is None:
         observers = [Observer((v,)) for v in range(n)]
@@ -78,14 +76,14 @@ def group_share(
 ) -> float:
     """S of several clients whose inputs may change together.
 
-    Their inputs as one vector move by at most a sensitivity D: the largest eigenvalue
-    of their block of the projection. If each of k may move by D, k times that, which
-    holds for vectors too.
+    If their inputs as one vector move by at most a sensitivity D, it is the largest
+    eigenvalue of their block of the projection. If each of k inputs may move by D, it
+    is k times that, also for vectors.
 
     Args:
         seen: by an observer.
-        clients: the group, whose inputs have the same noise and sensitivity.
-        each: whether each of them may move, and not only all of them together.
+        clients: the group; its inputs must have the same noise and sensitivity.
+        each: whether each input may move by D, instead of all together.
     """
     place = _inputs_of(seen.columns, clients)
     part = seen.basis[:, place] * seen.clear.sqrt()[:, None]
@@ -106,7 +104,7 @@ def _inputs_of(columns: Columns, clients: Sequence[int]) -> Tensor:
 
 
 def _most_read(ledger: Ledger) -> int:
-    """The most messages that a client receives; observers who share may have more."""
+    """The most messages that one client receives; several that share may have more."""
     count = torch.zeros(ledger.clients, dtype=torch.long)
     for event in ledger:
         if not isinstance(event, Input):

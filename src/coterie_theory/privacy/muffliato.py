@@ -2,26 +2,25 @@
 
     x_v^0 = clip(x_v) + N(0, s^2 I),  then gossip
 
-Rows longer than `clip` are shortened to it before noise is added, so that one client
-moves its row by at most Delta = 2 clip. All comes back with the ledger of what was
-sent, from which accountants say who learned how much.
+Rows longer than `clip` are shortened to it before noise is added, so one client moves
+its row by at most Delta = 2 clip. Every function returns the rows with a ledger of what
+was sent. Accountants compute from it what each client learned.
 
 - `synchronous`: Algorithm 6.1, rounds of Chebyshev's recursion with one matrix.
-- `time_varying`: plain rounds with matrices that change; `with_dropouts`: matrices of
-  random graphs between those who are there.
-- `randomised`: Algorithm 6.2, one random pair after another; `accelerated`: the same
-  with second rows, in continuous time.
-- `on_secret_graph`: Algorithm 6.1 on a random graph of which a client knows its
-  neighbours alone; see `secret_graph_loss` of `coterie_theory.decentralised.muffliato`.
+- `time_varying`: plain rounds with matrices that change.
+- `with_dropouts`: plain rounds on random graphs between the clients that are present.
+- `randomised`: Algorithm 6.2, one random pair after another.
+- `accelerated`: the same with second rows, in continuous time.
+- `on_secret_graph`: Algorithm 6.1 on a random graph where a client knows only its
+  neighbours. `decentralised.muffliato.secret_graph_loss` has its loss.
 
-How long to average must not depend on the data, or it tells of them: use
-`stopping_time` with a public bound.
+The number of rounds must not depend on the data, because it would reveal something
+about them. Use `stopping_time` with a public bound.
 
 References:
     Cyffers, Even, Bellet, Massoulié, "Muffliato: peer-to-peer privacy amplification for
     decentralized optimization and averaging", NeurIPS 2022, arXiv 2206.05091.
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 6, hal tel-04877971.
+    Even, PhD thesis, 2024, chapter 6, tel-04877971.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from .exact import exact_losses
 
 
 class PrivateAverage(NamedTuple):
-    """Rows near the mean of all, and what was sent to get there."""
+    """Rows near the mean of all rows, and a ledger of what was sent."""
 
     x: Float64[Tensor, "n d"]
     ledger: Ledger
@@ -58,13 +57,13 @@ class PrivateAverage(NamedTuple):
 def noisy(
     x: Float[Tensor, "n d"], *, clip: float, noise: float, rng: torch.Generator
 ) -> PrivateAverage:
-    """Rows of at most this length, with fresh noise, and a ledger that begins so.
+    """Rows of at most this length with fresh noise, and a ledger with these inputs.
 
     Args:
         x: a row for each client.
         clip: the largest length of a row; longer ones are shortened.
         noise: standard deviation of every coordinate.
-        rng: of the noise, for simulation only: it can be told from what it gave.
+        rng: of the noise, for simulation only: its state can be found from its numbers.
     """
     checks.finite("x", x)
     checks.number("noise", noise, at_least=0)
@@ -83,7 +82,7 @@ def noisy(
 def exchanges(
     matrix: Float[Tensor, "n n"], rounds: int, *, factor: float = 1.0, round: int = 0
 ) -> list[Event]:
-    """Events of so many rounds with one matrix; `factor` is that of Chebyshev, or 1."""
+    """The events of all rounds with one matrix; `factor` is Chebyshev's, or 1."""
     edges = linked_pairs(matrix)
     links = torch.cat([edges, edges.flip(1)])
     gammas = [1.0] + [factor] * (rounds - 1)
@@ -105,11 +104,11 @@ def synchronous(
     Args:
         x: a row for each client.
         matrix: symmetric and doubly stochastic, with a gap above 0.
-        rounds: T, as of `stopping_time`.
+        rounds: T, from `stopping_time`.
         clip: the largest length of a row.
         noise: standard deviation of every coordinate.
         rng: of the noise.
-        gap: of the matrix, or less; None: found from it.
+        gap: of the matrix, or less; by default computed from it.
     """
     gap = 1 - contraction([matrix]) if gap is None else gap
     factor = chebyshev_factor(gap)
@@ -146,10 +145,10 @@ def with_dropouts(
     noise: float,
     rng: torch.Generator,
 ) -> PrivateAverage:
-    """Plain rounds on random graphs between clients who are there.
+    """Noise of `noisy`, then plain rounds on random graphs between present clients.
 
-    In each round anew a client is away with the chance `dropout`, the same for all, and
-    two who are there exchange their rows with the chance `links`. Noise as of `noisy`.
+    In each round, every client is away with the chance `dropout`. Two present clients
+    exchange their rows with the chance `links`.
     """
     checks.number("dropout", dropout, at_least=0, below=1)
     drawn = []
@@ -165,7 +164,7 @@ def with_dropouts(
 def random_edges(n: int, chance: float, rng: torch.Generator) -> Int[Tensor, "e 2"]:
     """Each pair with the same chance, independently; the graph may fall apart."""
     checks.number("chance", chance, above=0, at_most=1)
-    # Gaps between pairs that are drawn are geometric: as many draws as there are edges.
+    # Gaps between drawn pairs are geometric, so there is about one draw per edge.
     count, found, last = n * n, list[Tensor](), -1
     if chance == 1:
         return torch.triu_indices(n, n, 1).T
@@ -190,11 +189,11 @@ def on_secret_graph(
     rng: torch.Generator,
     spread: float | None = None,
 ) -> PrivateAverage:
-    """`synchronous` for `stopping_time`, on a random graph, drawn until connected.
+    """`synchronous` for `stopping_time` rounds, on a random connected graph.
 
-    Every edge is there with the chance `links`, such as 1.5 ln(n) / n, and stays as
-    secret as the noise, which is that of `noisy`. `spread` is a public bound on
-    (1/n) sum |x_v - x_bar|^2; None: clip^2.
+    Every edge is there with the chance `links`, such as 1.5 ln(n) / n. Edges must stay
+    as secret as the noise, which is that of `noisy`. `spread` is a public bound on
+    (1/n) sum |x_v - x_bar|^2, by default clip^2.
     """
     n = len(x)
     matrix = gossip_matrix(connected_edges(n, links, rng), n)
@@ -218,8 +217,8 @@ def connected_edges(
         except InputError:
             continue
     raise InputError(
-        f"`links` = {chance:g} is too small for {n} clients: of {tries} random graphs "
-        "none was connected."
+        f"`links` = {chance:g} is too small for {n} clients: none of {tries} random "
+        "graphs was connected."
     )
 
 
@@ -236,10 +235,10 @@ def randomised(
     noise: float,
     rng: torch.Generator,
 ) -> PrivateAverage:
-    """Algorithm 6.2: noise as of `noisy`, then so many ticks, at which pairs may meet.
+    """Algorithm 6.2: noise of `noisy`, then `meetings` ticks where one pair may meet.
 
-    At each tick one of the edges rings, by their chances, which sum to at most 1, or
-    none does.
+    At each tick, an edge rings with its chance. Chances sum to at most 1; with the rest
+    no edge rings.
     """
     checks.integer("meetings", meetings, at_least=0)
     checks.positive("chances", chances, len(edges))
@@ -268,10 +267,10 @@ def accelerated(
     noise: float,
     rng: torch.Generator,
 ) -> PrivateAverage:
-    """Remark 6.3.1: pairs meet at the rings of Poisson clocks, with second rows.
+    """Remark 6.3.1: noise of `noisy`, then `gossip.accelerated` at Poisson rings.
 
-    The graph is connected; with rates that sum to 1 there are about `until` meetings.
-    Noise as of `noisy`.
+    The graph must be connected. With rates that sum to 1 there are about `until`
+    meetings.
     """
     pace = gossip.pace(edges, rates)
     start, ledger = noisy(x, clip=clip, noise=noise, rng=rng)
@@ -285,7 +284,7 @@ def accelerated(
 
 
 def _write(ledger: Ledger, met: Tensor, flown: Tensor, gamma: float) -> None:
-    """Meetings, those that touch no earlier one at once."""
+    """Appends meetings to the ledger, a layer at a time."""
     for t, some in enumerate(gossip.layers(met, ledger.clients)):
         ledger.append(Meetings(t, met[some], flown[some], gamma))
 
@@ -305,17 +304,17 @@ def calibrate_noise(
 ) -> PlannedNoise:
     """Noise and rounds of `synchronous` so that no pair exceeds (epsilon, delta).
 
-    Exact losses grow with rounds, and rounds shrink with noise: the fewest rounds that
-    are long enough for the noise they need. Neighbours learn all of each other's input,
-    whatever the graph, so that all pairs together need the noise of local privacy.
+    More rounds need more noise, and more noise needs fewer rounds. These are the fewest
+    rounds that are enough for their noise. Neighbours learn all of each other's input
+    on every graph, so all pairs together need the noise of local privacy.
 
     Args:
         matrix: symmetric and doubly stochastic.
         epsilon: of the pairs.
         delta: of the pairs.
         clip: the largest length of a row.
-        pairs: (client, observer); None: all, which is local privacy.
-        spread: a public bound on (1/n) sum |x_v - x_bar|^2; None: clip^2.
+        pairs: (client, observer); by default all, which is local privacy.
+        spread: a public bound on (1/n) sum |x_v - x_bar|^2, by default clip^2.
         dim: coordinates of a row.
     """
     n, local = len(matrix), replacement_sensitivity(clip) / mu_of(epsilon, delta)
@@ -333,7 +332,7 @@ def calibrate_noise(
                 ledger.append(event)
             found = exact_losses(ledger, [Observer((v,)) for v in observers]).share
             share = max(float(found[u, observers.index(v)]) for u, v in pairs)
-            # A pair that learns nothing yet needs no noise, but rounds ask for some.
+            # A pair that learns nothing needs no noise, but `stopping_time` needs some.
             known[rounds] = local * max(share, 1e-12) ** 0.5
         return known[rounds]
 

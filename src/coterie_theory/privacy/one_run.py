@@ -1,7 +1,7 @@
-"""An audit of one client's own data, in one private run.
+"""An audit of one client's data in one private run.
 
-Some of the client's training samples are canaries: each stays or is taken out by a coin
-that the attacker does not see. Then the client answers as it would in training.
+Some of the client's training samples are canaries. A coin that the attacker does not
+see decides which canaries stay. Then the client answers as it would in training.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def audit_client(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Audit:
-    """What an attack on one client's releases proves, beside what is promised.
+    """What an attack on one client's releases proves, next to what is promised.
 
     Args:
         federation: the data.
         module: architecture and first model.
-        client: whose data are audited, a position.
+        client: the position of the audited client.
         clip: length to which gradients of samples are cut.
-        noise: in units of it.
+        noise: in units of `clip`.
         batch_size: expected samples of a minibatch.
         rounds: steps of descent on private gradients.
-        lr: their size.
-        canaries: training samples that are guessed about.
+        lr: step size.
+        canaries: the number of training samples that the attack guesses about.
         delta: of the promise.
         confidence: that the lower bound holds.
         seed: of coins, minibatches and noise.
@@ -84,7 +84,7 @@ def audit_client(
 
 
 def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Which of the samples are canaries, and which of these are in."""
+    """Positions of the canaries, and which of them stay."""
     rng = seeds.generator(seed, "audit")
     chosen = torch.randperm(size, generator=rng)[:canaries]
     return chosen, torch.rand(canaries, generator=rng) < 0.5
@@ -93,13 +93,13 @@ def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:
 def collect_releases(
     clients: ClientsInRounds, x: Float[Tensor, "n d"], *, rounds: int, lr: float = 0.0
 ) -> tuple[Float[Tensor, "t n d"], Float[Tensor, "t n d"]]:
-    """Models and what clients answer to them, in rounds of descent along the answers.
+    """Models and the clients' answers to them, in rounds of descent along the answers.
 
     Args:
-        clients: who are audited.
+        clients: the audited clients.
         x: first models; an auditor may choose any.
-        rounds: how many.
-        lr: step size; at 0 the same models are asked again and again.
+        rounds: the number of rounds.
+        lr: step size; with 0, all rounds ask about the same models.
     """
     points, answers = [], []
     for t in range(1, rounds + 1):
@@ -118,7 +118,7 @@ def directions(
     Args:
         kernel: of the audited clients, without clipping.
         points: models of one client.
-        canaries: where they lie among the samples.
+        canaries: their positions among the samples.
     """
     m = len(canaries)
     weight = torch.ones(m, 1, dtype=points.dtype, device=points.device)
@@ -130,5 +130,5 @@ def directions(
 def canary_scores(
     answers: Float[Tensor, "t d"], canaries: Float[Tensor, "t m d"]
 ) -> dict[str, Float[Tensor, " m"]]:
-    """For each canary, how much the releases look as if it were in, by every attack."""
+    """For each attack, a score of each canary: higher if it seems to have stayed."""
     return scores_along(torch.einsum("td,tmd->tm", answers, canaries))

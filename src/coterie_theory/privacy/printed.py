@@ -1,20 +1,19 @@
-"""The thesis's formula for losses of gossip: for its figures, and no guarantee.
+"""The printed formula for losses of gossip; it is not a guarantee.
 
     S(u, v) = sum over messages (t, w) that v receives of
               (W_{0:t})_{wu}^2 / |(W_{0:t})_w|^2                              (6.6)
 
-adds the divergences of single messages. All of them share the same noise, and together
-they can tell more: on a line u - w - v with weights 1/3 two exchanges tell v all about
-u, S = 1, where the formula has 1/3. Over several inputs it adds rounds as if nothing of
-an input were left in the rows of later rounds (6.12, 6.13): where neighbours exchange
-once in a round, others would learn nothing for ever. Sums over all u are right, since
-each message counts 1, and so are mean losses (6.7).
+adds the divergences of single messages; the figures of the thesis use it. But messages
+share the same noise, and together they can tell more. On a line u - w - v with weights
+1/3, two exchanges tell v all about u: S = 1, where the formula has 1/3.
 
-The exact loss is `exact_losses` and, over several inputs, `joint_losses`.
+Over several inputs it adds rounds as if later rows held nothing of earlier inputs
+(6.12, 6.13). If neighbours exchange once in a round, others would then never learn
+anything. Sums over all u are right, since each message counts 1. So are mean losses
+(6.7). For true losses use `exact_losses` and, over several inputs, `joint_losses`.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, 6.3, 6.4 and 6.D.1, hal tel-04877971.
+    Even, PhD thesis, 2024, 6.3, 6.4 and 6.D.1, tel-04877971.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ def printed_losses(
     clients: Sequence[int] | None = None,
     capped: bool = False,
 ) -> Losses:
-    """What (6.6), (6.13) and (6.15) say, which is below the truth for some pairs.
+    """The losses by (6.6), (6.13) and (6.15), which are too small for some pairs.
 
     Args:
         ledger: of inputs, exchanges and meetings.
-        observers: clients who share all they know, (6.15); None: each by itself.
-        clients: whose losses are wanted, those of others are left at 0; None: all.
+        observers: groups that share all they know, (6.15); by default single clients.
+        clients: whose losses are wanted, by default all; losses of others stay 0.
         capped: whether the sum over one input is at most 1, as in the figures.
     """
     columns, n = columns_of(ledger), ledger.clients
     if not bool((columns.mu > 0).all()):
-        raise InputError("(6.6) knows no inputs of sensitivity 0, but there is one.")
+        raise InputError("(6.6) needs inputs of positive sensitivity, got one of 0.")
     groups = [(v,) for v in range(n)] if observers is None else observers
     member = torch.zeros(n, len(groups), dtype=torch.bool)
     for place, group in enumerate(groups):
@@ -73,14 +72,14 @@ def printed_losses(
 
 
 def _single(message: SentRows, some: Tensor, member: Tensor) -> Tensor:
-    """What each group's messages of one moment say, each by itself, (c, groups)."""
+    """(c, groups) the printed losses by the messages of one moment to each group."""
     rows = message.rows[:, message.newest].square()
     total = rows.sum(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
     parts = rows[:, some] / total
     sender, receiver = message.links.numpy().T
     there = np.ones(len(sender))
     reaches = coo_array((there, (sender, receiver)), shape=(len(member),) * 2)
-    # Who sends something to a group, and is not of it: once, to however many of them.
+    # Senders to a group that are not in it; several receivers in a group count once.
     told = (reaches @ csr_array(member.numpy(), dtype=float)).tocoo()
     kept = ~member.numpy()[told.row, told.col]
     places, size = (told.col[kept], told.row[kept]), member.T.shape

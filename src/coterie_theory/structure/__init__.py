@@ -1,8 +1,8 @@
 """Estimators of models that share a subspace or centres, and their rates.
 
-Models are linear or generalised linear, W with a row for each client. Rates and
-thresholds are in `rates`, `one_sample_rates` and `shells`. The methods `fedrep`,
-`shared_subspace`, `nuclear_norm` and `low_rank_corrections` do the same for networks.
+Models are linear or generalised linear; W has a row for each client. Rates and
+thresholds are in `rates`, `one_sample_rates` and `shells`. For networks there are the
+methods `fedrep`, `shared_subspace`, `nuclear_norm` and `low_rank_corrections`.
 """
 
 from .clusters import ClusteredModels, fit_clusters

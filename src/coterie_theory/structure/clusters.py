@@ -1,13 +1,13 @@
-"""A few models, each for a group of clients who are not known beforehand.
+"""A few models, each for a group of clients; the groups are not known beforehand.
 
 Equation (9.5) is
 
     min over centres c_1 .. c_r, |c_s| <= cap, and groups pi of  sum_i L_i(c_pi(i)).
 
-Alternates  pi(i) <- argmin_s L_i(c_s)  and  c_s <- argmin of the loss of its members,
-so that the loss never rises. A client needs few samples to choose a group, fewer than
-dimensions and than groups; the centres need r D samples in all. Starts
-are groups by k-means of -grad L_i(0) in their r longest directions.
+The estimator alternates  pi(i) <- argmin_s L_i(c_s)  and  c_s <- argmin of the loss of
+its members, so the loss never rises. To choose a group, a client needs fewer samples
+than dimensions or groups. The centres need r D samples in all. The first groups are
+k-means clusters of -grad L_i(0) in its r longest directions.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Theorem 9.2, tel-04877971.
@@ -29,7 +29,7 @@ from .tasks import Tasks, best_rows, gradients, losses_at, warn_of_few
 
 
 class ClusteredModels(NamedTuple):
-    """Models of groups."""
+    """Models of clients and centres of their groups."""
 
     x: Float[Tensor, "n d"]
     centres: Float[Tensor, "r d"]
@@ -46,14 +46,14 @@ def fit_clusters(
     rng: torch.Generator,
     starts: int = 5,
 ) -> ClusteredModels:
-    """The models of so many groups, the best of several starts.
+    """The best models over several starts, with one centre per group.
 
     Args:
         data: samples of all clients.
-        groups: how many.
-        cap: the longest that a model may be.
-        rng: draws starts.
-        starts: how many.
+        groups: the number of groups.
+        cap: the largest norm of a model.
+        rng: of the starts.
+        starts: the number of starts.
     """
     n, d = data.shape
     integer("groups", groups, at_least=1)
@@ -64,7 +64,7 @@ def fit_clusters(
     warn_of_few(data, what, samples=groups * d, each=1)
     integer("starts", starts, at_least=1)
     g = gradients(data, data.features.new_zeros(n, d))
-    # In their longest directions, as many as groups if there are.
+    # In the longest directions, one for each group if there are that many.
     points = g @ torch.linalg.eigh(g.T @ g)[1][:, -groups:]
     runs = [
         _alternate(data, _means(points, groups, rng), groups, cap)
@@ -74,7 +74,7 @@ def fit_clusters(
 
 
 def _means(points: Tensor, groups: int, rng: torch.Generator) -> Tensor:
-    """Groups by k-means of rows, whose first centres are rows far from each other."""
+    """Groups of rows by k-means; the first centres are rows far from each other."""
     at = [int(torch.randint(len(points), (1,), generator=rng))]
     for _ in range(groups - 1):
         far = torch.cdist(points, points[at]).amin(1).square().cpu()
@@ -105,13 +105,13 @@ def _alternate(data: Tasks, member: Tensor, groups: int, cap: float) -> Clustere
 
 
 def costs_of(data: Tasks, centres: Float[Tensor, "r d"]) -> Float[Tensor, "n r"]:
-    """The part L_i(c_s) of the loss that each client has with each centre."""
+    """(N, r) the loss L_i(c_s) of each client with each centre."""
     z = (data.features @ centres.T).permute(2, 0, 1)  # (r, N, M)
     return (data.weights * losses_at(data, z)).sum(2).T
 
 
 def _centres(data: Tasks, member: Tensor, centres: Tensor, cap: float) -> Tensor:
-    """The best model for each group, or as it was where nobody is in it."""
+    """The best model of each group; an empty group keeps its centre."""
     found = []
     for s, centre in enumerate(centres):
         mine = member == s

@@ -1,11 +1,11 @@
-"""A model for a newcomer with few samples, in a subspace that others have found.
+"""A model for a newcomer with few samples, in a subspace found by other clients.
 
 Equation (9.6) is
 
     v = argmin_{|v| <= cap} (1/m) sum_j F(U v, x_j, y_j),    model U v.
 
-It needs samples in proportion to the dimension r of the subspace, not to D; what the
-subspace is wrong by stays (Proposition 9.3.1).
+It needs samples in proportion to the dimension r of the subspace, not to D. The error
+of the subspace stays (Proposition 9.3.1).
 
 References:
     Even, PhD thesis, 2024, chapter 9, Proposition 9.3.1, tel-04877971.
@@ -25,7 +25,7 @@ from .tasks import Tasks, warn_of_few
 def few_shot_head(
     basis: Float[Tensor, "d r"], data: Tasks, *, cap: float
 ) -> Float[Tensor, "n d"]:
-    """Models of newcomers, each by its own samples, in the span of an orthonormal U."""
+    """Models of newcomers from their own samples, in the span of an orthonormal U."""
     number("cap", cap, above=0)
     if basis.shape[0] != data.shape[1]:
         raise InputError(

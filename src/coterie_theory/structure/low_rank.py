@@ -6,16 +6,17 @@ Equation (9.4) is
 
 Burer-Monteiro writes w_i = U v_i with orthonormal U (D, r) and alternates
 
-    v_i <- argmin_{|v| <= cap} L_i(U v)                     by every client alone
+    v_i <- argmin_{|v| <= cap} L_i(U v)                     at every client
     U   <- argmin_U L(V U')  by conjugate gradients, then U R = qr(U), v_i <- R v_i,
 
-so that only U and its gradients sum_i g_i v_i' would travel. It begins with the longest
-directions of -grad L(0): for squared errors the method of moments. Hard thresholding is
+so only U and its gradients sum_i g_i v_i' would travel. It begins with the longest
+directions of -grad L(0): for squared errors, the method of moments. Hard thresholding
+is
 
     W <- cap_norms(SVD_r(W - eta N grad L(W))).
 
-The cap is no luxury: with about r samples a client, some v_i explode without it while
-the subspace is good already.
+The cap is necessary. With about r samples per client, some v_i explode without it, even
+if the subspace is good already.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Theorem 9.1, tel-04877971.
@@ -48,7 +49,7 @@ from .tasks import (
 )
 
 _INNER = 8
-"""Steps of conjugate gradients on the subspace between two looks at the heads."""
+"""Steps of conjugate gradients on the subspace before heads change again."""
 
 
 class LowRankModels(NamedTuple):
@@ -77,16 +78,14 @@ def burer_monteiro(
     steps: int = 50,
     tolerance: float = 1e-7,
 ) -> LowRankModels:
-    """Models of the given rank by alternating between heads and subspace.
-
-    It begins with the longest directions of -grad L(0).
+    """Models of the given rank, by alternating between heads and subspace.
 
     Args:
         data: samples of all clients.
         rank: dimensions of the subspace.
-        cap: the longest that a model may be.
-        steps: alternations at most.
-        tolerance: it ends when the loss falls by less, relatively.
+        cap: the largest norm of a model.
+        steps: the most alternations.
+        tolerance: it ends when the relative fall of the loss is at most this.
     """
     _refuse(data, rank, cap)
     integer("steps", steps, at_least=1)
@@ -111,13 +110,13 @@ def heads_of(
     cap: float,
     start: Float[Tensor, "n r"] | None = None,
 ) -> Float[Tensor, "n r"]:
-    """Each client's best head v_i with |v_i| <= cap, in the subspace of a basis."""
+    """(N, r) each client's best head v_i with |v_i| <= cap, for a given basis."""
     z = data.features @ basis
     return best_rows(z, data.targets, data.weights, data.loss, cap, start)
 
 
 def _better_subspace(data: Tasks, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Conjugate gradients from u on a quadratic above L(V U'), then `U R = qr(U)`."""
+    """The next U and R: conjugate gradients on a quadratic above L(V U'), then qr."""
     c = CURVATURES[data.loss]
 
     def times_curvature(p: Tensor) -> Tensor:
@@ -146,16 +145,16 @@ def hard_thresholding(
     steps: int = 500,
     tolerance: float = 1e-9,
 ) -> LowRankModels:
-    """Models of the given rank by gradient steps, each cut to that rank.
+    """Models of the given rank, by gradient steps that are cut to that rank.
 
-    A step is 1 over the largest curvature of a client's loss.
+    The step size is 1 over the largest curvature of a client's loss.
 
     Args:
         data: samples of all clients.
         rank: of the models.
-        cap: the longest that a model may be.
-        steps: at most.
-        tolerance: it ends when the loss changes by less, relatively.
+        cap: the largest norm of a model.
+        steps: the most steps.
+        tolerance: it ends when the relative change of the loss is at most this.
     """
     _refuse(data, rank, cap)
     n, _ = data.shape
@@ -173,7 +172,7 @@ def hard_thresholding(
 
 
 def largest_curvature(data: Tasks) -> float:
-    """The largest curvature of N times a client's part of L, so that 1/it is a step."""
+    """The largest curvature of N times a client's part of L; a step is its inverse."""
     scaled = data.features * data.weights[:, :, None].sqrt()
     if scaled.shape[1] > scaled.shape[2]:
         scaled = scaled.mT

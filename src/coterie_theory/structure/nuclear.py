@@ -4,14 +4,14 @@ Equation (9.7) is
 
     min L(W)   over   |W|_* <= R = kappa cap sqrt(N r),
 
-with |W|_* the sum of singular values; then the largest s of them may be kept. kappa = 1
-suffices, as |W*|_* <= sqrt(r) |W*|_F. FISTA projects the singular values onto the ball
-of the l1 norm, where one server sees all models; by averages of single vectors it is
-the algorithm `nuclear_norm`. For any feasible W,
+with |W|_* the sum of singular values. Afterwards the largest s of them may be kept.
+kappa = 1 is enough, as |W*|_* <= sqrt(r) |W*|_F. FISTA projects the singular values
+onto the ball of the l1 norm. It needs a server that sees all models; the algorithm
+`nuclear_norm` needs averages of single vectors only. For any feasible W,
 
-    L(W) - min L <= <grad L(W), W> + R |grad L(W)|_op,
+    L(W) - min L <= <grad L(W), W> + R |grad L(W)|_op.
 
-which is the gap that certifies a result.
+This gap certifies a result.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Theorems 9.4 and 9.5, tel-04877971.
@@ -44,12 +44,12 @@ class NuclearModels(NamedTuple):
 
     x: Float[Tensor, "n d"]
     loss: float
-    gap: float  # at most so far above the minimum
+    gap: float  # the loss is at most this far above the minimum
     steps: int
 
 
 def nuclear_radius(cap: float, clients: int, rank: int, *, kappa: float = 1.0) -> float:
-    """`R = kappa cap sqrt(N r)`: a ball with all W of this rank and |w_i| <= cap.
+    """`R = kappa cap sqrt(N r)`: the ball holds all W of this rank with |w_i| <= cap.
 
     >>> nuclear_radius(2.0, 9, 4)
     12.0
@@ -61,7 +61,7 @@ def nuclear_radius(cap: float, clients: int, rank: int, *, kappa: float = 1.0) -
 
 
 def onto_nuclear_ball(x: Float[Tensor, "n d"], radius: float) -> Float[Tensor, "n d"]:
-    """The nearest matrix whose singular values add up to at most R."""
+    """The nearest matrix with singular values that sum to at most R."""
     number("radius", radius, above=0)
     left, s, right = torch.linalg.svd(x, full_matrices=False)
     return (left * onto_simplex_ball(s, radius)) @ right
@@ -70,10 +70,10 @@ def onto_nuclear_ball(x: Float[Tensor, "n d"], radius: float) -> Float[Tensor, "
 def duality_gap(
     x: Float[Tensor, "n d"], g: Float[Tensor, "n d"], radius: float
 ) -> float:
-    """`<G, W> + R |G|_op`, with G the gradient at a feasible W: L(W) - min L at most.
+    """`<G, W> + R |G|_op`, a bound on L(W) - min L; G is the gradient at a feasible W.
 
     Raises:
-        InputError: where W is not in the ball, so that there is no such bound.
+        InputError: if W is not in the ball, because then there is no bound.
     """
     norm = float(torch.linalg.svdvals(x).sum())
     if norm > radius * (1 + 1e-4):
@@ -90,13 +90,13 @@ def fista(
     steps: int = 1000,
     tolerance: float = 1e-4,
 ) -> NuclearModels:
-    """The best models in the ball, to a certified relative gap, by FISTA.
+    """The best models in the ball up to a certified relative gap, by FISTA.
 
     Args:
         data: samples of all clients.
         radius: R; see `nuclear_radius`.
-        steps: at most.
-        tolerance: it ends at a gap of this times the loss, seen every ten steps.
+        steps: the most steps.
+        tolerance: it ends at a gap of this times the loss, checked every ten steps.
     """
     number("radius", radius, above=0)
     integer("steps", steps, at_least=1)
@@ -107,7 +107,7 @@ def fista(
     for t in range(1, steps + 1):
         new = onto_nuclear_ball(y - lr * gradients(data, y), radius)
         if float(((y - new) * (new - x)).sum()) > 0:
-            momentum = 1.0  # it went too far: begin anew (O'Donoghue, Candes)
+            momentum = 1.0  # it went too far: restart (O'Donoghue, Candes)
         after = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         y, x, momentum = new + (momentum - 1) / after * (new - x), new, after
         if t % 10 == 0 or t == steps:

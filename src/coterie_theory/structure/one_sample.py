@@ -1,16 +1,17 @@
 """A subspace from a single noiseless sample of each client.
 
-Nobody's model can be known from one sample y_i = <w_i, x_i>; but a subspace U, in which
-every client has a model of norm at most `cap` that fits its sample, can:
+One sample y_i = <w_i, x_i> does not tell the model of a client. But all samples
+together can tell a subspace U in which every client has a model of norm at most `cap`
+that fits:
 
     U is admissible  <=>  |U' x_i| >= |y_i| / cap  for all i            (Lemma 9.4.1)
 
-and with enough clients only subspaces near the true one are (Theorem 9.3). With A of
-full rank for U, the loss
+With enough clients, only subspaces near the true one are admissible (Theorem 9.3). With
+A of full rank for U, the loss
 
     (1/N) sum_i [y_i^2 - cap^2 x_i' A (A' A)^-1 A' x_i]_+^2
 
-is zero just there, and L-BFGS from a few random starts looks for it.
+is zero for admissible subspaces only. L-BFGS minimises it from a few random starts.
 
 References:
     Even, PhD thesis, 2024, chapter 9, section 9.4, tel-04877971.
@@ -32,11 +33,11 @@ from coterie.optim.heads import refuse_rank
 from .tasks import Tasks, warn_of_few
 
 _ZERO = 1e-12
-"""A loss that is rounding; targets are about 1."""
+"""The largest loss that is due to rounding; targets are about 1."""
 
 
 class Subspace(NamedTuple):
-    """A subspace, and by how much it is not admissible."""
+    """A subspace, and how far it is from admissible."""
 
     basis: Float[Tensor, "d r"]
     loss: float  # 0: every client has a model of norm at most cap that fits
@@ -45,11 +46,11 @@ class Subspace(NamedTuple):
 def admissibility(basis: Float[Tensor, "d r"], data: Tasks) -> Float[Tensor, " n"]:
     """The norm of each client's shortest head v_i that fits all of its samples.
 
-    Infinite where none does. U is delta-admissible if delta times all are at most cap;
-    of one sample, the norm is |y_i| / |U' x_i|.
+    It is infinite if no head fits. U is delta-admissible if delta times all norms are
+    at most cap. For one sample, the norm is |y_i| / |U' x_i|.
     """
     if data.loss != "squared":
-        raise InputError(f"`data` must be responses, got the loss {data.loss!r}.")
+        raise InputError(f"`data` must have the loss 'squared', got {data.loss!r}.")
     there = data.weights > 0
     z = torch.where(there[:, :, None], data.features @ basis, 0)
     y = torch.where(there, data.targets, 0)[:, :, None]
@@ -72,9 +73,8 @@ def one_sample_subspace(
         data: one sample of every client, with squared errors.
         rank: dimensions of the subspace.
         cap: norm of the clients' models.
-        rng: draws the starts.
-        starts: at most; the first that is admissible ends the search, as others are
-            local minima.
+        rng: of the starts.
+        starts: the most starts; the first with an admissible result ends the search.
     """
     n, d = data.shape
     refuse_rank(rank, n, d)
@@ -82,8 +82,8 @@ def one_sample_subspace(
     integer("starts", starts, at_least=1)
     if data.loss != "squared" or data.features.shape[1] != 1:
         raise InputError(
-            "`data` must be one response of every client, got "
-            f"{data.features.shape[1]} samples with the loss {data.loss!r}."
+            "`data` must have one sample per client and the loss 'squared', got "
+            f"{data.features.shape[1]} samples and the loss {data.loss!r}."
         )
     finite("features", data.features)
     what = f"a subspace of {rank} dimensions from one sample each (Theorem 9.3)"

@@ -1,4 +1,4 @@
-"""When one sample of every client tells their common subspace, and when it cannot.
+"""How many clients tell their common subspace by one sample each, and how many do not.
 
 References:
     Even, PhD thesis, 2024, chapter 9, section 9.4, tel-04877971.
@@ -36,10 +36,10 @@ def clients_needed(
 
 
 def wrong_is_admissible(rank: int, clients: int) -> float:
-    """The chance that a subspace orthogonal to the true one fits all samples.
+    """The chance `P(chi^2_r >= chi^2_1)^N` that an orthogonal subspace fits.
 
-    `P(chi^2_r >= chi^2_1)^N`, the norms of a sample in the one and in a direction of
-    the other.
+    It compares the norms of a sample in this subspace and in a direction of the true
+    one.
 
     >>> [round(wrong_is_admissible(r, 1), 3) for r in (1, 2, 3, 5)]
     [0.5, 0.707, 0.818, 0.924]
@@ -48,9 +48,9 @@ def wrong_is_admissible(rank: int, clients: int) -> float:
 
 
 def clients_that_mislead(rank: int, chance: float = 7 / 8) -> int:
-    """Up to so many clients a wrong subspace fits with this chance; Prop. 9.4.2.
+    """The most clients for which a wrong subspace fits with this chance; Prop. 9.4.2.
 
-    It grows exponentially in the rank.
+    The number grows exponentially in the rank.
 
     >>> [clients_that_mislead(r) for r in (10, 15, 20)]
     [13, 88, 571]

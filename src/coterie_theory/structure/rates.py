@@ -1,16 +1,15 @@
-"""How near estimators of shared structure come, chapter 9 of Even's thesis.
+"""Errors of estimators of shared structure, chapter 9 of Even's thesis.
 
-N clients with m samples each, models of D dimensions and norm at most B, rank r. Errors
-are `(1/N) |W - W*|_F^2` where losses are mu-strongly convex, else gaps of the mean
-loss. Rates are up to constants and logarithms; lemmas without these are exact.
+There are N clients with m samples each; models have D dimensions, norm at most B and
+rank r. Errors are `(1/N) |W - W*|_F^2` if losses are mu-strongly convex, and otherwise
+gaps of the mean loss. Rates hold up to constants and logarithms; lemmas are exact.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 9, tel-04877971.
+    Even, PhD thesis, 2024, chapter 9, tel-04877971.
 
-Differences (each with a test; see docs/errata.md): B^2 in Proposition 9.3.1 and in two
-terms of Theorem 9.5; the first is about U v and w*, not about v and v*; kappa = 1
-suffices in (9.7); probabilities have negative exponents.
+Differences (each with a test; see docs/errata.md): Proposition 9.3.1 and two terms of
+Theorem 9.5 have B^2. Proposition 9.3.1 is about U v and w*, not about v and v*. kappa =
+1 is enough in (9.7). Probabilities have negative exponents.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class ProblemSizes(NamedTuple):
     Args:
         clients: N.
         dimension: D.
-        rank: r, of the models, or how many centres there are.
+        rank: r, of the models, or the number of centres.
         samples: m, of each client.
-        cap: B, the longest that a model is.
+        cap: B, the largest norm of a model.
         mu: strong convexity; 0: none.
         smoothness: L of the losses.
         curvature_noise: sigma^2, of Hessians (9.2.2).
@@ -55,7 +54,7 @@ class ProblemSizes(NamedTuple):
 
 
 def _rate(setting: ProblemSizes, share: float) -> float:
-    """`B^2 (sigma^4 + sigma_*^4) share/mu^2`, or the convex one with a square root."""
+    """`B^2 (sigma^4 + sigma_*^4) share/mu^2`; for mu = 0 with the root of the share."""
     refuse_rank(setting.rank, setting.clients, setting.dimension)
     integer("samples", setting.samples, at_least=1)
     number("mu", setting.mu, at_least=0)
@@ -66,7 +65,7 @@ def _rate(setting: ProblemSizes, share: float) -> float:
 
 
 def alone_rate(setting: ProblemSizes) -> float:
-    """Of every client alone: `D/m`, or `sqrt(D/m)` where losses are only convex.
+    """The rate of a client alone: `D/m`, or `sqrt(D/m)` if losses are only convex.
 
     >>> alone_rate(ProblemSizes(100, 50, 2, 100))
     1.0
@@ -85,15 +84,15 @@ def low_rank_rate(setting: ProblemSizes) -> float:
 
 
 def clustered_rate(setting: ProblemSizes) -> float:
-    """Theorem 9.2, the clustered one: `r D/(m N) + ln(r)/m`, also where m < r."""
+    """Theorem 9.2, the clustered estimator: `r D/(m N) + ln(r)/m`, also for m < r."""
     n, d, r, m = setting[:4]
     return _rate(setting, r * d / (m * n) + max(math.log(r), 0.0) / m)
 
 
 def failure(setting: ProblemSizes, *, clustered: bool = False) -> float:
-    """How likely Theorems 9.1 and 9.2 fail: `4 e^-(r(D+N)) + 4 e^-(N m D)`, at most.
+    """A bound on the chance that Theorem 9.1 fails: `4 e^-(r(D+N)) + 4 e^-(N m D)`.
 
-    For the clustered estimator the first exponent is N.
+    For the clustered estimator (Theorem 9.2), the first exponent is N.
     """
     n, d, r, m = setting[:4]
     first = n if clustered else r * (d + n)
@@ -107,9 +106,10 @@ def lower_bound(setting: ProblemSizes) -> float:
 
 
 def samples_needed(setting: ProblemSizes) -> dict[str, float]:
-    """M from which each estimator can work, in order.
+    """The order of m that each estimator needs.
 
-    Alone D, low rank r with `N m >= r D`, clusters `r D/N`, nuclear norm `sqrt(r D)`.
+    Alone: D. Low rank: r with `N m >= r D`. Clusters: `r D/N`. Nuclear norm: `sqrt(r
+    D)`.
     """
     n, d, r, _ = setting[:4]
     return {
@@ -128,7 +128,7 @@ def truncation(setting: ProblemSizes) -> int:
 
 
 def nuclear_rate(setting: ProblemSizes, *, kappa: float = 1.0) -> float:
-    """Theorem 9.4, the nuclear norm cut to `truncation`:
+    """Theorem 9.4, the nuclear norm, with `truncation` singular values:
 
     `kappa^2 B^2 (L/mu) sqrt(r/(D+N)) + (B^2/mu) ((1+kappa^2) sigma^2
     + (1+kappa) sigma_*^2) sqrt(r(D+N))/m`.
@@ -142,7 +142,7 @@ def nuclear_rate(setting: ProblemSizes, *, kappa: float = 1.0) -> float:
 
 
 def nuclear_bound(setting: ProblemSizes, cut: int, *, kappa: float = 1.0) -> float:
-    """Theorem 9.5, for any number s of singular values that are kept.
+    """Theorem 9.5, for any number s = `cut` of singular values that are kept.
 
     `B^2/mu (2 M kappa^2 r/s + 4 sigma_*^2 (a/s + sqrt(a/(N s))) kappa sqrt(N r)
     + 16 a sigma^2 + 8 sigma_*^2 (a + sqrt(a)))` with `a = s(D + N)/(N m)` and
@@ -159,19 +159,21 @@ def nuclear_bound(setting: ProblemSizes, cut: int, *, kappa: float = 1.0) -> flo
 
 
 def subspace_bound(x: Float[Tensor, "n d"], error: float, rank: int) -> float:
-    """Lemma 9.3.4: dist_F^2/r of models of this rank that are so near, at most.
+    """Lemma 9.3.4: a bound on dist_F^2/r for models of this rank with this error.
 
     `eps/nu^2` with `nu^2 = (r/N) lambda_min(V* V*')`, of the true models `W* = V* U*`.
 
     Args:
         x: the true models.
-        error: eps, `(1/N) |W - W*|_F^2` of other ones of rank r.
+        error: eps, `(1/N) |W - W*|_F^2` of other models of rank r.
         rank: r.
     """
     heads = x @ top_subspace(x, rank)
     smallest = float(torch.linalg.eigvalsh(heads.T @ heads)[0])
     if smallest <= 0:
-        raise InputError(f"`x` must have rank {rank}, got less.")
+        raise InputError(
+            f"`x` must have at least rank {rank}, but its rank is smaller."
+        )
     return number("error", error, at_least=0) / (rank / len(x) * smallest)
 
 
@@ -180,10 +182,10 @@ def few_shot_bias(
     true_basis: Float[Tensor, "d r"],
     setting: ProblemSizes,
 ) -> float:
-    """What a newcomer's model is wrong by with any number of samples, Prop. 9.3.1.
+    """The error of a newcomer's model that no number of samples removes; Prop. 9.3.1.
 
-    `(L/mu) delta^2 B^2` of |U v - w*|^2 with delta the spectral distance of subspaces;
-    without strong convexity `L delta^2 B^2/2` of the loss.
+    With delta the spectral distance of subspaces, |U v - w*|^2 is at most
+    `(L/mu) delta^2 B^2`. Without strong convexity, the loss gap is `L delta^2 B^2/2`.
     """
     delta = squared_distance(basis, true_basis, norm="spectral")
     if setting.mu == 0:
@@ -192,5 +194,5 @@ def few_shot_bias(
 
 
 def few_shot_rate(setting: ProblemSizes) -> float:
-    """What comes on top with m samples: `B^2 (sigma^4 + sigma_*^4) r/(mu^2 m)`."""
+    """The further error with m samples: `B^2 (sigma^4 + sigma_*^4) r/(mu^2 m)`."""
     return _rate(setting, setting.rank / setting.samples)

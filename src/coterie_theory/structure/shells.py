@@ -1,4 +1,4 @@
-"""Blocks of singular values, with which the proof for nuclear norms goes.
+"""Blocks of singular values, as in the proof for nuclear norms.
 
 References:
     Even, PhD thesis, 2024, Definitions 9.B.1 and 9.B.2, Lemma 9.B.1, tel-04877971.
@@ -19,7 +19,7 @@ from coterie.checks import integer
 def shells(x: Float[Tensor, "n d"], size: int) -> list[Tensor]:
     """The parts of a matrix with singular values 1 to s, s + 1 to 2 s, and so on.
 
-    They add up to the matrix, and are orthogonal to each other.
+    They sum to the matrix and are orthogonal to each other.
     """
     s = integer("size", size, at_least=1)
     left, values, right = torch.linalg.svd(x, full_matrices=False)

@@ -1,15 +1,14 @@
-"""Subspaces of models: angles between them, the nearest of low rank, norms that end.
+"""Subspaces of models: angles, nearest matrices of low rank, minima in a ball.
 
 With orthonormal U and U', the sines of the principal angles are the singular values of
 (I - U U') U', and
 
     dist_F^2 = sum_k sin^2 theta_k = r - |U' U|_F^2,  dist_rho^2 = max_k sin^2 theta_k.
 
-Both are the same for any other bases of the two subspaces.
+Both do not depend on the bases of the two subspaces.
 
 References:
-    Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, chapter 9, Definition 9.2.1, tel-04877971.
+    Even, PhD thesis, 2024, chapter 9, Definition 9.2.1, tel-04877971.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from coterie.optim.heads import refuse_rank
 from coterie.optim.projections import cap_norms
 
 _SECULAR = 20
-"""Newton steps at most for the multiplier of a norm; each doubles the digits."""
+"""The most Newton steps for the multiplier of a norm; each doubles the digits."""
 
 
 def principal_sines(
@@ -49,7 +48,7 @@ def principal_sines(
 def squared_distance(
     one: Float[Tensor, "d r"], other: Float[Tensor, "d r"], *, norm: str = "frobenius"
 ) -> float:
-    """`dist_F^2`, the sum of squared sines, or with `norm="spectral"` the largest."""
+    """`dist_F^2`, the sum of squared sines; with `norm="spectral"` the largest one."""
     squared = principal_sines(one, other).square()
     if norm == "frobenius":
         return float(squared.sum())
@@ -63,7 +62,7 @@ def _orthonormal(basis: Tensor) -> Tensor:
 
 
 def top_subspace(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "d r"]:
-    """An orthonormal basis of the `rank` directions in which rows are longest."""
+    """An orthonormal basis of the `rank` directions with the longest rows."""
     refuse_rank(rank, *x.shape)
     if x.shape[0] < x.shape[1]:
         return torch.linalg.svd(x, full_matrices=False)[2][:rank].T
@@ -71,20 +70,20 @@ def top_subspace(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "d r"]:
 
 
 def cut_to_rank(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "n d"]:
-    """The nearest matrix of this rank: its largest singular values alone, SVD_r."""
+    """The nearest matrix of this rank, SVD_r: only the largest singular values."""
     basis = top_subspace(x, rank)
     return (x @ basis) @ basis.T
 
 
 class Eigen(NamedTuple):
-    """Eigenvalues and eigenvectors of semi-definite H, one for each row."""
+    """Eigenvalues and eigenvectors of a semi-definite H for each row."""
 
     values: Float[Tensor, "n r"]
     vectors: Float[Tensor, "n r r"]
 
 
 def eigen_of(h: Float[Tensor, "n r r"]) -> Eigen:
-    """The eigenvalues, those that are rounding as 0, and the eigenvectors."""
+    """Eigenvalues and eigenvectors; an eigenvalue that is due to rounding is 0."""
     values, vectors = torch.linalg.eigh(h)
     least = values.amax(-1, keepdim=True) * h.shape[-1] * 4 * torch.finfo(h.dtype).eps
     return Eigen(torch.where(values > least, values, 0), vectors)
@@ -95,9 +94,9 @@ def least_in_ball(
 ) -> Float[Tensor, "n r"]:
     """Rows v that minimise `v' H v / 2 - b' v` over |v| <= cap.
 
-    v = (H + lam I)^-1 b with the least lam >= 0 that is allowed; where lam = 0 leaves
-    several, the shortest. 1/|v| is concave in lam, so that Newton steps from 0 rise to
-    where it is 1/cap and never pass it.
+    v = (H + lam I)^-1 b with the smallest allowed lam >= 0. If lam = 0 allows several
+    v, it is the shortest one. 1/|v| is concave in lam, so Newton steps from 0 rise to
+    1/cap and never pass it.
     """
     known = h.values > 0
     inside = torch.where(known, (h.vectors.mT @ b[..., None])[..., 0], 0)

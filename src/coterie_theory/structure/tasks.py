@@ -1,10 +1,10 @@
-"""Samples of many clients with linear models, and what each finds alone.
+"""Samples of many clients with linear models, their loss and simple baselines.
 
     L(W) = sum_ij p_ij F(<w_i, x_ij>, y_ij),    sum_j p_ij = p_i,    sum_i p_i = 1
 
 with F(z, y) = (z - y)^2 / 2 for responses, and ln(1 + e^z) - y z for y in {0, 1}. p_i
-is 1/N, as in (9.2), or in proportion to samples. Rows of W are clients, where the
-thesis has columns.
+is 1/N, as in (9.2), or proportional to the samples of a client. Clients are rows of W;
+in the thesis they are columns.
 
 References:
     Even, PhD thesis, 2024, chapter 9, tel-04877971.
@@ -25,10 +25,10 @@ from coterie.checks import InputError, finite, integer, number, one_of
 from .subspaces import eigen_of, least_in_ball
 
 CURVATURES = {"squared": 1.0, "logistic": 0.25}
-"""Losses, each with a bound on F'' in its first argument."""
+"""Losses, each with a bound on F'' by its first argument."""
 
 _STEPS, _MORE = 200, 10
-"""Majorised steps at most of a loss that is not quadratic, from 0 and from a start."""
+"""The most majorised steps for a loss that is not quadratic: from 0, from a start."""
 
 
 class FewSamplesWarning(UserWarning):
@@ -36,7 +36,7 @@ class FewSamplesWarning(UserWarning):
 
 
 class Tasks(NamedTuple):
-    """Samples of N clients, at most M each; where one has fewer, weights are 0."""
+    """Samples of N clients, at most M each; places without a sample have weight 0."""
 
     features: Float[Tensor, "n m d"]
     targets: Float[Tensor, "n m"]
@@ -50,7 +50,7 @@ class Tasks(NamedTuple):
 
     @property
     def sizes(self) -> Int[Tensor, " n"]:
-        """How many samples each client has."""
+        """(N,) the number of samples of each client."""
         return (self.weights > 0).sum(1)
 
 
@@ -62,12 +62,12 @@ def tasks(
     loss: Literal["squared", "logistic"] = "squared",
     weighting: Literal["clients", "samples"] = "clients",
 ) -> Tasks:
-    """Samples of clients, checked.
+    """Samples of clients, after checks.
 
     Args:
-        features: of the samples, in their first places where clients have fewer.
-        targets: their responses, or for `logistic` 0 or 1.
-        sizes: how many samples each client has; None: all M.
+        features: of the samples, in the first places if a client has fewer than M.
+        targets: responses, or 0 and 1 for `logistic`.
+        sizes: the number of samples of each client, by default M.
         loss: `squared` or `logistic`.
         weighting: whether `clients` count alike, or in proportion to `samples`.
     """
@@ -85,7 +85,7 @@ def tasks(
     if sizes is None:
         sizes = torch.full((n,), m, device=features.device)
     if sizes.shape != (n,) or not bool(((sizes >= 1) & (sizes <= m)).all()):
-        raise InputError(f"`sizes` must be {n} numbers from 1 to {m}.")
+        raise InputError(f"`sizes` must have {n} whole numbers from 1 to {m}.")
     there = torch.arange(m, device=features.device) < sizes[:, None]
     if loss == "logistic" and not bool(((targets == 0) | (targets == 1))[there].all()):
         raise InputError("`targets` must be 0 or 1 for the loss `logistic`.")
@@ -95,19 +95,19 @@ def tasks(
 
 
 def outputs(data: Tasks, x: Float[Tensor, "n d"]) -> Float[Tensor, "n m"]:
-    """What models say of their clients' samples."""
+    """(N, M) outputs of each client's model on its samples."""
     return (data.features @ x[:, :, None])[:, :, 0]
 
 
 def losses_at(data: Tasks, z: Float[Tensor, "... n m"]) -> Float[Tensor, "... n m"]:
-    """F of each sample, given the outputs."""
+    """F of each sample, from outputs."""
     if data.loss == "squared":
         return (z - data.targets).square() / 2
     return softplus(z) - data.targets * z
 
 
 def slopes_at(data: Tasks, z: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-    """The derivative of F in the outputs."""
+    """The derivative of F by the outputs."""
     return (z if data.loss == "squared" else z.sigmoid()) - data.targets
 
 
@@ -122,7 +122,7 @@ def pulled_back(data: Tasks, slopes: Float[Tensor, "n m"]) -> Float[Tensor, "n d
 
 
 def gradients(data: Tasks, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """The gradient of L, row i of which needs the data of client i alone."""
+    """The gradient of L; row i needs only the data of client i."""
     return pulled_back(data, slopes_at(data, outputs(data, x)))
 
 
@@ -136,9 +136,9 @@ def best_rows(
 ) -> Float[Tensor, "k r"]:
     """Rows v of norm at most `cap` that minimise the loss of outputs `z v`.
 
-    A quadratic with the largest curvature of F lies above the loss. Its minimum is
-    taken until that no longer moves; for squared errors this is one step. With a start
-    a few steps are enough, for who calls again.
+    Each step goes to the minimum of a quadratic above the loss, with the largest
+    curvature of F, until that no longer moves. For squared errors one step is enough.
+    With a start there are only a few steps, because the caller alternates.
     """
     c = CURVATURES[kind]
     data = Tasks(z, targets, weights, kind)
@@ -155,13 +155,16 @@ def best_rows(
 
 
 def fit_alone(data: Tasks, *, cap: float) -> Float[Tensor, "n d"]:
-    """Every client's own best model of norm at most `cap`; it needs M well above D."""
+    """Each client's best model of norm at most `cap` by its own samples.
+
+    It needs M well above D.
+    """
     number("cap", cap, above=0)
     return best_rows(*data[:3], data.loss, cap)
 
 
 def fit_single(data: Tasks, *, cap: float) -> Float[Tensor, "n d"]:
-    """The best model for all of norm at most `cap`, the same row for everybody."""
+    """The best common model of norm at most `cap`, the same row for each client."""
     number("cap", cap, above=0)
     features, targets, weights, kind = data
     pooled = features.flatten(0, 1)[None], targets.reshape(1, -1)
@@ -169,20 +172,20 @@ def fit_single(data: Tasks, *, cap: float) -> Float[Tensor, "n d"]:
 
 
 def warn_of_few(data: Tasks, what: str, *, samples: int, each: int) -> None:
-    """Warns where there are fewer samples, in all or of a client, than are needed.
+    """Warns if all clients together, or one client, have fewer samples than needed.
 
     Args:
         data: the samples.
         what: the estimator, with its theorem.
-        samples: that all clients together must have.
-        each: that every client must have.
+        samples: needed by all clients together.
+        each: needed by every client.
     """
     integer("samples", samples, at_least=0)
     total, fewest = int(data.sizes.sum()), int(data.sizes.min())
     if total < samples or fewest < each:
         warnings.warn(
-            f"{what} needs {samples} samples in all and {each} of every client, but "
-            f"there are {total}, and one has {fewest}: its errors may be large.",
+            f"{what} needs {samples} samples in all and {each} per client, but there "
+            f"are {total}, and one client has {fewest}. Errors may be large.",
             FewSamplesWarning,
             stacklevel=3,
         )
