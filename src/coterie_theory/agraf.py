@@ -1,10 +1,10 @@
 """AGRAF, asynchronous gradient descent on a graph: step sizes and bounds.
 
-n nodes average along a graph, and some of them, the set I_k, apply a gradient each:
+At each step, n nodes average along a graph. The nodes of the set I_k apply a gradient:
 
     x^{k+1} = W_k x^k - gamma g^k,   g_v^k = g_v(x_v^{s(k,v)}) if v in I_k else 0  (5.3)
 
-where node v started its gradient right after it applied the last one:
+where node v started its gradient right after it applied its last one:
 `s(k, v) = 1 + max{l < k : v in I_l}`, or 0. W_k mixes with the constant `rho_bar`
 (`coterie_theory.mixing`). The mean moves by gamma / n per gradient, and N counts
 gradients, `N = sum_{k < K} |I_k|`. There are two settings:
@@ -14,17 +14,18 @@ gradients, `N = sum_{k < K} |I_k|`. There are two settings:
   mean of the f_v with weights proportional to p_v (`SampledNodes`).
 
 Every bound is of the form `A / (gamma calls) + b gamma + c gamma^2` for gamma <= cap, a
-`Tradeoff`, where calls is N in the first setting and K in the second. Here gamma is
-the step of a node; the thesis has eta = gamma / n in some places. F_0 is the `start`,
-at least f(x^0) - f^*, and D the `radius`, at least |x_hat^0 - x^*|, which is little
-more than |x^0 - x^*| (`virtual_radius`). Proofs do not track all constants: leave a
-factor of 4.
+`Tradeoff`, where calls is N in the first setting and K in the second. Here gamma is the
+step of a node; the thesis has eta = gamma / n in some places. F_0 is the `start`, at
+least f(x^0) - f^*. D is the `radius`, at least |x_hat^0 - x^*|, which is little more
+than |x^0 - x^*| (`virtual_radius`). Proofs do not track all constants, so leave room
+for a factor of 4.
 
 References are those of `mixing`.
 
 Differences (each with a test; see docs/errata.md): s(k, v) is one step later than
-printed; the steps of Theorem 5.4 are inverted in print; Theorem 5.3.2 has larger
-constants and no Lipschitz one; the last row of Table 5.1 is for one node at a time.
+printed. The steps of Theorem 5.4 are inverted in print. Theorem 5.3.2 has larger
+constants and no Lipschitz constant. The last row of Table 5.1 is for one node at a
+time.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Tradeoff:
     def rate(self) -> float:
         """`A / (cap K) + 2 sqrt(A b / K) + 2 (A^2 c / K^2)^{1/3}`, K the calls.
 
-        At least the bound at `step`, as each term of that is at most one of these.
+        It is at least the bound at `step`, because each term there is at most one of
+        these.
         """
         share = self.start / self.calls
         cubic = (share**2 * self.quadratic) ** (1 / 3)
@@ -75,8 +77,8 @@ class Tradeoff:
     def crossover(self) -> float:
         """Calls from which on `step` is sqrt(A / (b K)), the statistical regime.
 
-        `max(A / (b cap^2), A c^2 / b^3)`: nothing but noise slows down from there.
-        Infinite without noise.
+        `max(A / (b cap^2), A c^2 / b^3)`. From there on, only noise slows down. It is
+        infinite without noise.
         """
         if not self.linear:
             return math.inf
@@ -118,7 +120,7 @@ class EqualNodes:
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare
 class SampledNodes:
-    """Losses of their own at n nodes, who take part at random."""
+    """Different losses at n nodes that take part at random."""
 
     probabilities: Tensor  # (n,) p_v, proportional to the weights of the losses
     rho_bar: float
@@ -240,7 +242,7 @@ def smooth_tradeoff(radius: float, longest: float, network: EqualNodes) -> Trade
     Args:
         radius: D.
         longest: tau_max, as from `longest_wait`.
-        network: what is known besides.
+        network: the other constants.
     """
     n, beta, variance = network.clients, network.beta, network.variance
     cap = 1 / (4 * beta * (1 + 2 / network.rho_bar + 4 * math.sqrt(longest / n)))
@@ -312,9 +314,9 @@ def nonconvex_sampled_tradeoff(start: float, network: SampledNodes) -> Tradeoff:
 def statistical_regime(
     clients: int, rho_bar: float, longest: float
 ) -> dict[str, float]:
-    """Gradients before the error is as small as without delays and graph; Table 5.1.
+    """Gradients until the error is as small as without delays and graph; Table 5.1.
 
-    Up to constants, by the work that shows it; `crossover` has them for ours.
+    They are up to constants, by paper or theorem. `crossover` has our constants.
     """
     slow = clients / rho_bar
     return {
@@ -326,21 +328,21 @@ def statistical_regime(
     }
 
 
-# What the proofs keep track of.
+# Quantities of the proofs.
 
 
 def virtual_mean(
     x: Float[Tensor, "n d"], open_gradients: Float[Tensor, "n d"], lr: float
 ) -> Float[Tensor, " d"]:
-    """`x_hat^k = x_bar^k - (gamma / n) sum_v G_v` with all gradients on their way.
+    """`x_hat^k = x_bar^k - (gamma / n) sum_v G_v`, with all gradients under way.
 
-    It moves by -gamma / n times each gradient when this is started.
+    It moves by -gamma / n times a gradient when that gradient starts.
     """
     return x.mean(0) - lr * open_gradients.mean(0)
 
 
 def virtual_radius(radius: float, bound: float, lr: float) -> float:
-    """`D + gamma B`, at least |x_hat^k - x^*| where |x_bar^k - x^*| <= D; (5.10)."""
+    """`D + gamma B`, at least |x_hat^k - x^*| if |x_bar^k - x^*| <= D; (5.10)."""
     return radius + lr * bound
 
 

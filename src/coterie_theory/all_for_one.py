@@ -1,4 +1,4 @@
-"""Executable theory of adaptive All-for-one: what the theorems promise, in numbers.
+"""Guarantees of adaptive All-for-one, in numbers.
 
 Client i follows `x_i <- x_i - eta_i^t sum_k alpha_ik g_k(x_i)` with the weights of
 Definition 1 (`collaboration.weights`). Its loss R_i is beta-smooth and satisfies
@@ -82,7 +82,7 @@ def sufficient_cluster(
     mu: float,
     eps: float,
 ) -> Bool[Tensor, "n n"]:
-    """Row i marks N_i^*(eps), who surely helps i down to the precision eps.
+    """(N, N) row i marks N_i^*(eps), the clients that surely help i down to eps.
 
     `N_i^*(eps) = {k : psi((1 - b_ik^2 / (2 mu eps) - c_ik)_+) > 0}` (Definition 2).
     """
@@ -186,7 +186,7 @@ def horizon_steps(problem: Problem, rounds: int) -> Schedule:
     """`eta^t = ln(2 T mu^2 excess^0 / (beta sigma^2)) / (mu T)`; Theorem 2, second row.
 
     Raises:
-        InputError: when the horizon T is too short for a step in (0, cap].
+        InputError: if the horizon T is too short for a step in (0, cap].
     """
     start, variance, beta, mu, cap = astuple(problem)
     signal = 2 * rounds * mu**2 * start / (beta * variance)

@@ -1,13 +1,13 @@
-"""Asynchronous gradient descent with a server: step rules, delays, what they promise.
+"""Asynchronous gradient descent with a server: step rules, delays and guarantees.
 
 M workers compute gradients at the models they were sent last. Update k = 1, ..., K is
 
     x_k = x_{k-1} - gamma_k g(x_{prev(k)}),   prev(k) = max{j < k : m_j = m_k} or 0,
 
-by worker m_k, who is then sent x_k. The delay is `tau(k) = k - prev(k)`, at least 1. A
-rule of steps knows the pair (k, tau(k)) and no more, so that a server can follow it.
-In what is promised there is M where one would expect the largest delay: at any time
-only M - 1 gradients are on their way (`virtual_iterates`).
+by worker m_k, which then gets x_k. The delay is `tau(k) = k - prev(k)`, at least 1. A
+rule of steps knows only the pair (k, tau(k)), so a server can follow it. Guarantees
+have M where we would expect the largest delay, because only M - 1 other gradients are
+under way at any time (`virtual_iterates`).
 
 B is the `radius`, at least |x_0 - x^*|, and Delta the `start`, at least F(x_0) - F^*.
 
@@ -16,9 +16,9 @@ References:
     Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD beats minibatch SGD under
     arbitrary delays", NeurIPS 2022, arXiv 2206.07638.
 
-Differences (each with a test; see docs/errata.md): the steps sum to a K/18 of the
-largest and not a K/9; the bound of Theorem 3.2.3 follows that and counts the noise of
-the first M gradients; the sum of all delays (3.9) is an equality.
+Differences (each with a test; see docs/errata.md): the steps sum to K/18 of the largest
+step, not K/9. The bound of Theorem 3.2.3 follows that, and counts the noise of the
+first M gradients. The sum of all delays (3.9) is an equality.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Steps = Callable[[int, int], float]
 
 @dataclass(frozen=True)
 class AsyncProblem:
-    """How many gradients of which workers, and of what loss F."""
+    """The numbers of workers and gradients, and constants of the loss F."""
 
     workers: int  # M
     calls: int  # K updates, at least M
@@ -105,7 +105,7 @@ def largest_nonconvex_step(start: float, problem: AsyncProblem) -> float:
 
 
 def heterogeneous_steps(start: float, problem: AsyncProblem) -> Steps:
-    """Theorem 3.3, for workers with data of their own.
+    """The rule of Theorem 3.3, for workers with different data.
 
     `min(1 / (8 L tau), 1 / (4 M L), sqrt(Delta / (K L sigma^2)))`.
     """
@@ -133,7 +133,7 @@ def cautious_steps(longest: int, beta: float) -> Steps:
 def round_robin_limit(workers: int) -> float:
     """`2 sin(pi / (2 (2 M - 1)))`: for workers in turn, stable iff gamma L is below it.
 
-    Of a constant step on a quadratic: `x_k = x_{k-1} - gamma L x_{k-M}`.
+    It is for a constant step on a quadratic: `x_k = x_{k-1} - gamma L x_{k-M}`.
 
     >>> round(round_robin_limit(1), 12)
     2.0
@@ -142,9 +142,9 @@ def round_robin_limit(workers: int) -> float:
     return 2 * math.sin(math.pi / (2 * (2 * workers - 1)))
 
 
-# What they promise: two bounds, and rates, which lack the constants that the theorems
-# do not name. R = K / M minibatches of M gradients each have the same rates, but for
-# `minibatch_strongly_convex_rate`; for the first, G B sqrt(1 / R).
+# Guarantees: two bounds, and rates without the constants that the theorems do not name.
+# R = K / M minibatches of M gradients have the same rates, except for
+# `minibatch_strongly_convex_rate`; the first is G B sqrt(1 / R).
 
 
 def lipschitz_bound(radius: float, bound: float, problem: AsyncProblem) -> float:
@@ -178,14 +178,14 @@ def convex_rate(radius: float, problem: AsyncProblem) -> float:
 def nonconvex_rate(start: float, problem: AsyncProblem, *, zeta: float = 0.0) -> float:
     """`M L Delta / K + sqrt(L Delta sigma^2 / K) + zeta^2`; Theorems 3.2.3 and 3.3.
 
-    zeta bounds |grad F_m - grad F| for workers with data of their own.
+    zeta bounds |grad F_m - grad F| for workers with different data.
     """
     share = problem.beta * start / problem.calls
     return problem.workers * share + math.sqrt(share * problem.variance) + zeta**2
 
 
 def strongly_convex_rate(radius: float, problem: AsyncProblem) -> float:
-    """The rate of Theorem 3.2.2, where a constant is missing in the exponent as well.
+    """The rate of Theorem 3.2.2, without the constants, also in the exponent.
 
     `M L B^2 e^{-K mu / (M L)} + sigma^2 / (mu K) ln(e + mu^2 K^2 B^2 / sigma^2)`.
     """
@@ -203,7 +203,7 @@ def minibatch_strongly_convex_rate(radius: float, problem: AsyncProblem) -> floa
     return problem.beta * radius**2 * decay + noise
 
 
-# Time, for workers who need `times` s_m > 0 for a gradient each.
+# Time, if workers need `times` s_m > 0 for a gradient.
 
 
 def asynchronous_updates(seconds: float, times: Float[Tensor, " m"]) -> float:
@@ -239,7 +239,7 @@ def harmonic_mean(times: Float[Tensor, " m"]) -> float:
 def limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
     """Weights of the losses that constant small steps minimise: `1 / s_m`, normalised.
 
-    For workers with data of their own; the slow ones count less.
+    This is for workers with different data; slow workers count less.
     """
     rate = 1 / _positive(times)
     return rate / rate.sum()
@@ -248,7 +248,7 @@ def limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
 def adaptive_limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
     """The same for `practical_steps`: `min(1, M / tau_m) / s_m` with `typical_delays`.
 
-    Slow workers count less once more.
+    Slow workers count even less.
     """
     step = (len(times) / typical_delays(times)).clamp(max=1)
     return step / times / (step / times).sum()

@@ -58,7 +58,7 @@ class Clusters:
 
     @property
     def miss_chance(self) -> float:
-        """A bound on the chance to miss one's like: `exp(-S u / (16 nu^2))`.
+        """A bound on the chance to miss a cluster member: `exp(-S u / (16 nu^2))`.
 
         The difference of two means has twice the variance of one; the printed exponent
         has 8.
@@ -100,9 +100,9 @@ def cluster_threshold(separation: float) -> float:
 
 
 def cluster_samples(separation: float, *, noise: float, dimension: float) -> int:
-    """Samples to tell who is who: `S >= 32 nu^2 d_eff / Delta^2`; Corollary 8.6.1.
+    """Samples to tell clusters apart: `S >= 32 nu^2 d_eff / Delta^2`; Corollary 8.6.1.
 
-    So that `cluster_threshold` is above the noise; the printed 16 is for one mean.
+    Then `cluster_threshold` is above the noise; the printed 16 is for one mean.
     """
     return math.ceil(32 * noise * dimension / separation**2)
 
@@ -145,7 +145,7 @@ def estimated_bound(
 
 
 def samples_needed(samples: Samples, separation: float) -> int:
-    """How many samples of each client the theorem asks for, to tell clusters apart.
+    """The number of samples per client that the theorem needs to tell clusters apart.
 
     32 nu^2 d_eff / Delta^2 for clusters whose means differ by Delta = `separation`,
     with the noise nu^2 and effective dimension of the clients' pooled covariance.

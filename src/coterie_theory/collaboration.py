@@ -1,4 +1,4 @@
-"""Executable theory of All-for-one and All-for-all with known biases.
+"""Guarantees of All-for-one and All-for-all with known biases, in numbers.
 
 Client i wants the minimiser x_i^* of its own loss f_i, from gradients of variance at
 most sigma^2 = `variance` that all clients draw at every call. All f_i are mu-strongly
@@ -8,11 +8,11 @@ convex and beta-smooth (`LossClass`). How much client j can help i is bounded by
   x_j^* for All-for-all, or by a
 - `gap` c_ij >= f_i(x_j^*) - f_i(x_i^*), which is at most b_ij^2 / (2 mu).
 
-With `N_i^eps(c) = #{j : c_ij <= eps}`, nobody gets to precision eps with fewer than
-sigma^2 / (mu eps) / N_i^eps(b^2 / (4 mu)) calls, up to a constant, and the two methods
-need little more. Whatever the weights L, All-for-one is stochastic gradient descent
-with variance sigma^2 sum_j l_ij^2, and All-for-all is one with the constants of
-`effective`, so that every guarantee is one of `coterie_theory.rates` and a bias.
+With `N_i^eps(c) = #{j : c_ij <= eps}`, every method needs at least sigma^2 / (mu eps) /
+N_i^eps(b^2 / (4 mu)) calls for precision eps, up to a constant, and the two methods
+need little more. For any weights L, All-for-one is stochastic gradient descent with
+variance sigma^2 sum_j l_ij^2. All-for-all is descent with the constants of `effective`.
+So every guarantee is one of `coterie_theory.rates` plus a bias.
 
 References:
     Even, PhD thesis, 2024, chapter 8, tel-04877971.
@@ -49,16 +49,16 @@ from .rates import (
     sgd_step,
 )
 
-# Who is near whom.
+# Clients that are near each other.
 
 
 def collaboration_radius(eps: float, mu: float, *, share: float = 0.5) -> float:
     """The distance b at which the bias b^2 / (2 mu) is that share of the precision eps.
 
-    `b = sqrt(2 mu share eps)`, the threshold for `threshold_weights`. All-for-all
-    needs b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis), All-for-one
-    b^2 <= mu eps / 2 (share 1/4, Theorem 8.2), and beyond b^2 = 4 mu eps (share 2,
-    Theorem 8.1) nobody can help, whatever the method.
+    `b = sqrt(2 mu share eps)` is a threshold for `threshold_weights`. All-for-all needs
+    b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis). All-for-one needs
+    b^2 <= mu eps / 2 (share 1/4, Theorem 8.2). Above b^2 = 4 mu eps (share 2, Theorem
+    8.1), no client can help with any method.
 
     >>> collaboration_radius(eps=0.5, mu=2.0)
     1.0
@@ -88,7 +88,7 @@ def all_for_one_speed_up(
 def share_of_calls(distance: Float[Tensor, "n n"], eps: float, mu: float) -> float:
     """All-for-all needs this share of local training's calls: `mean 1 / N_i(b^2 / mu)`.
 
-    Only where noise and not conditioning is what takes the calls.
+    This holds if noise, not conditioning, takes the calls.
     """
     near = count_near(distance.square() / mu, eps)
     return float((1 / near.to(distance.dtype)).mean())

@@ -1,4 +1,4 @@
-"""Who waited for whom: delays from the order of arrivals, and from who took part.
+"""Delays of gradients, from the order of arrivals and from the active nodes.
 
 With a server, update k = 1, ..., K applies the gradient of worker m_k, which was taken
 at the model of its update before, `prev(k) = max{j < k : m_j = m_k} or 0`; the delay is
@@ -23,7 +23,7 @@ from .asynchrony import Steps
 
 
 class UpdateDelays(NamedTuple):
-    """Who waited for whom; entry k - 1 is about update k."""
+    """Delays of updates; entry k - 1 is about update k."""
 
     tau: Int[Tensor, " k"]  # tau(k), of the gradient that update k applies
     prev: Int[Tensor, " k"]  # the model at which that gradient was taken
@@ -61,9 +61,9 @@ def delays_of(order: Int[Tensor, " k"], workers: int) -> UpdateDelays:
 def applied_steps(delays: UpdateDelays, steps: Steps) -> Float[Tensor, " k"]:
     """`gamma_hat_k`, the step with which the gradient at x_k is applied, k = 1, ..., K.
 
-    They weight x_k in the output of Theorems 3.2.1, 3.2.3 and 3.3. Gradients on their
-    way at the stop get `tau = max(1, K - k)`, so that nobody waits for them. The sum is
-    at least K gamma_max / 18 for `nonconvex_steps`, whatever the order.
+    They weight x_k in the output of Theorems 3.2.1, 3.2.3 and 3.3. Gradients under way
+    at the stop get `tau = max(1, K - k)`, so nobody waits for them. For
+    `nonconvex_steps` the sum is at least K gamma_max / 18 for every order.
     """
     models = range(1, len(delays.next) + 1)
     return _steps_of(delays.next, torch.tensor(models), delays, steps)
@@ -139,10 +139,10 @@ def starts_of(active: Bool[Tensor, "k n"]) -> Int[Tensor, "k n"]:
 
 
 def longest_wait(active: Bool[Tensor, "k n"]) -> int:
-    """tau_max: the most gradients that all nodes apply while one computes one.
+    """tau_max, the most gradients that all nodes apply while one node computes one.
 
-    `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. Also of gradients
-    that start at x^0 and of those not finished at the end, as far as known.
+    `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. It includes
+    gradients that start at x^0, and those not finished at the end.
 
     >>> longest_wait(torch.ones(5, 3, dtype=torch.bool))
     3

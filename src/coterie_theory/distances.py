@@ -1,9 +1,8 @@
-"""Distances of clients that no study uses, and weights without a threshold.
+"""Distances of clients that studies do not use, and weights without a threshold.
 
-The distances of `coterie.similarity.distances` are about data alone. Distances of
-gradients and gaps of losses are about what the data mean for a loss, at models that
-somebody has, and ask the clients through an oracle. `exact_wasserstein` is about data
-too, and is slow.
+The distances of `coterie.similarity.distances` are about data only. Distances of
+gradients and gaps of losses are about the loss of given models, and ask the clients
+through an oracle. `exact_wasserstein` is about data too, but it is slow.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ def gradient_distances(
 ) -> Distances:
     """|grad f_j - grad f_i|^2 at client i's model, from halves of each one's samples.
 
-    What halves of two clients have in common by chance measures how sure it is, as in
+    The error comes from what halves of two clients have in common by chance, as in
     `collaboration.beliefs`. Pairs with an inactive client have an infinite error.
 
     Args:
         oracle: asks the clients.
         x: their models; a common one makes distances symmetric but for the noise.
-        samples: how many training samples each client uses; None uses them all.
+        samples: the number of training samples each client uses, by default all.
     """
     seen = oracle.compare(x, samples=samples)
     others = seen.known & ~torch.eye(len(x), dtype=torch.bool, device=x.device)
@@ -72,10 +71,10 @@ def generalisation_gaps(
 ) -> Distances:
     """What client i loses with client j's model: f_i(x_j) - f_i(x_i).
 
-    Gaps are on the scale of squared distances b^2, since they are at most b^2 / (2 mu),
-    and not symmetric. They mean something only on samples that the models were not
-    trained with: train on the second federation of `split_for_partners`, and let the
-    oracle be that of the first.
+    Gaps are not symmetric. They are on the scale of squared distances b^2, since they
+    are at most b^2 / (2 mu). They need samples that the models were not trained with:
+    train on the second federation of `split_for_partners`, and use the oracle of the
+    first.
 
     Args:
         oracle: asks the clients.

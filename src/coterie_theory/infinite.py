@@ -1,4 +1,4 @@
-"""All-for-all among infinitely many agents, of whom only finitely many ever wake.
+"""All-for-all among infinitely many agents; only finitely many ever wake.
 
 Agents are points theta of a space, drawn from a law nu: sensors, or places. At call t
 one agent theta_t wakes, draws one sample, and takes a gradient g_t at its own model.
@@ -19,9 +19,9 @@ References:
     personalized federated and collaborative learning", report hal-03550407, 2022,
     section 6.3 and appendix A.4.
 
-Differences: the report leaves the kernel open, and prints that those theta get g_t for
-whom w(theta, theta_t) is small, where their bias is meant; ours is the limit of
-All-for-all as n grows. Proposition 2 has the density upside down (see docs/errata.md).
+Differences: the report leaves the kernel open; ours is the limit of All-for-all as n
+grows. It prints that theta gets g_t if w(theta, theta_t) is small, but means the bias.
+Proposition 2 has the density upside down (see docs/errata.md).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _AT_ONCE = 4_000_000
 
 
 class History(NamedTuple):
-    """All that has happened."""
+    """All events so far."""
 
     start: Float[Tensor, " d"]  # x^0
     theta: Float[Tensor, "t p"]  # who woke

@@ -1,4 +1,4 @@
-"""Executable theory of Karula: what its theorems promise, in numbers.
+"""Guarantees of Karula, in numbers.
 
 The objective is f(x) = (1/n) sum_i a_i f_i(x_i), subject to |x_i - x_j|^2 <= t D_ij for
 all pairs. Every a_i f_i is L-smooth, and s of the n clients take part in a round. A
@@ -13,9 +13,9 @@ Reference:
     constraints", 2025, arXiv 2505.07575.
 
 Differences (each with a test; see docs/errata.md):
-    The theorem's constant is 64 L / 3, as in its proof, not 8 L / 3; the noise in its
-    bound is multiplied by eta; a geometric series in the proof is larger than printed,
-    so that s must be of the order of sqrt(n) and may be n.
+    The theorem's constant is 64 L / 3, as in its proof, not 8 L / 3. The noise in its
+    bound is multiplied by eta. A geometric series in the proof is larger than printed,
+    so s must be of the order of sqrt(n), and may be n.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What no method can beat: lower bounds on calls, and the problems that show them.
+"""Lower bounds on calls for all methods, and the problems that show them.
 
 Notation as in `coterie_theory.collaboration`: b is a `distance` of gradients, c a `gap`
-of losses, and N_i^eps counts who is near (`count_near`).
+of losses, and N_i^eps counts near clients (`count_near`).
 
 References:
     Even, PhD thesis, 2024, Theorem 8.1, tel-04877971.
@@ -10,7 +10,7 @@ References:
     Theorem 1 and Corollary 1.
 
 Differences (see docs/errata.md): the loss of the hard instance is that of the shown
-coordinate alone, as its proof needs; the text prints |x - xi|^2 / 2.
+coordinate only, as its proof needs. The text prints |x - xi|^2 / 2.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Executable theory of Per-FedAvg: how smooth, biased and noisy meta-gradients are.
+"""Smoothness, bias and noise of the meta-gradients of Per-FedAvg.
 
 Client i has the loss f_i, and `F_i(w) = f_i(w - alpha grad f_i(w))` is its loss after
 one step. The gradient
@@ -18,8 +18,8 @@ Reference:
     guarantees: a model-agnostic meta-learning approach", NeurIPS 2020, arXiv
     2002.07948.
 
-Differences: section 5 misprints `hf`; see docs/errata.md, also for a step in the proof
-of Theorem 4.5 that needs everybody to take part. That theorem is left out here.
+Differences: section 5 misprints `hf`. A step in the proof of Theorem 4.5 needs all
+clients to take part, so that theorem is left out here (see docs/errata.md).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def meta_smoothness(problem: MetaProblem) -> float:
 def exact_bias(problem: MetaProblem) -> float:
     """A bound `2 alpha L sigma_G / sqrt(D)` on the bias of `exact` (Lemma 4.3).
 
-    It comes from the gradient within a gradient alone, so that no size of D' or D''
-    lowers it.
+    It comes from the gradient within a gradient only, so no size of D' or D'' lowers
+    it.
     """
     alpha, smooth, _, _, noise, _, (first, _, _) = astuple(problem)
     return 2 * alpha * smooth * noise / math.sqrt(first)

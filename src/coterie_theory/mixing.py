@@ -1,4 +1,4 @@
-"""How fast averaging along a graph mixes: the constants that AGRAF needs.
+"""Mixing constants of averaging along a graph, as AGRAF needs them.
 
 Matrices W_0, W_1, ... mix with constants rho and k_rho if, for all k and x,
 
@@ -8,9 +8,9 @@ whatever came before. Rates depend on rho_bar, which is about rho / k_rho, with
 
     E |W_{k+l-1} ... W_k x - x_bar|^2 <= 2 (1 - rho_bar)^{2l} |x - x_bar|^2    (5.9)
 
-for all k, l. Graphs come as (E, 2) lists of edges between nodes 0, ..., n - 1, J is the
-matrix of entries 1 / n, and edges are neighbours, e' ~ e, if they share a node; so
-e ~ e. The eigengap lambda_2 of weights w is that of the Laplacian with
+for all k, l. Graphs are (E, 2) lists of edges between nodes 0, ..., n - 1, and J is the
+matrix with entries 1 / n. Edges are neighbours, e' ~ e, if they share a node; so e ~ e.
+The eigengap lambda_2 of weights w is that of the Laplacian with
 `y' Delta(w) y = sum_e w_e (y_v - y_w)^2`.
 
 References:
@@ -20,9 +20,9 @@ References:
     2311.00465.
 
 Differences (each with a test; see docs/errata.md): matrices are doubly stochastic, not
-symmetric; k_rho of Proposition 5.A.1 adds logarithms; its rho_bar caps rho for
-k_rho > 1; logarithms of Theorem 5.5 are positive; Theorem 5.6 has half the printed
-weights and Corollary 5.C.1 k_rho = 3 T.
+symmetric. In Proposition 5.A.1, k_rho adds logarithms and rho_bar caps rho for
+k_rho > 1. Logarithms of Theorem 5.5 are positive. Theorem 5.6 has half the printed
+weights, and Corollary 5.C.1 has k_rho = 3 T.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Mixing:
 
 
 def window_of(rho: float, rho_bar: float) -> int:
-    """A k_rho that makes (5.9) with rho_bar (5.5) with rho; Proposition 5.A.1(2).
+    """A k_rho with which (5.9) for rho_bar implies (5.5) for rho; Proposition 5.A.1(2).
 
     `ceil((ln(2) / 2 - ln(1 - rho)) / -ln(1 - rho_bar))`; printed as a product of
     logarithms.
@@ -139,7 +139,7 @@ def pairwise_mixing(
 ) -> Mixing:
     """One edge averages at a step: `rho = 1 - sqrt(1 - lambda_2(pi) / 2)`, k_rho = 1.
 
-    Edge e does so with probability pi_e; with the rest of 1, if any, nobody does.
+    Edge e averages with probability pi_e. Probabilities may sum to less than 1.
 
     >>> cycle = torch.tensor([[v, (v + 1) % 10] for v in range(10)])
     >>> round(pairwise_mixing(cycle, torch.full((10,), 0.1)).rho, 7)
@@ -251,9 +251,9 @@ class Activations:
 
 
 def activation_gap(edges: Int[Tensor, "e 2"], known: Activations) -> float:
-    """g, by which the mean of |x^l - x_bar|^2 over T steps shrinks per step; Thm 5.6.
+    """g, the rate per step at which the mean of |x^l - x_bar|^2 over T steps falls.
 
-    The eigengap of `nu_e / 2`, `nu_e = C min_{e' ~ e} l_e' / l_e^2`,
+    Theorem 5.6: the eigengap of `nu_e / 2`, `nu_e = C min_{e' ~ e} l_e' / l_e^2`, with
     `C = 1 / (2 a + 8 d_max^2 a b)`. The statement lacks the 2 of its proof (5.33).
     """
     lengths = checks.positive("lengths", known.lengths, len(edges))

@@ -1,4 +1,4 @@
-"""Rates of stochastic gradient descent, the steps that reach them.
+"""Rates of stochastic gradient descent, and the steps that reach them.
 
 `x <- x - eta g(x)` with E g = grad f, on a loss f whose constants are `LossClass`.
 
@@ -24,7 +24,7 @@ from coterie import checks
 
 @dataclass(frozen=True)
 class LossClass:
-    """What is known of all losses, or of one that is minimised in their place."""
+    """Constants of all losses, or of one loss that is minimised in their place."""
 
     mu: float  # strong convexity
     beta: float  # smoothness, at least mu
@@ -106,7 +106,7 @@ def calls_for(ratio: float, lr: float, losses: LossClass) -> int:
 
 
 class ConvexLosses(NamedTuple):
-    """What is known of convex losses, mu = 0, and of their optima."""
+    """Constants of convex losses (mu = 0) and of their optima."""
 
     radius: float  # R, from the start to the optimum
     beta: float  # smoothness
@@ -130,7 +130,7 @@ def convex_sgd_bound(calls: int, losses: ConvexLosses) -> float:
 
 
 class BoundedLosses(NamedTuple):
-    """What is known of convex losses with bounded gradients, and of their optima."""
+    """Constants of convex losses with bounded gradients, and of their optima."""
 
     radius: float  # R, from the start, or from all models, to the optimum
     bound: float  # B, for gradients with E|g|^2 <= B^2

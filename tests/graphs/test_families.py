@@ -208,9 +208,7 @@ def test_a_file_may_call_nodes_by_name(tmp_path):
     path.write_text("v,w\n0,1\n1,2\n")
     assert edges_of(str(path), 3, names=names).tolist() == [[0, 1], [1, 2]]
     path.write_text("v,w\nBern,Chur\nChurr,Thun\n")
-    said = (
-        "row 3 of the graph .* names 'Churr', which is not a client. Did you mean 'Chur'"
-    )
+    said = "row 3 .* names 'Churr', which is not a client. Did you mean 'Chur'"
     with pytest.raises(InputError, match=said):
         edges_of(str(path), 3, names=names)
 

@@ -20,7 +20,7 @@ RHO_BAR = mixing.pairwise_mixing(CYCLE, torch.full((N,), 1 / N, dtype=REAL)).rho
 
 
 def schedules(steps=STEPS):
-    """Who is active when, by name."""
+    """Schedules of active nodes, by name."""
     rng = np.random.default_rng(0)
     one = np.eye(N, dtype=bool)
     late = one[rng.integers(1, N, steps)]

@@ -51,7 +51,7 @@ every_order = pytest.mark.parametrize("order", orders().values(), ids=orders())
 
 
 def arrivals(times, calls):
-    """Who arrives when, for workers of fixed speeds."""
+    """The order of arrivals for workers of fixed speeds."""
     queue = [(time, worker) for worker, time in enumerate(times)]
     heapq.heapify(queue)
     order = []

@@ -56,7 +56,7 @@ CASES = [
 
 
 def as_plain(edges, rings, lengths, *limits):
-    """Who is admitted, which must be those of a plain loop."""
+    """The admitted rings, which must be those of a plain loop."""
     named = dict(zip(("capacity", "edge_capacity"), limits, strict=True))
     found = admitted_rings(edges, rings, lengths, **named)
     assert found.tolist() == plain(edges, rings, lengths, *limits)
@@ -111,7 +111,7 @@ def test_room_for_all_admits_all_and_short_exchanges_lose_nothing():
 
 
 def test_two_nodes_lose_rings_as_erlang_says():
-    """Of a Poisson process of rate p with a service of mean m, 1 / (1 + p m) begin."""
+    """For a Poisson process of rate p with a service of mean m, 1 / (1 + p m) begin."""
     edges, rings = poisson("complete", 2, rate=1.0, until=8000.0)
     kept = admitted_rings(edges, rings, random_lengths(rings, scale=1.0))
     share = 1 / (1 + 0.5)

@@ -94,7 +94,7 @@ def test_hitting_times_of_tokens_that_remember():
 
 
 def longest_wait_of_reshuffling(n: int) -> float:
-    """Of the first of an epoch: what is left of it, and then each place alike."""
+    """For the first of an epoch: what is left of it, and then each place alike."""
     return n - 1 + sum(place / n for place in range(1, n + 1))
 
 

@@ -258,7 +258,7 @@ def test_coordinates_are_below_theorem_2_8():
 
 
 def test_exact_rates_are_those_of_simulations():
-    """Of ds = B s dt with s <- J s at rate 2: the mean of |s|^2 over many paths."""
+    """For ds = B s dt with s <- J s at rate 2: the mean of |s|^2 over many paths."""
     b = torch.tensor([[-0.1, 0.2], [0.0, -0.3]], dtype=REAL)
     j = torch.tensor([[0.5, 0.1], [0.2, 0.9]], dtype=REAL)
     rate = bounds.second_moment_rate(b, [j], [2.0])

@@ -254,7 +254,9 @@ def test_bad_input_is_refused_or_warned_of(unchecked):
         tasks(*truth.data[:2], torch.tensor([0, 1, 2, 3, 4, 5]))
     with pytest.raises(InputError, match="shape"):
         tasks(truth.data.features, truth.data.targets[:, :2])
-    with pytest.warns(FewSamplesWarning, match="needs 8 samples in all and 2 per client"):
+    with pytest.warns(
+        FewSamplesWarning, match="needs 8 samples in all and 2 per client"
+    ):
         burer_monteiro(shared(6, 4, 2, 1).data, rank=2, cap=1.0)
     with pytest.warns(FewSamplesWarning, match="3 centres"):
         fit_clusters(shared(6, 4, 2, 1).data, groups=3, cap=1.0, rng=rng())

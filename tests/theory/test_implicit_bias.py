@@ -214,7 +214,7 @@ def test_the_hessian_of_the_network_is_that_of_autograd():
 
 
 def test_linear_models_reach_the_solution_nearest_to_their_start_with_any_step():
-    """Proposition 1.1.4: beside diagonal networks, where steps matter."""
+    """Proposition 1.1.4, besides diagonal networks, where steps matter."""
     features, targets = problem()
     nearest = torch.linalg.pinv(features) @ targets
     for lr, batch in ((0.05, N), (0.3, N), (0.05, 1)):

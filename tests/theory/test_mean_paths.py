@@ -15,7 +15,7 @@ from support.gossip_loops import REAL, deviation, drawn, normal, times
 
 
 def two_nodes(k: float, tau: float, t: float) -> float:
-    """Of u' = -2 k u(t - tau), u = 1 before 0, by the method of steps."""
+    """For u' = -2 k u(t - tau), u = 1 before 0, by the method of steps."""
     total, j = 0.0, 0
     while t - (j - 1) * tau >= 0 and j < 60:
         total += (-2 * k) ** j * (t - (j - 1) * tau) ** j / math.factorial(j)

@@ -68,7 +68,7 @@ def exchange_rates(
 def loss_rates(
     edges: Int[Tensor, "e 2"], busy: Float[Tensor, " e"]
 ) -> Float[Tensor, " e"]:
-    """How often each edge should ring, by what its two ends know; Theorem 5.5.
+    """How often each edge should ring, from local knowledge; Theorem 5.5.
 
     `p_vw = min(1 / max_{e' ~ vw} tau'_e', 1 / (2 (max(d_v, d_w) - 1) tau'_vw))`. The
     clock of a node has the rate `sum_w p_vw / 2`, so that idle edges ring at rate p_vw.
