@@ -305,7 +305,7 @@ def test_steps_that_fail_are_tried_again_with_a_quarter_of_their_size(
         cost = measure(self, x, **options)
         known = self.samples.measurements
         small = known._replace(curvature=known.curvature / 100)
-        self.samples = replace(self.samples, measured=small)
+        self.samples = replace(self.samples, measurements=small)
         return cost
 
     monkeypatch.setattr(Simulation, "measure", wrong)
