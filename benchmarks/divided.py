@@ -23,7 +23,7 @@ import torch
 
 from coterie import Simulation, Table, federate, methods, run_rounds
 from coterie.clients import SingleProcess, block
-from coterie.deploy import joined
+from coterie.deploy import join_processes
 from coterie.models import build, mlp, ravel
 from coterie.seeds import generator
 
@@ -37,7 +37,7 @@ def looped_back() -> int:
 def work(clients: int, features: int, hidden: int, name: str, rounds: int) -> None:
     """Trains, and prints seconds a round, bytes by the verbs, and bytes in between."""
     torch.set_num_threads(1)
-    group = joined("cpu") or SingleProcess()
+    group = join_processes("cpu") or SingleProcess()
     rng = generator("benchmark", "divided")
     samples = 40
     x = torch.randn(clients * samples, features, generator=rng)

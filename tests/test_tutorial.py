@@ -94,7 +94,7 @@ def test_its_commands_end_in_a_model_that_was_exported_reloaded_and_checked(here
     # What was exported says of the new patients what the run's own model says.
     (folder,) = (path for path in here.glob("runs/*") if path.name[0] != ".")
     about = read_export(here / "chur").about
-    trained = co.load(folder).trained("Chur", about["algorithm"], about["seed"])
+    trained = co.load(folder).trained_model("Chur", about["algorithm"], about["seed"])
     new = here / "examples" / "new_patients.csv"
     logits = trained.module(raw_columns(new, trained.preparation))[:, 0]
     expected = ["ill" if logit > 0 else "well" for logit in logits.tolist()]

@@ -13,7 +13,7 @@ import pandas as pd
 
 import coterie as co
 from coterie.checks import InputError
-from coterie.cli import Claim, run_shown
+from coterie.cli import Claim, run_with_progress
 from coterie.records import Records
 
 HERE = Path(__file__).parent
@@ -73,7 +73,7 @@ def judge(data: str, table: pd.DataFrame) -> list[Claim]:
 def run(data: str, overrides: Sequence[str]) -> list[Claim]:
     """Runs the study of a data set and judges it."""
     study = co.read_study(HERE / f"{data}.toml", list(overrides))
-    records = run_shown(study).records
+    records = run_with_progress(study).records
     folder = Path("runs") / f"collins2021-{data}"
     folder.mkdir(parents=True, exist_ok=True)
     table = table_of(records)

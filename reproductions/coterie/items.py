@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 import coterie as co
-from coterie.cli import Claim, run_shown
+from coterie.cli import Claim, run_with_progress
 from coterie.data import Part, divide, load
 from coterie.models import build, ravel
 from coterie.planning import PilotTraining, prospects_of, run_pilot
@@ -28,7 +28,7 @@ def digits(overrides: Sequence[str]) -> list[Claim]:
     for split in ("label_clusters", "label_swap"):
         settings = [f"split.name={split}", f"name=digits-{split}", *overrides]
         study = co.read_study(HERE / "digits.toml", settings)
-        score = final_accuracy(run_shown(study).records.metrics)
+        score = final_accuracy(run_with_progress(study).records.metrics)
         way = (
             score.sub(score["local"], axis=0).mean()
             / (score[ORACLE] - score["local"]).mean()

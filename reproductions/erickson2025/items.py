@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 import coterie as co
-from coterie.cli import Claim, lead, run_shown
+from coterie.cli import Claim, lead, run_with_progress
 from coterie.data import Federation, divide, load
 from coterie.report import chosen_options
 from coterie.study.config import Study
@@ -126,7 +126,7 @@ def _misfit(found: Sequence[float], published: Sequence[float]) -> float:
 
 def table1a(overrides: Sequence[str]) -> list[Claim]:
     """Table 1a, ridge regression on synthetic data (23 minutes of one core)."""
-    result = run_shown(co.read_study(HERE / "table1a.toml", overrides))
+    result = run_with_progress(co.read_study(HERE / "table1a.toml", overrides))
     scores = scores_of(result)
     scores.to_csv(result.folder / "table1a.csv", index=False)
     return table1a_claims(scores) + _convergence(result, scores)
@@ -215,7 +215,7 @@ def table1a_sensitivity(overrides: Sequence[str]) -> list[Claim]:
         study = co.read_study(HERE / "table1a.toml", [*SHORT, *setting, *overrides])
         kept = [e for e in study.algorithms if e.name in ("pfedme", "ifca", "karula")]
         study = replace(study, algorithms=tuple(kept))
-        result = run_shown(study)
+        result = run_with_progress(study)
         scores = pd.concat([_exact_scores(study), scores_of(result)])
         tables.append(scores.assign(variation=variation, noise=noise))
         mean = scores.groupby("algorithm", sort=False)[["error", "r2"]].mean()
@@ -229,7 +229,7 @@ def table1a_sensitivity(overrides: Sequence[str]) -> list[Claim]:
 
 def table1a_why(overrides: Sequence[str]) -> list[Claim]:
     """Settings that explain Table 1a; not judged (a minute)."""
-    result = run_shown(co.read_study(HERE / "table1a_why.toml", overrides))
+    result = run_with_progress(co.read_study(HERE / "table1a_why.toml", overrides))
     exact = _exact_scores(result.study)
     scores = pd.concat([exact, scores_of(result)])
     scores.to_csv(result.folder / "table1a_why.csv", index=False)
@@ -258,14 +258,14 @@ def _exact_scores(study: Study) -> pd.DataFrame:
 
 def table1b(overrides: Sequence[str]) -> list[Claim]:
     """Table 1b, heart disease of four hospitals (7 minutes of one core)."""
-    result = run_shown(co.read_study(HERE / "table1b.toml", overrides))
+    result = run_with_progress(co.read_study(HERE / "table1b.toml", overrides))
     accuracy_table(result).to_csv(result.folder / "table1b.csv", index=False)
     return accuracy_claims(accuracy_table(result), EXPECTED["table1b"])
 
 
 def mnist(overrides: Sequence[str]) -> list[Claim]:
     """Section 5.3, MNIST by writer; the paper gives no numbers (14 minutes)."""
-    result = run_shown(co.read_study(HERE / "mnist.toml", overrides))
+    result = run_with_progress(co.read_study(HERE / "mnist.toml", overrides))
     accuracy_table(result).to_csv(result.folder / "mnist.csv", index=False)
     return accuracy_claims(accuracy_table(result), {})
 

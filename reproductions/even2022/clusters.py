@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import coterie as co
-from coterie.cli import Claim, run_shown, settings
+from coterie.cli import Claim, run_with_progress, settings
 from coterie.collaboration import same_cluster, threshold_weights
 from coterie.seeds import generator
 
@@ -101,7 +101,7 @@ def scaling(overrides: Sequence[str]) -> list[Claim]:
     error: dict[int, dict[str, float]] = {}
     for c in sizes:
         study = co.read_study(STUDY, [f"data.clients={5 * c}", *theirs])
-        records = run_shown(study).records
+        records = run_with_progress(study).records
         last = records.metrics[records.metrics["round"] == study.run.rounds]
         error[c] = last.groupby("algorithm")["distance"].mean().to_dict()
         cost = records.rounds.groupby("algorithm")[["gradients", "bytes"]].last()

@@ -15,7 +15,7 @@ import pandas as pd
 
 import coterie as co
 from coterie.checks import InputError, one_of
-from coterie.cli import Claim, run_shown
+from coterie.cli import Claim, run_with_progress
 from coterie.records import Records
 from coterie.study import Study
 
@@ -114,7 +114,8 @@ def run_rows(data: str, overrides: Sequence[str]) -> list[Claim]:
     """Runs the rows of one data set and judges them."""
     rows = [row for row in ROWS if ROWS[row]["data"] == data]
     tables = {
-        row: table_of(run_shown(study_of(row, overrides)).records) for row in rows
+        row: table_of(run_with_progress(study_of(row, overrides)).records)
+        for row in rows
     }
     return judge(tables)
 
@@ -154,4 +155,4 @@ ITEMS = {
 
 if __name__ == "__main__":
     name, file, *given = sys.argv[1:]
-    table_of(run_shown(study_of(name, given)).records).to_csv(file, index=False)
+    table_of(run_with_progress(study_of(name, given)).records).to_csv(file, index=False)

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 import coterie as co
-from coterie.cli import Claim, lead, run_shown
+from coterie.cli import Claim, lead, run_with_progress
 from coterie.collaboration import binary
 from coterie.seeds import generator
 from coterie_theory import all_for_one
@@ -80,7 +80,7 @@ def fig2(overrides: Sequence[str]) -> list[Claim]:
     for d in (2, 10):
         settings = [f"run.seeds={MORE_SEEDS}", *overrides]
         study = co.read_study(HERE / f"fig2_d{d}.toml", settings)
-        errors = log_distance(run_shown(study).records.metrics)
+        errors = log_distance(run_with_progress(study).records.metrics)
         claims += _table_of_figure_2(d, errors)
         claims += _claims_of_figure_2(d, errors)
     return claims
@@ -152,7 +152,9 @@ def _claims_of_figure_2(d: int, errors: pd.DataFrame) -> list[Claim]:
 
 
 def _table2(name: str, overrides: Sequence[str]) -> list[Claim]:
-    records = run_shown(co.read_study(HERE / f"table2_{name}.toml", overrides)).records
+    records = run_with_progress(
+        co.read_study(HERE / f"table2_{name}.toml", overrides)
+    ).records
     return table2_claims(name, records.metrics, records.clients)
 
 
@@ -195,7 +197,9 @@ def final_accuracy(metrics: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame
 
 def table2_heart(overrides: Sequence[str]) -> list[Claim]:
     """Table 2, heart disease of four hospitals (minutes on two cores)."""
-    records = run_shown(co.read_study(HERE / "table2_heart.toml", overrides)).records
+    records = run_with_progress(
+        co.read_study(HERE / "table2_heart.toml", overrides)
+    ).records
     claims = table2_claims("heart", records.metrics, records.clients)
     return claims + _as_the_public_code_reports(records.metrics)
 

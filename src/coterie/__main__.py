@@ -15,13 +15,13 @@ COMMANDS = {
     "plan": "Say how much learning together can help, before training.",
     "audit": "Attack a study: is it as private as its [privacy] says?",
     "list": "List what a study can name, with options and defaults.",
-    "report": "Write the report of a run anew.",
+    "report": "Write the report of a run again.",
     "export": "Write one client's model as files that run elsewhere.",
     "predict": "Say what an exported model predicts for new rows.",
-    "watch": "Show where a run stands, until it ends.",
+    "watch": "Show the progress of a run until it ends.",
     "compare": "Show several runs side by side.",
     "check": "Run the conformance suite on an algorithm.",
-    "reproduce": "Run a published experiment, ours next to theirs.",
+    "reproduce": "Run a published experiment and compare the results.",
 }
 """What each command is for, here so that help does not wait for torch."""
 
@@ -81,7 +81,7 @@ def _leave_out_this_folder() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     """Ends the process at once, because imports cannot be stopped in another way."""
-    os.write(2, b"Interrupted before anything was begun.\n")
+    os.write(2, b"Interrupted before anything had started.\n")
     os._exit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""Claims about the command `audit`: a table or one object, and how it exits."""
+"""Claims about the command `audit`: its table, its JSON object and its exit code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def file(tmp_path):
     return path
 
 
-def asked(*words):
+def run_audit(*words):
     return CliRunner().invoke(app, ["audit", *map(str, words), "--quiet"])
 
 
 def test_a_sound_study_passes_and_says_what_could_have_been_proved(file):
-    shown = asked(file, "--runs", 8)
+    shown = run_audit(file, "--runs", 8)
     assert shown.exit_code == 0
     for word in ("fedavg", "disproved", "shadow", "chosen rows", "unit client"):
         assert word in " ".join(shown.stdout.replace("│", " ").split()), word
@@ -39,7 +39,7 @@ def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):
         return released(self, x, ref, stream, clients, share * 0.01, **options)
 
     monkeypatch.setattr(rows.Mechanism, "released", quiet)
-    told = asked(file, "--runs", 16, "--json")
+    told = run_audit(file, "--runs", 16, "--json")
     assert told.exit_code == 1
     answer = json.loads(told.stdout)
     assert answer["broken"] and answer["unit"] == "client" and answer["runs"] == 16
@@ -52,17 +52,17 @@ def test_a_folder_that_is_no_run_is_refused(file):
     with pytest.raises(
         InputError, match=r"no run to audit.*study\.toml and read\.json"
     ):
-        raise asked(file.parent).exception
+        raise run_audit(file.parent).exception
 
 
 def test_few_guesses_are_said_to_be_few(file):
-    shown = asked(file, "--runs", 8, "--set", "privacy.epsilon=9")
+    shown = run_audit(file, "--runs", 8, "--set", "privacy.epsilon=9")
     assert "could not disprove an epsilon of 9" in " ".join(shown.stdout.split())
 
 
 def test_a_study_without_privacy_has_no_promise(file):
     file.write_text(PRIVATE_TOML.partition("[privacy]")[0])
-    answer = json.loads(asked(file, "--runs", 8, "--json").stdout)
+    answer = json.loads(run_audit(file, "--runs", 8, "--json").stdout)
     assert {proof["verdict"] for proof in answer["proofs"]} == {"no promise"}
     assert {proof["upper"] for proof in answer["proofs"]} == {None}
     assert not answer["broken"]
@@ -82,5 +82,5 @@ def test_mistakes_are_one_sentence(file, monkeypatch, words, message):
     monkeypatch.chdir(file.parent)
     if words == ["."]:
         file.unlink()
-    found = asked(*words)
+    found = run_audit(*words)
     assert isinstance(found.exception, InputError) and message in str(found.exception)

@@ -1,4 +1,4 @@
-"""Claims about runs side by side."""
+"""Claims about the command `compare`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from coterie.checks import InputError
-from coterie.cli.commands.comparisons import compared
+from coterie.cli.commands.comparisons import compare_runs
 from coterie.study.experiment import run_study
 from support.called import called
 from support.tiny_studies import made
@@ -21,7 +21,7 @@ LONG = "adaptive_all_for_one, cautious"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
-    """Runs that differ in one thing each."""
+    """Runs that each differ in one setting."""
     place = tmp_path_factory.mktemp("runs")
     longer = [{"name": "fedavg", "lr": 0.3}, {"name": "local", "label": LONG}]
     studies = {
@@ -35,17 +35,17 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     }
 
 
-def answered(*folders: Path) -> dict:
+def compare_json(*folders: Path) -> dict:
     code, output, _ = called("compare", *map(str, folders), "--json")
     assert code == 0
     return json.loads(output)
 
 
 def test_runs_on_the_same_data_compare_with_their_scores_and_costs(runs):
-    found = answered(runs["plain"], runs["longer"])
+    found = compare_json(runs["plain"], runs["longer"])
     assert found["same_data"] is True
     assert found["sentence"] == (
-        "The runs have the same data, split and seeds: their scores compare."
+        "The runs have the same data, split and seeds: their scores can be compared."
     )
     assert found["settings"] == {"run.rounds": [4, 5]}
     for run, folder in zip(found["runs"], (runs["plain"], runs["longer"]), strict=True):
@@ -70,9 +70,9 @@ def test_runs_on_the_same_data_compare_with_their_scores_and_costs(runs):
     ],
 )
 def test_one_sentence_says_where_data_part(runs, other, reason):
-    found = answered(runs["plain"], runs[other])
+    found = compare_json(runs["plain"], runs[other])
     assert found["same_data"] is False
-    assert found["sentence"] == (f"The scores do not compare: {reason}")
+    assert found["sentence"] == f"The scores cannot be compared: {reason}"
 
 
 def test_other_content_of_the_same_file_and_other_samples_are_seen(runs, tmp_path):
@@ -81,12 +81,12 @@ def test_other_content_of_the_same_file_and_other_samples_are_seen(runs, tmp_pat
     (other / "read.json").write_text('{"the data file x.csv": "1"}')
     assert (
         "the data file x.csv has other content in A"
-        in compared([runs["plain"], other]).sentence
+        in compare_runs([runs["plain"], other]).sentence
     )
     shutil.copy(runs["plain"] / "read.json", other)
     table = pd.read_csv(other / "clients-0.csv")
     table.assign(train=table["train"] + 1).to_csv(other / "clients-0.csv", index=False)
-    sentence = compared([runs["plain"], other]).sentence
+    sentence = compare_runs([runs["plain"], other]).sentence
     assert sentence.endswith("clients of B have other samples than those of A.")
 
 
@@ -106,8 +106,8 @@ def test_the_table_cuts_no_name_and_uses_the_units_of_the_report(
 
 def test_what_is_no_run_is_refused(runs, tmp_path):
     with pytest.raises(InputError, match="is not the folder of a run that has begun"):
-        compared([runs["plain"], tmp_path])
+        compare_runs([runs["plain"], tmp_path])
     with pytest.raises(InputError, match="needs two or more run folders"):
-        compared([runs["plain"]])
+        compare_runs([runs["plain"]])
     with pytest.raises(InputError, match="different run folders, got one twice"):
-        compared([runs["plain"], runs["plain"]])
+        compare_runs([runs["plain"], runs["plain"]])

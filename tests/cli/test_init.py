@@ -1,4 +1,4 @@
-"""Claims about `coterie init`: it says what it assumed, and what it writes runs."""
+"""Claims about `coterie init`: it prints its assumptions and writes a study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coterie.checks import InputError
-from coterie.cli.examples import installed
+from coterie.cli.examples import installed_folder
 from coterie.study.config import read_study
 from coterie.study.setup import federation_of
 from support.browser import Browser
@@ -98,7 +98,7 @@ WHOLE_WAY = [
 
 
 def went(kind: str, client: str) -> tuple[Path, str]:
-    """The report of a messy file, and what predicting it again says."""
+    """The report of a messy file, and the output of predictions for it."""
     path = WRITERS[kind](Path())
     target = ["--target", "weight_kg"] if kind == "wide" else []
     assert called("init", str(path), *target)[0] == 0
@@ -169,7 +169,7 @@ def test_a_study_is_replaced_only_when_that_is_asked_for(here, capsys, monkeypat
     path = str(write_hospital(here))
     (here / "study.toml").write_text("mine")
     message = refused(capsys, monkeypatch, "init", path)
-    assert message.startswith("study.toml exists: name another file by --out")
+    assert message.startswith("study.toml exists: name another file with --out")
     assert (here / "study.toml").read_text() == "mine"
     assert called("init", path, "--out", "other.toml")[0] == 0
     assert called("init", path, "--force")[0] == 0
@@ -275,7 +275,7 @@ def test_in_a_terminal_it_asks(here, monkeypatch):
 
 
 class Terminal:
-    """A stream in front of which somebody sits."""
+    """A stream of a terminal where a person types."""
 
     encoding = "utf-8"
 
@@ -294,7 +294,10 @@ class Terminal:
     [
         (["--client", "hospitl"], "none called 'hospitl'. Did you mean"),
         (["--client", "age", "--target", "age"], "must differ, both are 'age'"),
-        (["--out", "none/study.toml"], "must lie in a folder, but none is none"),
+        (
+            ["--out", "none/study.toml"],
+            "must be in a folder that exists, but none does",
+        ),
     ],
 )
 def test_bad_flags_are_refused(here, capsys, monkeypatch, words, message):
@@ -324,7 +327,7 @@ finally:
 
 
 def test_init_does_not_wait_for_torch(tmp_path):
-    words = ["init", str(installed("examples") / "hospitals.csv")]
+    words = ["init", str(installed_folder("examples") / "hospitals.csv")]
     words += ["--out", str(tmp_path / "study.toml")]
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, *words],
@@ -340,13 +343,13 @@ def test_init_does_not_wait_for_torch(tmp_path):
 def test_init_writes_the_unit_of_a_quantity_and_refuses_that_of_classes(
     here, capsys, monkeypatch
 ):
-    examples = installed("examples")
+    examples = installed_folder("examples")
     code, _, _ = called("init", str(examples / "plants.csv"), "--unit", "kg")
     assert code == 0
     assert tomllib.loads(Path("study.toml").read_text())["data"]["unit"] == "kg"
     assert read_study("study.toml").data["unit"] == "kg"
     words = ["init", str(examples / "hospitals.csv"), "--unit", "kg", "--force"]
     assert refused(capsys, monkeypatch, *words) == (
-        "--unit is the unit of a quantity, but column 'outcome' has classes: leave it "
-        "out."
+        "`--unit` must be left out, because column 'outcome' holds classes and not a "
+        "quantity."
     )

@@ -1,4 +1,4 @@
-"""Claims about --json: one object on standard output, the numbers of the tables."""
+"""Claims about --json: one object on standard output with the numbers of the tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.called import called
 from support.tiny_studies import TABLES
 
 
-def answered(*words: str) -> dict:
+def json_of(*words: str) -> dict:
     """The object that a command prints, and nothing else."""
     code, output, _ = called(*words, "--json")
     assert code == 0
@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 
 def test_run_and_report_give_the_numbers_of_the_table(here):
-    found = answered("run", "study.toml")
+    found = json_of("run", "study.toml")
     records = load_records(found["folder"])
     assert Path(found["report"]).exists()
     assert (found["study"], found["measure"]) == ("[x] → y", "accuracy")
@@ -48,31 +48,31 @@ def test_run_and_report_give_the_numbers_of_the_table(here):
     assert found["algorithms"][0]["standard_error"] > 0  # of finite test data
     assert found["newcomers"] == found["chosen"] == []
     assert found["versions"]["coterie"] == co.__version__
-    assert answered("report", found["folder"]) == found
+    assert json_of("report", found["folder"]) == found
 
 
 def test_export_and_predict_give_where_and_what(here):
-    folder = answered("run", "study.toml", "--set", "run.rounds=1")["folder"]
-    found = answered("export", folder, "--client", "1", "--to", "to")
+    folder = json_of("run", "study.toml", "--set", "run.rounds=1")["folder"]
+    found = json_of("export", folder, "--client", "1", "--to", "to")
     assert found["client"] == "1" and found["folder"] == "to"
     assert found["label"] == "fedavg" and found["seed"] == 0
     assert isinstance(found["skipped"], list)
     about = json.loads(Path("to/model.json").read_text())
     features = np.zeros((3, *about["model"]["shape"]))
     np.savez("new.npz", features=features, targets=np.array([0, 1, 2]))
-    found = answered("predict", "to", "new.npz")
+    found = json_of("predict", "to", "new.npz")
     assert [row["row"] for row in found["predictions"]] == [1, 2, 3]
     assert found["rows"] == found["labelled"] == 3 and found["file"] is None
     assert found["measure"] == "accuracy" and 0 <= found["score"] <= 1
     chances = [v for k, v in found["predictions"][0].items() if k.startswith("prob")]
     assert sum(chances) == pytest.approx(1)
-    written = answered("predict", "to", "new.npz", "--out", "out.csv")
+    written = json_of("predict", "to", "new.npz", "--out", "out.csv")
     assert written["predictions"] == [] and written["file"] == "out.csv"
     assert len(Path("out.csv").read_text().splitlines()) == 4
 
 
 def test_plan_gives_a_row_for_each_client(here):
-    found = answered("plan", "study.toml", "--rounds", "2", "--out", "plan")
+    found = json_of("plan", "study.toml", "--rounds", "2", "--out", "plan")
     assert [row["client"] for row in found["clients"]] == [0, 1, 2, 3]
     assert {"verdict", "worth", "partners", "together"} <= found["clients"][0].keys()
     assert Path(found["page"]).exists() and Path(found["weights"]).exists()
@@ -80,7 +80,7 @@ def test_plan_gives_a_row_for_each_client(here):
 
 
 def test_list_gives_defaults_and_who_takes_which_ingredient():
-    found = answered("list")
+    found = json_of("list")
     assert tuple(found) == tuple(KINDS)
     by_name = {item["name"]: item for item in found["algorithms"]}
     assert by_name.keys() == ALGORITHMS.keys()
@@ -93,7 +93,7 @@ def test_list_gives_defaults_and_who_takes_which_ingredient():
         assert set(item["used_by"]) == takes
     (file,) = (item for item in found["datasets"] if item["name"] == "file")
     assert "path" in file["required"]
-    assert tuple(answered("list", "graphs")) == ("graphs",)
+    assert tuple(json_of("list", "graphs")) == ("graphs",)
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "120"])
@@ -115,7 +115,7 @@ def test_check_leaves_out_what_it_is_told_to_and_cuts_no_name(monkeypatch, colum
     output = called("check", "local", "--skip", "shapes_and_dtype")[1]
     assert "shapes_and_dtype" in output and "…" not in output
     assert "skipped" in output and "request." in output
-    found = answered("check", "local", "--skip", "info", "--skip", "shapes_and_dtype")
+    found = json_of("check", "local", "--skip", "info", "--skip", "shapes_and_dtype")
     outcomes = {one["check"]: one["outcome"] for one in found["findings"]}
     assert outcomes == dict.fromkeys(few, "skipped")
     assert found["passed"] is True and found["algorithm"] == "local"

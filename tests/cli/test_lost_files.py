@@ -1,4 +1,4 @@
-"""Commands on runs that lack files, and words that help must not lose."""
+"""Claims about commands on runs that lack files, and about the texts of help."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TABLES = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    """A run of two seeds, with whom other clients train."""
+def run_folder(tmp_path_factory) -> Path:
+    """A run of two seeds, which have different clients."""
     return run(tmp_path_factory.mktemp("lost"), TABLES).folder
 
 
@@ -31,16 +31,18 @@ def made(tmp_path_factory) -> Path:
     [["local-0"], ["fedavg-1"], ["local-0", "fedavg-1"], ["local-0", "fedavg-0"]],
     ids="-".join,
 )
-def test_a_report_is_written_of_the_cells_that_are_left(made, tmp_path, gone):
-    folder = Path(shutil.copytree(made, tmp_path / "run"))
+def test_a_report_is_written_of_the_cells_that_are_left(run_folder, tmp_path, gone):
+    folder = Path(shutil.copytree(run_folder, tmp_path / "run"))
     for name in gone:
         (folder / "cells" / f"{name}.pt").unlink()
     assert called("report", str(folder))[0] == 0
 
 
-def test_a_missing_table_of_clients_is_named_with_a_remedy_that_works(made, tmp_path):
-    shutil.copytree(made.parent, tmp_path / "runs")
-    folder = tmp_path / "runs" / made.name
+def test_a_missing_table_of_clients_is_named_with_a_remedy_that_works(
+    run_folder, tmp_path
+):
+    shutil.copytree(run_folder.parent, tmp_path / "runs")
+    folder = tmp_path / "runs" / run_folder.name
     (folder / "clients-0.csv").unlink()
     with pytest.raises(InputError, match=r"clients-0\.csv is missing: run the study"):
         called("report", str(folder))

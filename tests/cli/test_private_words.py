@@ -1,4 +1,4 @@
-"""Claims about what commands say of epsilons, by where the noise comes from."""
+"""Claims about what commands say about epsilons for each source of noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMANDS = {
 }
 
 
-def said(*words):
+def output_of(*words):
     shown = CliRunner().invoke(app, list(words))
     assert shown.exit_code == 0, shown.output
     return shown.stdout
@@ -31,7 +31,7 @@ def test_commands_say_where_noise_can_be_taken_off(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.toml").write_text(PRIVATE.format(source=source))
-    text = " ".join(said(*COMMANDS[command]).split())
+    text = " ".join(output_of(*COMMANDS[command]).split())
     assert ("Simulation only: the noise comes from the seed" in text) == (
         source == "seed"
     )
@@ -40,9 +40,9 @@ def test_commands_say_where_noise_can_be_taken_off(
 def test_a_run_ends_with_the_epsilon_of_each_role(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.toml").write_text(PRIVATE.format(source="seed"))
-    shown = said(*COMMANDS["run"])
+    shown = output_of(*COMMANDS["run"])
     assert "the server" in shown and "and all others" in shown
-    (row,) = json.loads(said(*COMMANDS["run"], "--json"))["epsilon"]
+    (row,) = json.loads(output_of(*COMMANDS["run"], "--json"))["epsilon"]
     name = row.pop("algorithm")
     assert name == "fedavg"
     assert row and all(value <= 1 + 1e-9 for value in row.values())

@@ -1,4 +1,4 @@
-"""What reaches the terminal, and how commands end that are told to stop."""
+"""Claims about the output on a terminal, and about commands that are interrupted."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def write(method: str = "local", **run: object) -> None:
 
 @pytest.fixture(autouse=True)
 def ctrl_c():
-    """As in a terminal: a shell makes what it runs in the background ignore Ctrl-C."""
+    """Makes Ctrl-C work as in a terminal, also if a shell started us to ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def begun(*words: str) -> subprocess.Popen:
+def start(*words: str) -> subprocess.Popen:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([*COTERIE, *words], env=ENVIRONMENT, **pipes)
 
@@ -119,7 +119,7 @@ def test_a_run_that_is_told_to_end_saves_and_says_how_to_go_on(here):
     Path("slow_method.py").write_text(SLOW)
     run = {"compile": "never", "checkpoint_seconds": 1e6, "evaluate_every": 10**6}
     write("slow_method:method", rounds=10**6, **run)
-    process = begun("run", "study.toml", "--quiet")
+    process = start("run", "study.toml", "--quiet")
     while not Path("third").exists():
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
@@ -128,8 +128,8 @@ def test_a_run_that_is_told_to_end_saves_and_says_how_to_go_on(here):
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, errors
     assert output == ""
-    lines = [line for line in errors.splitlines() if not line.startswith("Ending:")]
-    assert lines == ["Interrupted: run the same command again to go on."]
+    lines = [line for line in errors.splitlines() if not line.startswith("Stopping")]
+    assert lines == ["Interrupted: run the same command again to continue."]
     (folder,) = Path("runs").glob("[!.]*")
     assert 3 <= Folder(folder).cell(LABEL, 0).t < 10**6
 
@@ -145,12 +145,12 @@ def test_garbage_is_collected_again_when_all_is_imported(monkeypatch):
 
 
 def test_ctrl_c_while_importing_ends_with_a_sentence():
-    process = begun("run", "study.toml")
+    process = start("run", "study.toml")
     time.sleep(0.4)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors == "Interrupted before anything was begun.\n"
+    assert errors == "Interrupted before anything had started.\n"
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_ctrl_c_while_importing_ends_with_a_sentence():
         (["plan", "study.toml", "--quiet"], "no plan was written."),
         (["check", "local"], "not all checks were run."),
         (["report", "nowhere"], "no report was written."),
-        (["run", "study.toml"], "nothing was begun."),
+        (["run", "study.toml"], "nothing had started."),
     ],
 )
 def test_other_commands_end_with_a_sentence_too(here, monkeypatch, words, sentence):
-    def interrupted(*args, **options):
+    def interrupt(*args, **options):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
 
@@ -172,10 +172,10 @@ def test_other_commands_end_with_a_sentence_too(here, monkeypatch, words, senten
         "coterie.planning.plans.plan_study",
         "coterie.cli.commands.checks.check_algorithm",
         "coterie.records.load_records",
-        "coterie.cli.beside.read_study",
+        "coterie.cli.own_modules.read_study",
     ):
         if words[0] != "plan" or not name.endswith("read_study"):
-            monkeypatch.setattr(name, interrupted)
+            monkeypatch.setattr(name, interrupt)
     code, output, errors = called(*words)
     for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
         signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Claims about watching a run from outside."""
+"""Claims about the command `watch`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli.commands import watching
-from coterie.records import locked
+from coterie.records import lock_folder
 from coterie.records.files import in_use
 from coterie.records.standings import standings_of
 from coterie.study.experiment import Progress, run_study
@@ -24,7 +24,7 @@ STUDY = made(algorithm=ENTRIES, name="a study")
 
 
 @pytest.fixture
-def stopped(tmp_path) -> Path:
+def stopped_run(tmp_path) -> Path:
     """The folder of a run that stopped after two of the second algorithm's rounds."""
     study_runs.stopped(STUDY, lambda p: (p.label, p.t) == (LABEL, 2), runs=tmp_path)
     (folder,) = tmp_path.glob("[!.]*")
@@ -42,7 +42,7 @@ def test_standings_follow_the_run(tmp_path):
         assert cell.round == p.t
         assert cell.scores[-1] == pytest.approx(p.score)
         assert (found.measure, found.higher_is_better) == ("accuracy", True)
-        seen.append(found.finished)
+        seen.append(found.is_finished)
 
     run_study(STUDY, runs=tmp_path, progress=look)
     assert seen == [False] * 7 + [True]
@@ -60,54 +60,54 @@ def test_half_a_line_and_labels_like_numbers_are_read_as_they_are(tmp_path):
     assert standings_of(folder) == whole
 
 
-def test_a_run_is_followed_to_its_end(stopped, monkeypatch):
-    pages, lock = [], locked(stopped)
+def test_a_run_is_followed_to_its_end(stopped_run, monkeypatch):
+    pages, lock = [], lock_folder(stopped_run)
     lock.__enter__()
 
     def meanwhile(seconds: float) -> None:
-        pages.append((stopped / "watch.html").read_text())
+        pages.append((stopped_run / "watch.html").read_text())
         if lock.gen.gi_frame is not None:  # the run goes on, and ends
             lock.__exit__(None, None, None)
-            run_study(STUDY, runs=stopped.parent)
+            run_study(STUDY, runs=stopped_run.parent)
 
     monkeypatch.setattr(watching.time, "sleep", meanwhile)
-    code, output, errors = called("watch", str(stopped), "--page")
+    code, output, errors = called("watch", str(stopped_run), "--page")
     assert code == 0
     assert errors == "The run has ended.\n"
     assert "4/4" in output and "100.0 % of the rounds; accuracy, higher is" in output
-    assert f"page: {stopped / 'watch.html'}" in output.replace("\n", "")
+    assert f"page: {stopped_run / 'watch.html'}" in output.replace("\n", "")
     assert len(pages) == 1
     assert 'http-equiv="refresh"' in pages[0] and "2/4" in pages[0]
-    final = (stopped / "watch.html").read_text()
+    final = (stopped_run / "watch.html").read_text()
     assert "refresh" not in final and "The run has ended." in final
     assert "2/4" not in final and final.count("<polyline") == 2
     assert "<b>" not in final and html.escape(LABEL) in final
 
 
-def test_ctrl_c_ends_the_watching_with_a_word(stopped, monkeypatch):
-    def interrupted(seconds: float) -> None:
+def test_ctrl_c_ends_the_watching_with_a_word(stopped_run, monkeypatch):
+    def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching.time, "sleep", interrupted)
-    with locked(stopped):
-        code, _, errors = called("watch", str(stopped))
+    monkeypatch.setattr(watching.time, "sleep", interrupt)
+    with lock_folder(stopped_run):
+        code, _, errors = called("watch", str(stopped_run))
     assert (code, errors) == (130, "Stopped watching; the run itself goes on.\n")
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "120"])
 def test_what_nobody_runs_is_shown_once_and_no_name_is_cut(
-    stopped, monkeypatch, columns
+    stopped_run, monkeypatch, columns
 ):
     monkeypatch.setattr(watching.out, "_width", int(columns))
     monkeypatch.setattr(watching.time, "sleep", pytest.fail)
-    code, output, errors = called("watch", str(stopped))
+    code, output, errors = called("watch", str(stopped_run))
     assert code == 0
-    assert errors.startswith("Nobody runs it: it stopped before its end;")
+    assert errors.startswith("Nobody runs it: it stopped before its end.")
     assert "…" not in output
     assert max(len(line) for line in output.splitlines()) <= int(columns), output
     assert "adaptive_all_for_one" in output and "2/4" in output
     assert re.search(r"\d\d\.\d %", output)
-    assert not (stopped / "watch.html").exists()
+    assert not (stopped_run / "watch.html").exists()
 
 
 def test_where_no_run_is_watching_is_refused(tmp_path):
@@ -118,10 +118,10 @@ def test_where_no_run_is_watching_is_refused(tmp_path):
             called("watch", str(folder))
 
 
-def test_before_the_first_evaluation_there_is_a_table_too(stopped):
+def test_before_the_first_evaluation_there_is_a_table_too(stopped_run):
     for name in ("metrics.csv", "task.json"):
-        (stopped / name).unlink()
-    code, output, _ = called("watch", str(stopped), "--page")
+        (stopped_run / name).unlink()
+    code, output, _ = called("watch", str(stopped_run), "--page")
     assert code == 0
     assert "0.0 % of the rounds" in output
 
@@ -130,18 +130,18 @@ def test_before_the_first_evaluation_there_is_a_table_too(stopped):
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize(("dark", "ink"), [(True, 221), (False, 34)])
 def test_the_page_fits_a_phone_and_a_desk_light_and_dark(
-    browser, stopped, width, dark, ink
+    browser, stopped_run, width, dark, ink
 ):
-    called("watch", str(stopped), "--page")
+    called("watch", str(stopped_run), "--page")
     probe = """return [over(document.documentElement), over(all(".scroll")[0]),
         getComputedStyle(document.body).color, all("svg.curves polyline").length]"""
-    found = browser.seen(stopped / "watch.html", probe, width=width, dark=dark)
+    found = browser.seen(stopped_run / "watch.html", probe, width=width, dark=dark)
     assert found == [0, 0, f"rgb({ink}, {ink}, {ink})", 2]
 
 
-def test_the_page_runs_no_script_and_has_the_head_of_a_report(stopped, tmp_path):
-    called("watch", str(stopped), "--page")
-    page = (stopped / "watch.html").read_text()
+def test_the_page_runs_no_script_and_has_the_head_of_a_report(stopped_run, tmp_path):
+    called("watch", str(stopped_run), "--page")
+    page = (stopped_run / "watch.html").read_text()
     assert "<script" not in page and "script-src" not in page
     other = usual_page()
     style = re.search("<style>.*?</style>", page, flags=re.DOTALL)[0]

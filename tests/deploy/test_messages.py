@@ -1,4 +1,4 @@
-"""Claims about what processes tell each other."""
+"""Claims about messages between processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_table_travels_with_its_tensors():
 
 
 class Stranger:
-    """Something that a pickle would have taken along."""
+    """An object that a pickle would have taken along."""
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ class Stranger:
     ids=["object", "function", "set", "bytes"],
 )
 def test_nothing_else_travels(value):
-    with pytest.raises(TypeError, match="does not travel between processes"):
+    with pytest.raises(TypeError, match="cannot be sent between processes"):
         encode([value])
 
 

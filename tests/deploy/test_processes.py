@@ -90,14 +90,14 @@ def test_torchrun_divides_a_study_and_a_killed_process_ends_it_until_it_goes_on(
 
 ENDING = """
 import atexit, torch.distributed as dist
-from coterie.deploy import joined
+from coterie.deploy import join_processes
 atexit.register(lambda: print("in a group:", dist.is_initialized()))
-assert joined("cpu").gather(1) == [1, 1]
+assert join_processes("cpu").gather(1) == [1, 1]
 """
 
 
 def test_a_process_leaves_its_group_before_it_ends(tmp_path):
-    """Else threads of the group abort it in about half of all runs."""
+    """Otherwise threads of the group abort it in about half of all runs."""
     (tmp_path / "ending.py").write_text(ENDING)
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     run = subprocess.run(
@@ -114,7 +114,7 @@ def test_a_process_leaves_its_group_before_it_ends(tmp_path):
 
 
 def second_of(parent: int) -> int:
-    """The child that torchrun made the process of rank 1."""
+    """The child process of torchrun that has rank 1."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
@@ -128,7 +128,7 @@ def second_of(parent: int) -> int:
 
 
 def changing(server, here, *rows, say=""):
-    """A coordinator's program that answers more with each call, or refuses."""
+    """A coordinator's program whose answers grow with each call, or that refuses."""
     if say:
         raise InputError(say)
     width = 1 + (server or 0)
@@ -137,20 +137,20 @@ def changing(server, here, *rows, say=""):
 
 
 def steady(server, here, rows):
-    """A coordinator's program that always answers alike."""
+    """A coordinator's program with answers of one shape."""
     return None, 2 * rows, torch.arange(4)
 
 
-def spoken(group, oracle) -> list[int]:
-    """Collectives that each verb takes; raises where answers are wrong."""
+def collectives_of(group, oracle) -> list[int]:
+    """The number of collectives of each verb; raises if answers are wrong."""
     mine, counts = oracle.mine, [0]
-    together = processes._together
+    together = processes._call_collective
 
-    def counted(call):
+    def count_call(call):
         counts[-1] += 1
         together(call)
 
-    processes._together = counted
+    processes._call_collective = count_call
     x = torch.arange(12.0).reshape(4, 3)
     ring = torch.eye(4).roll(1, 0) + torch.eye(4).roll(-1, 0)
     ones, groups = torch.ones(4), torch.tensor([2, 0, 2, 0])
@@ -175,7 +175,7 @@ def spoken(group, oracle) -> list[int]:
     counts.append(0)
     with pytest.raises(InputError, match="not today"):
         oracle.central(changing, None, x[mine], say="not today")
-    processes._together = together
+    processes._call_collective = together
     return counts[1:]
 
 
@@ -193,8 +193,8 @@ def _one_of_two(rank: int, store: Path, work, pipe) -> None:
     os._exit(0)  # without what pytest does at the end
 
 
-def forked(work, store: Path) -> list:
-    """What two processes say; of one that was killed, that it was."""
+def fork_two(work, store: Path) -> list:
+    """The results of two processes; for one that was killed, the word `killed`."""
     context, started = multiprocessing.get_context("fork"), []
     for rank in range(2):
         here, there = context.Pipe(duplex=False)
@@ -213,21 +213,23 @@ def forked(work, store: Path) -> list:
 
 
 def divided_oracle(group):
-    """Of four clients with three features."""
+    """An oracle for four clients with three features."""
     table = Table("ones", torch.ones(20, 3), torch.ones(20), "regression", 1)
     own, _ = share_of(of_sizes(table, sizes=(2, 2, 2, 2)), group)
     return Simulation(own, module(own), group=group).at(1)
 
 
 def test_a_verb_is_one_collective_and_a_coordinator_two(tmp_path):
-    found = forked(lambda group: spoken(group, divided_oracle(group)), tmp_path / "s")
+    found = fork_two(
+        lambda group: collectives_of(group, divided_oracle(group)), tmp_path / "s"
+    )
     # Others learn once what a coordinator answers with, or each time if it changes.
     once, anew, refused = [3, 2, 2], [3, 4, 3], [3]
     assert found == [[1, 1, 1, 1, *once, *anew, *refused]] * 2
 
 
 def private_work(folder: Path, source: str, *, fatal: int = 0):
-    """A private study, in which the second process is killed at some release."""
+    """A private study whose second process is killed at some release."""
     privacy = {"clip": 0.5, "noise": 4.0, "noise_source": source}
     run = {"rounds": 12, "evaluate_every": 12, "checkpoint_seconds": 0.0}
     study = made(
@@ -254,11 +256,11 @@ def private_work(folder: Path, source: str, *, fatal: int = 0):
 
 
 def test_killed_private_processes_have_charged_what_left(tmp_path):
-    """Five releases, then eleven from the beginning, and then those that are left."""
+    """A process dies at release 5, after a new start at release 11, and then never."""
     for number, fatal in enumerate((5, 11)):
         work = private_work(tmp_path, "system", fatal=fatal)
-        assert forked(work, tmp_path / f"s{number}") == ["disconnected", "killed"]
-    (folder,) = set(forked(private_work(tmp_path, "system"), tmp_path / "last"))
+        assert fork_two(work, tmp_path / f"s{number}") == ["disconnected", "killed"]
+    (folder,) = set(fork_two(private_work(tmp_path, "system"), tmp_path / "last"))
     rows = len((tmp_path / "left 0").read_text().splitlines())
     (entry,) = entries(tmp_path / "runs")
     assert (entry.round, entry.reserved) == (12, 0.0)
@@ -271,7 +273,7 @@ def test_killed_private_processes_with_seeded_noise_go_on_bit_by_bit(tmp_path):
     for place, fatal in (("parts", 11), ("parts", 0), ("whole", 0)):
         (tmp_path / place).mkdir(exist_ok=True)
         work = private_work(tmp_path / place, "seed", fatal=fatal)
-        found = forked(work, tmp_path / f"{place} {fatal}")
+        found = fork_two(work, tmp_path / f"{place} {fatal}")
         assert ("killed" in found) == bool(fatal), found
     tables = [metrics(tmp_path / place / "runs") for place in ("parts", "whole")]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
@@ -279,8 +281,8 @@ def test_killed_private_processes_with_seeded_noise_go_on_bit_by_bit(tmp_path):
 
 SPEAKING = """
 import os, signal, time
-from coterie.deploy import joined
-group = joined("cpu")
+from coterie.deploy import join_processes
+group = join_processes("cpu")
 group.gather(0)
 if group.rank == 1:
     {here}
@@ -290,7 +292,7 @@ print("together")
 
 
 def in_two(folder: Path, here: str) -> list[subprocess.Popen]:
-    """Two processes, of which the second does something, as torchrun starts them."""
+    """Two processes, as torchrun starts them; the second one also runs `here`."""
     (folder / "speaking.py").write_text(SPEAKING.format(here=here))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
@@ -322,7 +324,7 @@ def test_a_stopped_process_ends_the_others_which_name_it(tmp_path):
 
 
 def test_a_process_that_only_computes_for_long_is_waited_for(tmp_path):
-    """Four times its patience."""
+    """The computation takes four times the patience."""
     for process in in_two(tmp_path, "time.sleep(6)"):
         spoken, errors = process.communicate(timeout=60)
         assert process.returncode == 0 and spoken == "together\n", errors
@@ -330,11 +332,13 @@ def test_a_process_that_only_computes_for_long_is_waited_for(tmp_path):
 
 def test_signs_of_life_are_missed_in_a_row_and_later_at_the_start():
     pulse = Pulse([1, 2])
-    assert not any(pulse.lost({1: 0, 2: 5}) for _ in range(12))
-    assert pulse.lost({1: 0, 2: 5}) == [2]  # the first reading was a sign
-    assert pulse.lost({1: 0, 2: 6}) == []  # it is back
-    assert not any(pulse.lost({1: 0, 2: 2**40 + 6}) for _ in range(45))  # it has left
-    assert pulse.lost({1: 0, 2: 2**40 + 6}) == [1]  # 60 readings, and never a sign
+    assert not any(pulse.find_lost({1: 0, 2: 5}) for _ in range(12))
+    assert pulse.find_lost({1: 0, 2: 5}) == [2]  # the first reading was a sign
+    assert pulse.find_lost({1: 0, 2: 6}) == []  # it is back
+    assert not any(
+        pulse.find_lost({1: 0, 2: 2**40 + 6}) for _ in range(45)
+    )  # it has left
+    assert pulse.find_lost({1: 0, 2: 2**40 + 6}) == [1]  # 60 readings, and never a sign
 
 
 def test_a_patience_that_is_not_a_number_of_seconds_is_refused(monkeypatch):

@@ -1,4 +1,4 @@
-"""Claims about exported models: what the folder holds, and that it is never half."""
+"""Claims about exported models: their folder is complete, or it is not there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import coterie as co
 from coterie.checks import InputError
 from coterie.data import raw_columns
 from coterie.export import cards, default_label, export_model, folders, read_export
-from coterie.export.cards import written
+from coterie.export.cards import escape_markdown
 from coterie.models import layout
 from coterie.records import GroupLabels, Snapshots
 from coterie.scores import client_scores, gain_of
@@ -51,7 +51,7 @@ def test_the_folder_holds_weights_program_card_and_what_they_mean(hospitals):
     assert names - {"model.onnx"} == FILES
     assert ("model.onnx" in names) == (not found.skipped)
     weights = load_file(found.folder / "weights.safetensors")
-    model = co.load(result.folder).trained("Chur", "adaptive", 0).model
+    model = co.load(result.folder).trained_model("Chur", "adaptive", 0).model
     expected = layout(model).unravel(result.models("adaptive", 0)[2])
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in weights)
@@ -71,7 +71,7 @@ def test_the_folder_holds_weights_program_card_and_what_they_mean(hospitals):
 
 def test_the_program_gives_what_the_model_gives_for_any_number_of_rows(hospitals):
     result, path, found = hospitals
-    trained = co.load(result.folder).trained("Chur", "adaptive", 0)
+    trained = co.load(result.folder).trained_model("Chur", "adaptive", 0)
     raw = raw_columns(path, trained.preparation)
     program = torch.export.load(found.folder / "model.pt2").module()
     with torch.no_grad():
@@ -111,8 +111,8 @@ def test_the_card_says_scores_partners_and_cost_as_the_records_have_them(hospita
 
 
 def test_a_card_has_the_row_of_a_client_where_many_have_groups(hospitals):
-    """There are no matrices then."""
-    trained = co.load(hospitals[0].folder).trained("Chur", "adaptive", 0)
+    """With many clients, there are no matrices."""
+    trained = co.load(hospitals[0].folder).trained_model("Chur", "adaptive", 0)
     labels = np.array([[1, 0, 1, 1]])
     kept = GroupLabels(np.array([3]), labels, labels, np.array([1.0, 5, 2, 1]))
     told = replace(hospitals[0].records, weights={}, groups={("adaptive", 0): kept})
@@ -126,7 +126,7 @@ def test_a_card_has_the_row_of_a_client_where_many_have_groups(hospitals):
 
 
 def test_a_card_shows_shares_where_weights_do_not_sum_to_1(hospitals):
-    trained = co.load(hospitals[0].folder).trained("Chur", "adaptive", 0)
+    trained = co.load(hospitals[0].folder).trained_model("Chur", "adaptive", 0)
     records = hospitals[0].records
     for row, heading, first in (
         ([0.5, 0.0, 1.0, 0.5], "round 3, as shares of their sum, which is 2:", 0.5),
@@ -153,8 +153,8 @@ def test_the_score_of_one_seed_is_as_sure_as_its_test_samples_make_it(hospitals)
     assert found["error"] == pytest.approx(error)
 
 
-def judged(records, best: dict[str, float]):
-    """The records with these validation scores, and test scores the other way round."""
+def with_scores(records, best: dict[str, float]):
+    """The records with these validation scores, and opposite test scores."""
     metrics = records.metrics.copy()
     values = metrics["algorithm"].map(best)
     metrics["validation_accuracy"], metrics["test_accuracy"] = values, 1 - values
@@ -164,14 +164,14 @@ def judged(records, best: dict[str, float]):
 def test_validation_data_choose_the_algorithm_and_never_an_oracle(hospitals):
     records = hospitals[0].records
     best = {"local": 0.9, "fedavg": 0.8, "adaptive": 0.7}
-    assert default_label(judged(records, best)) == "fedavg"
+    assert default_label(with_scores(records, best)) == "fedavg"
     best |= {"adaptive": 0.85}
-    assert default_label(judged(records, best)) == "adaptive"
-    told = replace(judged(records, best), oracles=("adaptive",))
+    assert default_label(with_scores(records, best)) == "adaptive"
+    told = replace(with_scores(records, best), oracles=("adaptive",))
     assert default_label(told) == "fedavg"
     assert default_label(replace(told, oracles=("adaptive", "fedavg"))) == "local"
     metrics = told.metrics[told.metrics["algorithm"] == "adaptive"]
-    with pytest.raises(InputError, match="`algorithm` must be named"):
+    with pytest.raises(InputError, match="`algorithm` must be given"):
         default_label(replace(told, metrics=metrics))
 
 
@@ -201,7 +201,7 @@ def test_a_folder_that_exists_is_replaced_only_if_it_is_an_export_and_said(
     with pytest.raises(InputError, match=r"is an exported model.*--force"):
         export_model(found, "Zug", to)
     (to / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"holds 'notes\.txt', which no export wrote"):
+    with pytest.raises(InputError, match=r"holds 'notes\.txt', which is not part"):
         export_model(found, "Zug", to, overwrite=True)
     (to / "notes.txt").unlink()
     export_model(found, "Zug", to, label="local", overwrite=True)
@@ -238,7 +238,7 @@ def test_names_that_mean_something_elsewhere_are_shown_as_they_are(tmp_path):
     assert text.startswith("# Model of \\\\x1b\\[31mred\\|\\<b\\>\n")
     assert "\x1b" not in text and "| \\[x\\]\\(y" not in text
     assert read_export(found.folder).about["client"] == names[1]
-    assert written("a*b_c") == r"a\*b\_c"
+    assert escape_markdown("a*b_c") == r"a\*b\_c"
 
 
 def own_run(folder, monkeypatch, name, **tables):
@@ -262,7 +262,7 @@ def test_models_of_other_shapes_are_exported(tmp_path, monkeypatch, data, model,
     tables = {"data": {"name": f"{name}:{data}"}, "model": named}
     result = own_run(tmp_path, monkeypatch, name, **tables)
     loaded = co.load(result.folder, trust=[name])
-    trained = loaded.trained(0, "fedavg")
+    trained = loaded.trained_model(0, "fedavg")
     found = export_model(loaded, 0, tmp_path / "to", label="fedavg")
     program = torch.export.load(found.folder / "model.pt2").module()
     rows = trained.inputs.samples(None, 9)
@@ -341,7 +341,7 @@ def test_onnx_gives_what_the_model_gives(hospitals):
     pytest.importorskip("onnxscript", reason="torch writes ONNX with onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime", reason="runs ONNX files")
     result, path, found = hospitals
-    trained = co.load(result.folder).trained("Chur", "adaptive", 0)
+    trained = co.load(result.folder).trained_model("Chur", "adaptive", 0)
     raw = raw_columns(path, trained.preparation)
     session = onnxruntime.InferenceSession(found.folder / "model.onnx")
     for rows in (raw[:1], raw):

@@ -1,4 +1,4 @@
-"""Claims about exported models on new rows, from their folder alone."""
+"""Claims about predictions of exported models, from their folder alone."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Genf,41,130,x,false,
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory):
-    """The model of Chur, whose run and data are gone, and what it gave before."""
+    """The model of Chur without its run and data, and its earlier outputs."""
     folder = tmp_path_factory.mktemp("hospitals")
     result = run(folder, tables_of(folder, run={"rounds": 4, "batch_size": 8}))
     found = co.load(result.folder)
-    trained = found.trained("Chur", "fedavg")
+    trained = found.trained_model("Chur", "fedavg")
     path = write_hospitals(folder / "new.csv", seed=7)
     with torch.no_grad():
         outputs = trained.module(raw_columns(path, trained.preparation))[:, 0]
@@ -86,7 +86,7 @@ def test_words_gaps_and_unknown_categories_go_by_the_preparation(hospitals, tmp_
     (note,) = found.notes
     assert note == (
         "column 'sex': 1 of 3 rows holds a category that training did not have, such "
-        "as 'x' in row 4; it counts as none of them."
+        "as 'x' in row 4; it counts as no category."
     )
 
 
@@ -142,7 +142,7 @@ def test_arrays_far_from_all_training_data_are_said(hospitals, tmp_path):
         ),
         (
             "age,pressure,sex,smokes,outcome\n1,1,f,true,sick\n",
-            "must name a class that the model knows, but row 2 holds 'sick'; they are "
+            "must name a class of the model, but row 2 holds 'sick'; the classes are "
             "ill, well.",
         ),
     ],
@@ -269,7 +269,7 @@ def test_images_are_predicted_from_an_npz_file(pictures, tmp_path):
         ({"features": np.full((3, 1, 8, 8), np.nan)}, "must be finite, but row 1"),
         (
             {"features": np.zeros((2, 1, 8, 8)), "targets": np.array([0, 3])},
-            "must name a class that the model knows, but row 2 holds '3.0'",
+            "must name a class of the model, but row 2 holds '3.0'",
         ),
     ],
 )
@@ -320,7 +320,7 @@ def test_damaged_exports_are_named(model, hospitals):
         with pytest.raises(InputError, match=r"model\.json is damaged or missing"):
             predict(model, path)
     (model / "model.json").write_text(about.replace("export 1", "export 2"))
-    with pytest.raises(InputError, match="is of the format 'coterie export 2'"):
+    with pytest.raises(InputError, match="has the format 'coterie export 2'"):
         predict(model, path)
     (model / "model.json").write_text(about)
     forge_json(model / "model.json", lambda plain: plain["model"].update(name="linear"))
@@ -350,7 +350,7 @@ def test_the_commands_export_and_predict(tmp_path, monkeypatch):
     assert code == 0 and output.startswith("model of Zug, ")
     assert output.endswith(", seed 0: exports/Zug\n")
     assert errors == "" or errors.startswith("model.onnx was not written: ")
-    with pytest.raises(InputError, match="say --force"):
+    with pytest.raises(InputError, match="use --force"):
         called("export", str(result.folder), "--client", "Zug")
     words = ("--client", "3", "--algorithm", "local", "--overwrite")
     code, output, _ = called(
@@ -478,5 +478,5 @@ def test_targets_of_two_dimensions_and_weights_that_are_no_numbers_are_refused(
         save_file(broken, path)
         sums = {"weights.safetensors": checksum(path)}
         forge_json(model / "model.json", lambda a, new=sums: a["checksums"].update(new))
-        with pytest.raises(InputError, match=f"must be finite numbers, but '{name}'"):
+        with pytest.raises(InputError, match=f"must be finite, but some of '{name}'"):
             predict(model, tmp_path / "new.npz")

@@ -1,4 +1,4 @@
-"""Claims about runs that are read from their folder alone."""
+"""Claims about runs that are loaded from their folder alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.tiny_studies import LINEAR, made
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory):
-    """A finished run, its set-up, and its data, which are then gone."""
+    """A finished run, its set-ups, and the new path of its data."""
     folder = tmp_path_factory.mktemp("hospitals")
     settings = {"rounds": 2, "batch_size": 8, "seeds": [0, 1], "newcomers": 1}
     result = run(folder, tables_of(folder, run=settings))
@@ -42,7 +42,9 @@ def test_a_run_is_read_without_its_data(hospitals):
     assert found.table().equals(result.table())
     assert torch.equal(found.models("local", 1), result.models("local", 1))
     labels = ("local", "fedavg", "adaptive")
-    assert found.ended() == [(label, seed) for label in labels for seed in (0, 1)]
+    assert found.models_available() == [
+        (label, seed) for label in labels for seed in (0, 1)
+    ]
 
 
 def test_a_loaded_model_gives_of_raw_columns_what_the_trained_one_gives_of_features(
@@ -73,7 +75,7 @@ def test_a_loaded_model_gives_of_raw_columns_what_the_trained_one_gives_of_featu
 
 def test_a_file_goes_through_a_loaded_model(hospitals):
     result, setups, path = hospitals
-    trained = co.load(result.folder).trained("Bern", "local", 0)
+    trained = co.load(result.folder).trained_model("Bern", "local", 0)
     assert isinstance(trained.preparation, Preparation)
     raw = raw_columns(path, trained.preparation)
     federation = setups[0].federation
@@ -101,7 +103,7 @@ def test_results_and_loaded_runs_give_the_same_model(hospitals):
     assert torch.equal(ravel(one), ravel(result.model("Zug", "adaptive", 0)))
 
 
-def copied(result, folder):
+def load_copy(result, folder):
     return co.load(shutil.copytree(result.folder, folder / "run"))
 
 
@@ -111,7 +113,7 @@ def copied(result, folder):
         (("Chor",), "there is no client 'Chor'. Did you mean 'Chur'?"),
         ((9,), "`client` must be at most 3, got 9."),
         ((0, "locla"), "Did you mean 'local'?"),
-        ((0, "local", 7), r"there are those of 'local' \(seed 0, 1\), 'fedavg' "),
+        ((0, "local", 7), r"it has those of 'local' \(seed 0, 1\), 'fedavg' "),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(hospitals, arguments, message):
@@ -120,7 +122,7 @@ def test_what_is_not_there_is_refused_with_what_is(hospitals, arguments, message
 
 
 def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
-    found = copied(hospitals[0], tmp_path)
+    found = load_copy(hospitals[0], tmp_path)
     model, how = found.folder / "model-0.json", found.folder / "preparation-0.json"
     about, kept = model.read_text(), how.read_text()
     for text in ("{", "[]"):
@@ -133,7 +135,9 @@ def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
         with pytest.raises(InputError, match=r"model-0\.json is damaged"):
             found.model("Chur")
     model.unlink()
-    with pytest.raises(InputError, match=r"no model-0\.json; run its study again"):
+    with pytest.raises(
+        InputError, match=r"model-0\.json is missing; run its study again"
+    ):
         found.model("Chur")
     model.write_text(about)
     plain = json.loads(kept)
@@ -143,7 +147,7 @@ def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
         with pytest.raises(InputError, match=r"preparation-0\.json is damaged"):
             found.model("Chur")
     how.unlink()
-    with pytest.raises(InputError, match=r"no preparation-0\.json"):
+    with pytest.raises(InputError, match=r"preparation-0\.json is missing"):
         found.model("Chur")
     how.write_text(kept)
     (found.folder / "models" / "adaptive-0.pt").write_bytes(b"PK nonsense")
@@ -155,7 +159,7 @@ def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
 def test_whatever_happens_to_the_file_of_a_model_ends_in_a_model_or_a_sentence(
     hospitals, tmp_path
 ):
-    found, rng = copied(hospitals[0], tmp_path), random.Random(4)
+    found, rng = load_copy(hospitals[0], tmp_path), random.Random(4)
     damage(found.folder / "model-0.json", lambda: found.model("Chur"), rng)
 
 
@@ -173,7 +177,7 @@ def test_a_stopped_run_is_read_and_says_what_it_has(tmp_path):
     stopped(study, lambda p: p.label == "fedavg", runs=tmp_path / "runs", **silent)
     (folder,) = (tmp_path / "runs").glob("[!.]*")
     found = co.load(folder)
-    assert found.ended() == [("local", 0)]
+    assert found.models_available() == [("local", 0)]
     assert found.model("Chur", "local") is not None
     with pytest.raises(InputError, match=r"'fedavg' .*those of 'local' \(seed 0\)"):
         found.model("Chur", "fedavg")
@@ -193,7 +197,7 @@ def test_clusters_without_preparation_give_plain_models(tmp_path):
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """A run of a model of one's own, with parameters that are not trained."""
+    """A run of the user's own model, which has parameters that are not trained."""
     monkeypatch.syspath_prepend(str(tmp_path))
     name = own_module(tmp_path, "own_loaded")
     tables = {
@@ -206,7 +210,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
-def reimported(path, text):
+def reimport(path, text):
     path.write_text(text)
     sys.modules.pop(path.stem, None)
 
@@ -228,10 +232,10 @@ def test_a_model_that_cannot_be_imported_or_has_changed_is_refused(own):
     }
     new = ("self.body = nn.Linear(shape[-1], 4, bias=False)", "torch.zeros(1)")
     for (old, message), other in zip(changes.items(), new, strict=True):
-        reimported(path, text.replace(old, other))
+        reimport(path, text.replace(old, other))
         with pytest.raises(InputError, match=message):
             found.model(0)
-    reimported(path, text.replace("rows, -1)", "rows, -1) * 2"))
+    reimport(path, text.replace("rows, -1)", "rows, -1) * 2"))
     with pytest.raises(InputError, match="the module own_loaded has changed since"):
         found.model(0)
     path.unlink()

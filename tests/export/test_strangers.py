@@ -1,4 +1,4 @@
-"""Claims about folders of strangers: reading them runs nothing that they name."""
+"""Claims about folders from strangers: reading them runs no code that they name."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ TABLES = {
 
 
 class Touches:
-    """What leaves a mark where it is unpickled."""
+    """An object that makes a file when it is unpickled."""
 
     def __reduce__(self):
         return os.system, ("touch PWNED",)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def run_folder(tmp_path_factory) -> Path:
     """A run of two clients, the same run again, and the model of one of them."""
     folder = tmp_path_factory.mktemp("strangers")
     result = run(folder, TABLES)
@@ -58,14 +58,14 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def here(made, tmp_path, monkeypatch) -> Path:
-    """The same in the current folder, to be changed."""
-    folder = Path(shutil.copytree(made, tmp_path / "here"))
+def here(run_folder, tmp_path, monkeypatch) -> Path:
+    """A copy of `run_folder` as the current folder, which a test may change."""
+    folder = Path(shutil.copytree(run_folder, tmp_path / "here"))
     monkeypatch.chdir(folder)
     return folder
 
 
-def marked(folder: Path) -> bool:
+def code_ran(folder: Path) -> bool:
     return any(folder.parent.rglob("PWNED"))
 
 
@@ -93,7 +93,7 @@ def test_no_command_runs_what_a_run_folder_names(here, words):
     else:
         with pytest.raises(InputError, match=r"names code, `model\.name` = 'subproc"):
             called(*words)
-    assert not marked(here) and not (here / "to").exists()
+    assert not code_ran(here) and not (here / "to").exists()
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_no_exported_model_is_code(here):
         predict(here / "model", here / "new.npz")
     with pytest.raises(InputError, match="which is not run"):
         read_export(here / "model")
-    assert not marked(here)
+    assert not code_ran(here)
 
 
 def test_what_a_trusted_module_returns_must_be_a_module(here):
@@ -154,7 +154,7 @@ def test_python_reads_a_run_folder_without_its_code(here):
         found.model(0)
     with pytest.raises(InputError, match="which is not run"):
         export_model(found, 0, here / "to")
-    assert not marked(here)
+    assert not code_ran(here)
 
 
 def test_pickles_in_place_of_numbers_are_refused_and_not_run(here):
@@ -178,7 +178,7 @@ def test_pickles_in_place_of_numbers_are_refused_and_not_run(here):
         with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
             called("report", "run")
         shutil.copy("other/cells/local-0.pt", "run/cells/local-0.pt")
-    assert not marked(here)
+    assert not code_ran(here)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,8 @@ def test_own_models_are_read_where_their_module_is_trusted(tmp_path, monkeypatch
     sys.modules.pop(name)
 
 
-def emptied(path: str, make) -> None:
-    """Puts something else in the place of a file."""
+def replace_by(path: str, make) -> None:
+    """Replaces a file by what `make` makes."""
     Path(path).unlink()
     make(path)
 
@@ -252,7 +252,7 @@ PIPES = {
 def test_a_pipe_or_device_in_place_of_a_file_is_refused_at_once(
     here, path, words, make
 ):
-    emptied(path, make)
+    replace_by(path, make)
     with pytest.raises(InputError, match=path.rpartition("/")[2]):
         called(*words)
 
@@ -339,7 +339,7 @@ def test_a_bare_pickle_is_refused_without_a_word_of_torch(here):
         warnings.simplefilter("always")
         with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
             called("report", "run")
-    assert not told and not marked(here)
+    assert not told and not code_ran(here)
 
 
 def test_line_breaks_of_names_stay_in_the_one_sentence(here, capsys, monkeypatch):
@@ -364,7 +364,7 @@ def test_python_m_coterie_imports_nothing_from_the_current_folder(tmp_path, name
         assert found.returncode == 7
         return
     assert found.returncode == 2 and "not the folder of an exported" in found.stderr
-    assert not marked(tmp_path)
+    assert not code_ran(tmp_path)
 
 
 @pytest.mark.parametrize("key", ["clients", "features", "classes", "oracles"])

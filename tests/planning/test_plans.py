@@ -422,7 +422,7 @@ def test_a_plan_replaces_nothing_unless_it_is_forced_to(study_file, tmp_path, na
     words = ("plan", study_file, "--quiet", "--out", tmp_path / "old")
     found = invoke(*words)
     assert isinstance(found.exception, InputError)
-    rule = f"{name} exists: name another one, or say --force."
+    rule = f"{name} exists: name another file, or use --force."
     assert str(found.exception).endswith(rule)
     assert [path.name for path in (tmp_path / "old").iterdir()] == [name]
     assert (tmp_path / "old" / name).read_text() == "mine"
@@ -444,7 +444,7 @@ def test_a_plan_replaces_nothing_unless_it_is_forced_to(study_file, tmp_path, na
         (["--graph", "ring", "--lr", "0.1"], "--lr is for a study, not for --graph"),
         (["--graph", "ring", "--out", "x"], "--out is for a study, not for --graph"),
         (["--graph", "ring", "--set", "a=1"], "--set is for a study, not for --graph"),
-        (["--force"], "--force is for --out"),
+        (["--force"], "--force needs --out"),
     ],
 )
 def test_options_that_would_have_no_effect_are_refused(study_file, words, message):

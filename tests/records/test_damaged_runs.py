@@ -1,4 +1,4 @@
-"""A damaged run folder is named in one sentence, whatever happened to its files."""
+"""Claims about damaged run folders: one sentence names the damage."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_cell_whose_parts_do_not_fit_is_named(folder):
             load_records(folder)
 
 
-def mutated(content: bytes, rng: random.Random) -> bytes:
+def mutate(content: bytes, rng: random.Random) -> bytes:
     """The content with a few bytes changed, lost, doubled, or cut off."""
     signs = b'\0\xff\n",.-={}[]09eE '
     for _ in range(rng.randint(1, 4)):
@@ -130,7 +130,7 @@ def test_whatever_happens_to_a_file_ends_in_records_or_a_sentence(folder, name):
     path = sorted(path.glob("*.json"))[0] if path.is_dir() else path
     whole, refusals, kept = path.read_bytes(), 0, []
     for _ in range(40):
-        path.write_bytes(mutated(whole, rng))
+        path.write_bytes(mutate(whole, rng))
         try:
             kept.append(load_records(folder))
         except InputError as error:

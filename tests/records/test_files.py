@@ -1,4 +1,4 @@
-"""Files that cannot change unnoticed, and a folder that only one process has."""
+"""Claims about files that cannot change unnoticed, and about locked folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.records import files
 from coterie.records.files import (
     in_use,
     load,
-    locked,
+    lock_folder,
     refuse_target,
     replacing,
     save,
@@ -88,9 +88,9 @@ def test_a_folder_is_had_by_one_at_a_time(tmp_path):
     folder = tmp_path / "new" / "run"
     for _ in range(2):
         with (
-            locked(folder),
+            lock_folder(folder),
             pytest.raises(InputError, match="run is in use by another process"),
-            locked(folder),
+            lock_folder(folder),
         ):
             raise AssertionError("two had it")
 
@@ -98,9 +98,9 @@ def test_a_folder_is_had_by_one_at_a_time(tmp_path):
 HOLDS = """
 import sys, time
 from pathlib import Path
-from coterie.records.files import locked
+from coterie.records.files import lock_folder
 
-with locked(Path(sys.argv[1])):
+with lock_folder(Path(sys.argv[1])):
     print("mine", flush=True)
     time.sleep(600)
 """
@@ -110,11 +110,11 @@ def test_a_process_that_is_killed_lets_go(tmp_path):
     words = [sys.executable, "-c", HOLDS, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "mine\n"
-        with pytest.raises(InputError, match="is in use"), locked(tmp_path):
+        with pytest.raises(InputError, match="is in use"), lock_folder(tmp_path):
             pass
         process.send_signal(signal.SIGKILL)
         process.wait()
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
@@ -131,7 +131,10 @@ def test_a_lock_that_is_no_plain_file_is_refused_and_left_alone(tmp_path, kind):
         "pipe": lambda: os.mkfifo(lock),
         "folder": lock.mkdir,
     }[kind]()
-    with pytest.raises(InputError, match="lock must be a plain file"), locked(folder):
+    with (
+        pytest.raises(InputError, match="lock must be a plain file"),
+        lock_folder(folder),
+    ):
         raise AssertionError("it was taken")
     if kind != "folder":
         with pytest.raises(InputError, match="lock must be a plain file"):
@@ -145,7 +148,7 @@ def test_a_lock_is_not_emptied(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     os.link(tmp_path / "precious", folder / "lock")
-    with locked(folder) as has_locks:
+    with lock_folder(folder) as has_locks:
         assert has_locks
     assert (tmp_path / "precious").read_text() == "all I have"
 
@@ -155,13 +158,13 @@ def test_without_locks_a_run_is_refused_or_says_so(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(files.fcntl, "flock", broken)
-    with locked(tmp_path) as has_locks:
+    with lock_folder(tmp_path) as has_locks:
         assert not has_locks
     assert in_use(tmp_path) is None
     monkeypatch.setattr(files, "fcntl", None)
     with pytest.raises(InputError, match="file locks of Linux or macOS"):
         in_use(tmp_path)
-    with pytest.raises(InputError, match="Linux or macOS"), locked(tmp_path):
+    with pytest.raises(InputError, match="Linux or macOS"), lock_folder(tmp_path):
         raise AssertionError("it was taken")
 
 
@@ -180,7 +183,7 @@ def test_what_a_killed_run_had_not_finished_is_deleted_and_nothing_else(tmp_path
         (tmp_path / name).touch()
     os.utime(tmp_path / ".watch.html.abcdefgh", (0, 0))
     (tmp_path / ".link.csv.abcdefgh").symlink_to(tmp_path / "cells/local-0.pt")
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         pass
     assert not any((tmp_path / name).exists() for name in gone)
     assert all((tmp_path / name).exists() for name in (*kept, ".link.csv.abcdefgh"))
@@ -208,7 +211,7 @@ def test_a_target_that_is_the_input_or_of_a_folder_of_ours_is_refused(tmp_path):
         for force in (False, True):
             with pytest.raises(InputError, match="must not be the input"):
                 refuse_target(tmp_path / name, [mine], force=force)
-    with pytest.raises(InputError, match=r"must be a new file, but .* say --force"):
+    with pytest.raises(InputError, match=r"must be a new file, but .* use --force"):
         refuse_target(other, [mine], force=False)
     refuse_target(other, [mine], force=True)
     refuse_target(tmp_path / "new.csv", [mine], force=False)
@@ -219,7 +222,7 @@ def test_a_target_that_is_the_input_or_of_a_folder_of_ours_is_refused(tmp_path):
     (model / "model.json").touch()
     (tmp_path / "into").symlink_to(run)
     for name in ("run/new.csv", "run/cells/new.csv", "model/new.csv", "into/x.csv"):
-        with pytest.raises(InputError, match="must lie elsewhere, but"):
+        with pytest.raises(InputError, match="must not be in the folder of"):
             refuse_target(tmp_path / name, [mine], force=True)
     for name in ("study.toml", "x/model.json"):
         with pytest.raises(InputError, match="must be a table"):

@@ -32,7 +32,7 @@ def outer(t: int = 3) -> Outer:
     return Outer(torch.arange(6.0).reshape(2, 3) * t, Inner(torch.eye(2), (1, t)), t)
 
 
-def evaluated(label: str = "local", seed: int = 0, t: int = 0) -> Cell:
+def evaluated_cell(label: str = "local", seed: int = 0, t: int = 0) -> Cell:
     """A cell with evaluations at rounds 0 .. t of two clients."""
     rounds = [
         {"round": r, "gradients": 4.0 * r, "bytes": 8.0 * r, "seconds": 0.0}
@@ -48,7 +48,7 @@ def folder(tmp_path, regression):
     folder = Folder(tmp_path / "run")
     folder.create(STUDY, {"the data": "0"})
     folder.describe(0, regression, OBJECTIVES["regression"])
-    folder.save(evaluated(t=1))
+    folder.save(evaluated_cell(t=1))
     return folder
 
 
@@ -107,7 +107,7 @@ def test_an_interruption_while_saving_leaves_the_old_checkpoint(
     monkeypatch.setattr(torch, "save", fail)
     expected = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else InputError
     with pytest.raises(expected):
-        folder.save(evaluated(t=3))
+        folder.save(evaluated_cell(t=3))
     monkeypatch.undo()
     assert folder.cell("local", 0).t == 1
     assert left_over(folder) == []
@@ -139,7 +139,7 @@ def test_records_are_the_tables_of_the_cells(folder):
 def test_seeds_are_in_their_own_order(folder, regression):
     for seed in (10, 2):
         folder.describe(seed, regression, OBJECTIVES["regression"])
-        folder.save(evaluated(seed=seed))
+        folder.save(evaluated_cell(seed=seed))
     records = load_records(folder.path)
     assert records.clients["seed"].unique().tolist() == [0, 2, 10]
     assert records.metrics["seed"].unique().tolist() == [0, 2, 10]
@@ -209,8 +209,8 @@ def test_a_checkpoint_of_other_contents_is_refused(folder):
 
 
 def test_a_checkpoint_of_a_stranger_is_named(folder):
-    folder.save(evaluated("stranger"))
-    with pytest.raises(InputError, match="an algorithm 'stranger', which the study"):
+    folder.save(evaluated_cell("stranger"))
+    with pytest.raises(InputError, match="the algorithm 'stranger', which the study"):
         load_records(folder.path)
 
 
@@ -226,7 +226,7 @@ def test_models_that_are_not_there_are_named(folder):
 
 def test_records_say_what_made_each_cell_and_since_when(folder):
     old, new = {"torch": "1", "source": "a"}, {"torch": "2", "source": "b"}
-    cell = evaluated(t=3)
+    cell = evaluated_cell(t=3)
     cell.versions = [(0, old), (2, new)]
     folder.save(cell)
     records = folder.export([cell])
@@ -242,7 +242,7 @@ def test_records_say_what_made_each_cell_and_since_when(folder):
 
 
 def test_groups_are_kept_as_labels_and_small_ones_become_matrices(folder, regression):
-    cell, n = evaluated("local", t=2), len(regression)
+    cell, n = evaluated_cell("local", t=2), len(regression)
     cell.metrics = [{"test_loss": torch.zeros(n)} for _ in cell.rounds]
     member = torch.arange(n, dtype=torch.int32) % 2
     uses = torch.where(torch.arange(n) == 0, ALONE, member).int()
@@ -276,7 +276,7 @@ def test_groups_are_kept_as_labels_and_small_ones_become_matrices(folder, regres
     ids=["real numbers", "other clients", "no choices"],
 )
 def test_groups_of_another_shape_are_called_damaged(folder, labels):
-    cell = evaluated(t=2)
+    cell = evaluated_cell(t=2)
     cell.group_rounds, cell.groups = [2], [labels]
     folder.save(cell)
     with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
@@ -286,7 +286,7 @@ def test_groups_of_another_shape_are_called_damaged(folder, labels):
 def test_the_exported_files_hold_what_the_records_hold(folder):
     import pandas as pd
 
-    cell = evaluated("local", t=2)
+    cell = evaluated_cell("local", t=2)
     cell.snapshot_rounds, cell.snapshots = [1, 2], [torch.eye(2), torch.ones(2, 2)]
     folder.save(cell)
     records = folder.export([cell])

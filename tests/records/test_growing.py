@@ -40,14 +40,14 @@ def test_a_run_that_goes_on_drops_what_was_not_saved_and_half_a_line(tmp_path):
     study = made(checkpoint_seconds=1e6)
     whole = run_study(study, runs=tmp_path / "whole")
 
-    class Killed(BaseException):
-        """Nothing is saved, as with kill -9."""
+    class Kill(BaseException):
+        """Ends the run without saving, like kill -9."""
 
     def kill(p: Progress) -> None:
         if (p.label, p.t) == ("fedavg", 2):
-            raise Killed
+            raise Kill
 
-    with pytest.raises(Killed):
+    with pytest.raises(Kill):
         run_study(study, runs=tmp_path / "again", progress=kill)
     table = the_table(tmp_path / "again")
     assert len(pd.read_csv(table).query("algorithm == 'fedavg'")) == 3 * CLIENTS

@@ -1,4 +1,4 @@
-"""Claims about the key of a runs folder: digests of data say nothing without it."""
+"""Claims about the key of a runs folder: digests of data reveal nothing without it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import stat
 import pytest
 
 from coterie.checks import InputError
-from coterie.cli.commands.comparisons import compared
-from coterie.records.keys import FINGERPRINT, KEY, digest_with, key_of, keyed
+from coterie.cli.commands.comparisons import compare_runs
+from coterie.records.keys import FINGERPRINT, KEY, digest_with, digests_with_key, key_of
 from coterie.records.versions import digest_of
 from coterie.study.experiment import run_study
 from coterie.study.identity import identity_of
@@ -31,7 +31,7 @@ def study(tmp_path):
 
 
 def test_who_guesses_the_file_cannot_confirm_it_by_what_a_run_keeps(study, tmp_path):
-    """Whoever has the whole file, and all settings, has everything but the key."""
+    """Somebody who has the whole file and all settings lacks only the key."""
     folder = run_study(study, runs=tmp_path / "runs").folder
     plain, read = data_of(study).read, json.loads((folder / "read.json").read_text())
     guessed = {digest_of([tmp_path / "d.csv"]), *plain.values()}
@@ -68,14 +68,14 @@ def test_a_run_that_was_moved_needs_the_key_of_its_old_folder(study, tmp_path):
 
 def test_runs_of_two_keys_compare_with_a_word_of_caution(study, tmp_path):
     folders = [run_study(study, runs=tmp_path / name).folder for name in "ab"]
-    found = compared(folders)
+    found = compare_runs(folders)
     assert found.same
     assert "cannot tell whether their files are the same" in found.sentence
 
 
 def test_modules_and_what_has_no_content_need_no_key(tmp_path):
     read = {"the module mine": "12"}
-    assert keyed(read, tmp_path / "runs") == read
+    assert digests_with_key(read, tmp_path / "runs") == read
     assert not (tmp_path / "runs").exists()
 
 

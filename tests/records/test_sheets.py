@@ -34,7 +34,7 @@ FORMULAS = [
 
 
 def cells_by(text: str, separator: str) -> list[str]:
-    """All cells as a spreadsheet that divides at this separator has them."""
+    """All cells of a spreadsheet that uses this separator."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     return [cell for row in rows for cell in row]
 

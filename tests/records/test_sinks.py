@@ -1,4 +1,4 @@
-"""Claims about who is told of a run, and that nothing depends on it."""
+"""Claims about sinks: what they receive, and that no result depends on them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from support.tiny_studies import ROUNDS, made
 LABELS = ("local", "fedavg")
 
 
-class Heard:
-    """What stands in for all three packages was told, in order."""
+class Listener:
+    """Replaces all three packages, and lists what they receive in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
         self.begun: list[str] = []
         self.points: list[tuple[str, str, float, int]] = []
         self.ended: list[str] = []
         self.fails = fails
-        self._put(monkeypatch, "tensorboard")
-        self._put(monkeypatch, "torch.utils.tensorboard", SummaryWriter=self._writer)
-        self._put(monkeypatch, "mlflow", MlflowClient=self._client)
-        self._put(monkeypatch, "wandb", init=self._init)
+        self._add_module(monkeypatch, "tensorboard")
+        self._add_module(
+            monkeypatch, "torch.utils.tensorboard", SummaryWriter=self._writer
+        )
+        self._add_module(monkeypatch, "mlflow", MlflowClient=self._client)
+        self._add_module(monkeypatch, "wandb", init=self._init)
 
-    def _put(self, monkeypatch, name: str, **content: object) -> None:
+    def _add_module(self, monkeypatch, name: str, **content: object) -> None:
         module = ModuleType(name)
         module.__spec__ = ModuleSpec(name, None)
         vars(module).update(content)
@@ -83,7 +85,7 @@ class Heard:
 
 @pytest.mark.parametrize("name", SINKS)
 def test_a_sink_hears_the_means_of_every_evaluation(tmp_path, monkeypatch, name):
-    heard = Heard(monkeypatch)
+    heard = Listener(monkeypatch)
     result = run_study(made(log=name), runs=tmp_path)
     assert heard.begun == heard.ended == [f"{label}-0" for label in LABELS]
     table = result.records.metrics
@@ -102,7 +104,7 @@ def test_a_sink_hears_the_means_of_every_evaluation(tmp_path, monkeypatch, name)
 
 
 def test_nothing_depends_on_who_is_told(tmp_path, monkeypatch):
-    Heard(monkeypatch)
+    Listener(monkeypatch)
     alone, told = made(), made(log=["tensorboard", "wandb"])
     assert identity_of(alone, {}) == identity_of(told, {})
     first = run_study(alone, runs=tmp_path / "a")
@@ -114,7 +116,7 @@ def test_nothing_depends_on_who_is_told(tmp_path, monkeypatch):
 
 
 def test_of_several_processes_the_first_one_tells(tmp_path, monkeypatch):
-    heard, study = Heard(monkeypatch), made(log="tensorboard")
+    heard, study = Listener(monkeypatch), made(log="tensorboard")
     together(study, 2, tmp_path)
     assert heard.begun == heard.ended == ["local-0", "fedavg-0"]
     steps = [step for _, key, _, step in heard.points if key == "test_loss"]
@@ -124,7 +126,7 @@ def test_of_several_processes_the_first_one_tells(tmp_path, monkeypatch):
 def test_a_finished_run_tells_nothing_and_one_that_goes_on_tells_the_rest(
     tmp_path, monkeypatch
 ):
-    heard, study = Heard(monkeypatch), made(log="tensorboard")
+    heard, study = Listener(monkeypatch), made(log="tensorboard")
     stopped(study, lambda p: (p.label, p.t) == ("fedavg", 2), runs=tmp_path)
     assert heard.ended == ["local-0", "fedavg-0"]
     heard.points.clear()
@@ -136,11 +138,11 @@ def test_a_finished_run_tells_nothing_and_one_that_goes_on_tells_the_rest(
 
 
 def test_a_sink_that_fails_is_left_out_with_one_line(tmp_path, monkeypatch):
-    Heard(monkeypatch, fails=True)
+    Listener(monkeypatch, fails=True)
     lines: list[str] = []
     result = run_study(made(log="mlflow"), runs=tmp_path, notice=lines.append)
     assert lines == [
-        "`run.log` mlflow failed and is left out from now on; the run goes on: the "
+        "`run.log` mlflow failed and gets no more numbers; the run goes on: the "
         "service does not answer."
     ]
     assert len(result.records.rounds) == 2 * (ROUNDS + 1)
@@ -187,7 +189,7 @@ def test_tensorboard_itself_reads_what_it_was_told(tmp_path):
 # Its tables use what the database package means to drop: not ours to mend.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_mlflow_itself_reads_what_it_was_told(tmp_path, monkeypatch):
-    """In a database where MLflow is whole, in files where mlflow-skinny is."""
+    """Stores in a database with MLflow, and in files with mlflow-skinny."""
     mlflow = pytest.importorskip(
         "mlflow", reason="neither mlflow nor mlflow-skinny is installed"
     )

@@ -1,4 +1,4 @@
-"""Which files a module stands on, and what of this package made a cell."""
+"""Claims about the files that a module uses, and the source that made a cell."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILES = {
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """A module that imports others in every way."""
+    """A module that imports others in all possible ways."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
@@ -153,7 +153,7 @@ HELPER = "scale = 1.0\nclass Kind: pass\ndef double(x): return 2 * x\n"
 def test_helpers_are_found_in_whatever_way_they_are_loaded(
     tmp_path, monkeypatch, way, before
 ):
-    """Also where all was imported before, if anything of a helper is held."""
+    """Also if all was imported before and the module holds an object of a helper."""
     if way == "by a name that is made" and before:
         pytest.skip("a number alone does not say where it comes from.")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

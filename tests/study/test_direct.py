@@ -136,7 +136,7 @@ def test_rows_far_from_all_training_data_are_a_warning(trained_result, frame):
 
 
 def test_rows_without_a_client_need_one_that_is_named(trained_result, frame):
-    with pytest.raises(InputError, match="`client` must say whose model to use"):
+    with pytest.raises(InputError, match="`client` must be given, because"):
         trained_result.predict(frame.drop(columns="hospital"))
     with pytest.raises(InputError, match="there is no client 'Genf'"):
         trained_result.predict(frame.head(2), "Genf")

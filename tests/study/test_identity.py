@@ -377,7 +377,7 @@ def test_the_cell_of_another_is_noticed(tmp_path):
     study = made(algorithm=[*LOCAL, {"name": "fedavg"}])
     cells = run_study(study, runs=tmp_path).folder / "cells"
     (cells / "fedavg-0.pt").write_bytes((cells / "local-0.pt").read_bytes())
-    message = r"fedavg-0\.pt must be of 'fedavg' with seed 0, got that of 'local'"
+    message = r"fedavg-0\.pt must hold 'fedavg' with seed 0, got 'local'"
     with pytest.raises(InputError, match=message):
         run_study(study, runs=tmp_path)
 

@@ -16,7 +16,7 @@ from coterie.privacy.accounting.gaussian import mu_of
 from coterie.privacy.mechanisms.rows import Mechanism
 from coterie.records import Cell, ledgers
 from coterie.records.folders import Folder
-from coterie.records.ledgers import LEDGER, Reserved
+from coterie.records.ledgers import LEDGER, ReservedRounds
 from coterie.study import training
 from coterie.study.experiment import run_study
 from coterie.study.private.accounting.spending import lost_rounds
@@ -230,14 +230,14 @@ def test_a_failure_that_others_learn_late_is_charged_with_all_rounds_that_left(
 
 
 def test_lost_rounds_are_those_after_the_checkpoint_of_their_attempt():
-    kept = [Reserved(1, 0, 3), Reserved(2, 2, 9)]
+    kept = [ReservedRounds(1, 0, 3), ReservedRounds(2, 2, 9)]
     row = [{"round": 0.0}]
     assert lost_rounds(kept, Cell("a", 0)) == kept
     assert lost_rounds(kept, Cell("a", 0, t=5, rounds=row, attempt=2)) == [
-        Reserved(2, 6, 9)
+        ReservedRounds(2, 6, 9)
     ]
     assert lost_rounds(kept, Cell("a", 0, t=1, rounds=row, attempt=1)) == [
-        Reserved(1, 2, 3),
-        Reserved(2, 2, 9),
+        ReservedRounds(1, 2, 3),
+        ReservedRounds(2, 2, 9),
     ]
     assert lost_rounds(kept, Cell("a", 0, t=9, rounds=row, attempt=2)) == []

@@ -109,7 +109,7 @@ def test_epsilon_is_for_simulation_only_where_noise_is_seeded(tmp_path, source, 
     assert ("this is simulation only" in section) == said
     axis = epsilon_curves(result.records).layout.yaxis.title.text
     assert axis == ("epsilon (simulation only)" if said else "epsilon")
-    trained = load(result.folder).trained(1)
+    trained = load(result.folder).trained_model(1)
     line = privacy_text(result.records, trained)
     assert "epsilon " in line and ("Simulation only" in line) == said
 

@@ -8,12 +8,15 @@ from .. import late_names
 
 if TYPE_CHECKING:
     from .commands import main
-    from .reproductions import Claim, items_of, lead, run_shown, settings
+    from .reproductions import Claim, items_of, lead, run_with_progress, settings
 
-# Late, so that help and completion need not wait for torch.
+# Imported late, so that help and completion need not wait for torch.
 __getattr__ = late_names(
     __name__,
-    {"commands": "main", "reproductions": "Claim items_of lead run_shown settings"},
+    {
+        "commands": "main",
+        "reproductions": "Claim items_of lead run_with_progress settings",
+    },
 )
 
 
@@ -22,4 +25,4 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-__all__ = ["Claim", "items_of", "lead", "main", "run_shown", "settings"]
+__all__ = ["Claim", "items_of", "lead", "main", "run_with_progress", "settings"]

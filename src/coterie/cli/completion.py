@@ -1,8 +1,8 @@
-"""Help and completion at once: the commands with their options, without what they do.
+"""Fast help and completion: the commands with their options, without their bodies.
 
-What commands do needs torch and pandas, which take seconds. Their signatures and first
-sentences do not: they are taken from the source of `commands`, whose functions are made
-here without their bodies.
+The bodies need torch and pandas, whose import takes seconds. Signatures and docstrings
+do not. So this module reads the source of `commands` and makes its functions with
+empty bodies.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ KINDS = (
 """What `coterie list` can list."""
 
 _LIGHT = ("collections", "pathlib", "typing", "typer")
-"""Modules that signatures need."""
+"""Packages that signatures need."""
 
 
 def kinds(incomplete: str) -> list[str]:
-    """What `coterie list` can list."""
+    """The kinds of things that `coterie list` can list and that begin like this."""
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def examples(incomplete: str) -> list[str]:
-    """Studies that come with coterie."""
-    from .examples import installed
+    """Names of the studies that come with coterie and that begin like this."""
+    from .examples import installed_folder
 
-    names = sorted(path.stem for path in installed("examples").glob("*.toml"))
+    names = sorted(path.stem for path in installed_folder("examples").glob("*.toml"))
     return [name for name in names if name.startswith(incomplete)]
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Folders of runs that begin so, by default those below `runs`.
+    """Run folders whose path begins like this, by default those in `runs`.
 
-    Nothing where there are none: the shell then completes names of files.
+    If there are none, the shell completes names of files.
     """
     start = incomplete or "runs/"
     folder = Path(start) if start.endswith("/") else Path(start).parent
@@ -51,38 +51,33 @@ def run_folders(incomplete: str) -> list[str]:
 
 
 def light_app() -> typer.Typer:
-    """The command line for help and completion: its commands do nothing."""
+    """The command line for help and completion, whose commands do nothing."""
     app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     folder = Path(__file__).parent / "commands"
     shared = dict(globals())
-    _run_light(folder / "options.py", shared)
+    _light_commands(folder / "options.py", shared)
     found: dict[str, Any] = {}
     for path in sorted(folder.glob("*.py")):
-        found |= _run_light(path, dict(shared))
+        found |= _light_commands(path, dict(shared))
     for name, purpose in COMMANDS.items():
         app.command(name, short_help=purpose)(found[name])
 
     @app.callback(help=PURPOSE)
     def common(version: bool = typer.Option(False, "--version")) -> None:
-        """Has the options of all commands."""
+        """Takes the options of all commands."""
 
     return app
 
 
-def _run_light(path: Path, names: dict[str, Any]) -> dict[str, Any]:
-    """The commands of a file by name, without their bodies.
-
-    Args:
-        path: of the file.
-        names: what it knows, to which are added the names that its signatures need.
-    """
+def _light_commands(path: Path, names: dict[str, Any]) -> dict[str, Any]:
+    """The commands of a file, without their bodies; adds to `names` what they need."""
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
             name = node.name.rstrip("_")
             if name not in COMMANDS:
                 continue
-            node.decorator_list, node.body = [], node.body[:1]  # which says what it is
+            node.decorator_list, node.body = [], node.body[:1]  # the docstring
             _execute(node, path, names)
             found[name] = names[node.name]
         elif isinstance(node, ast.ImportFrom):
@@ -94,7 +89,7 @@ def _run_light(path: Path, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_option(value: ast.expr) -> bool:
-    """Whether a name of a file stands for an option or an argument."""
+    """Whether this expression makes an option or an argument."""
     return "typer" in ast.unparse(value)
 
 

@@ -1,4 +1,4 @@
-"""Where a study stands: a bar on a terminal, lines in a file."""
+"""The progress of a study: a bar on a terminal, lines in a file."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ..study import experiment
 from .terminal import plain
 
 _SECONDS = 10.0
-"""So often there is a line where there is no terminal, and when an algorithm ends."""
+"""Seconds between lines if there is no terminal; an algorithm's end always gets one."""
 
 Update = Callable[[int, int, str, bool], None]
-"""Called with what is done of all, a text, and whether something has ended."""
+"""Takes the work that is done, all work, a text, and whether an algorithm has ended."""
 
 
 @contextlib.contextmanager
 def study_progress(
     console: Console, name: str, *, quiet: bool = False
 ) -> Iterator[Callable[[experiment.Progress], None]]:
-    """Shows progress meanwhile; gives the function to call after every round."""
+    """A context that shows progress; gives the function to call after every round."""
     with _display(console, name, quiet=quiet) as update:
-        last = ("", 0, "")  # of which algorithm and seed a score was told
+        last = ("", 0, "")  # algorithm, seed and text of the last score
 
         def show(p: experiment.Progress) -> None:
             nonlocal last
@@ -47,7 +47,7 @@ def study_progress(
 
 
 def _score_text(p: experiment.Progress, score: float) -> str:
-    """The score in the units of the report, and which way is better."""
+    """The score in the units of the report, and which direction is better."""
     shown = score_named(p.measure, p.higher_is_better).show(score)
     way = "higher" if p.higher_is_better else "lower"
     return f", validation {p.measure_words or p.measure} {shown} ({way} is better)"
@@ -57,7 +57,7 @@ def _score_text(p: experiment.Progress, score: float) -> str:
 def plain_progress(
     console: Console, name: str, *, quiet: bool = False, unit: str = "rounds"
 ) -> Iterator[Callable[[int, int], None]]:
-    """Shows progress meanwhile; gives the function to call with what is done of all."""
+    """A context that shows progress; gives the function that takes (done, total)."""
     with _display(console, name, quiet=quiet, unit=unit) as update:
         yield lambda done, total: update(done, total, name, False)
 
@@ -77,9 +77,9 @@ def _display(
 
 @contextlib.contextmanager
 def _bar(console: Console, name: str) -> Iterator[Update]:
-    """A bar below a text, which has lines of its own, so that no name is cut.
+    """A bar below a text, which has its own lines so that no name is cut.
 
-    It begins with the first round, so that it is not in the way of mistakes.
+    The bar appears at the first round, so that an early error is easy to read.
     """
     bar = Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     task = bar.add_task(name, total=None)
@@ -98,13 +98,13 @@ def _bar(console: Console, name: str) -> Iterator[Update]:
 
 
 def _lines(console: Console, unit: str) -> Update:
-    """A line when an algorithm ends, and every few seconds."""
+    """Prints a line when an algorithm ends, and every few seconds."""
     began = printed = time.monotonic()
     calls = 0
 
     def update(done: int, total: int, text: str, ends: bool) -> None:
         nonlocal printed, calls
-        calls += 1  # what was finished before counts once, as it takes no time
+        calls += 1  # rounds of an earlier run count as one call: they take no time
         now = time.monotonic()
         if ends or now - printed >= _SECONDS:
             left = time_text((now - began) / calls * (total - done))
@@ -116,7 +116,7 @@ def _lines(console: Console, unit: str) -> Update:
 
 
 def time_text(seconds: float) -> str:
-    """A time as people say it.
+    """A time in words.
 
     >>> time_text(0.2), time_text(75), time_text(600), time_text(9000)
     ('about 0 s', 'about 75 s', 'about 10 min', 'about 2.5 h')

@@ -1,8 +1,8 @@
-"""Published experiments: ours next to the published value, and whether they agree.
+"""Published experiments: our values next to the published ones, and if they agree.
 
-A paper is a folder of `reproductions/` with a file `items.py`, whose `ITEMS` maps a
-name to a function `(overrides) -> list[Claim]`; it may import files beside it, such as
-`from .coins import fig1a`.
+A paper is a folder of `reproductions/` with a file `items.py`. Its `ITEMS` maps names
+to functions `(overrides) -> list[Claim]`. It may import other files of its folder, as
+in `from .coins import fig1a`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from ..checks import one_of, value_of
 from ..study import Result, Study, run_study
-from .examples import installed
+from .examples import installed_folder
 from .progress import study_progress
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ class Claim(NamedTuple):
     what: str
     published: str
     ours: str
-    agrees: bool | None  # None: shown, not judged
+    agrees: bool | None  # None: shown without a verdict
     note: str = ""
 
 
-def run_shown(study: Study) -> Result:
-    """Runs a study with a progress bar on the terminal."""
+def run_with_progress(study: Study) -> Result:
+    """The result of a study that runs with a progress bar on the terminal."""
     with study_progress(Console(stderr=True), study.name) as show:
         return run_study(study, progress=show)
 
 
 def settings(overrides: Sequence[str], **defaults: Any) -> dict[str, Any]:
-    """The settings of an item, some of them given as `name=value`."""
+    """The defaults of an item's settings, replaced where `name=value` is given."""
     for override in overrides:
         name, _, value = override.partition("=")
         one_of("setting", name, defaults)
@@ -51,7 +51,7 @@ def settings(overrides: Sequence[str], **defaults: Any) -> dict[str, Any]:
 
 
 def lead(what: str, published: float, gaps: pd.Series, digits: int = 1) -> Claim:
-    """Whether a lead, known by a gap of each seed, exceeds its standard error."""
+    """A claim that agrees if the mean gap over seeds exceeds its standard error."""
     values = gaps.to_numpy(float)
     mean, error = values.mean(), values.std(ddof=1) / len(values) ** 0.5
     ours = f"{mean:+.{digits}f}±{error:.{digits}f}"
@@ -63,7 +63,7 @@ Item = Callable[[Sequence[str]], list[Claim]]
 
 def papers() -> Path:
     """The folder of reproductions."""
-    return installed("reproductions")
+    return installed_folder("reproductions")
 
 
 def items_of(paper: str) -> dict[str, Item]:
@@ -85,12 +85,12 @@ def items_of(paper: str) -> dict[str, Item]:
 def reproduce_items(
     paper: str, item: str, overrides: Sequence[str], console: Console
 ) -> bool:
-    """Runs the items, prints their claims, and says whether all agree.
+    """Whether all claims of the items agree; also prints the claims.
 
     Args:
-        paper: a folder of `reproductions/`; empty lists what there is.
-        item: one of its items, or `all`, one after the other; empty lists them.
-        overrides: settings as for `coterie run --set`.
+        paper: a folder of `reproductions/`; empty: list all papers.
+        item: one of its items, or `all`; empty: list its items.
+        overrides: settings in the form of `coterie run --set`.
         console: where to print.
     """
     if not paper or not item:
@@ -104,7 +104,7 @@ def reproduce_items(
         return True
     items = items_of(paper)
     if item == "all":
-        # Every one of them is run, also after one that does not agree.
+        # A list and not a generator: all items run, also after one that disagrees.
         found = [reproduce_items(paper, each, overrides, console) for each in items]
         return all(found)
     one_of("item", item, [*items, "all"])

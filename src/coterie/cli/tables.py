@@ -1,4 +1,4 @@
-"""What the terminal shows: tables of runs and plans, or one object for programs."""
+"""What the terminal shows: tables of runs and plans, or one JSON object."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
-    """Prints one object; what is not a finite number is null."""
+    """Prints one JSON object; numbers that are not finite become null."""
     typer.echo(json.dumps(_in_json(answer), indent=2, allow_nan=False))
 
 
 def _in_json(value: Any) -> Any:
-    """The value in types of JSON."""
+    """The value in types that JSON has."""
     if isinstance(value, Mapping):
         return {str(key): _in_json(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -41,20 +41,20 @@ def _in_json(value: Any) -> Any:
 
 
 def rows_of(table: pd.DataFrame, *, index: bool = True) -> list[dict[str, Any]]:
-    """A table as one object for each row."""
+    """A list with one object for each row of a table."""
     rows = (table.reset_index() if index else table).to_dict("records")
     return [{str(key): value for key, value in row.items()} for row in rows]
 
 
 def print_headline(answers: dict[str, str]) -> None:
-    """Prints what a study found, before its tables."""
+    """Prints the main findings of a study, which stand above its tables."""
     for about, text in answers.items():
         out.print(Text.assemble((f"{about}: ", "bold"), text))
     out.print()
 
 
 def print_epsilons(table: pd.DataFrame, note: str = "") -> None:
-    """Prints what private training tells, in the eyes of each role, and a note."""
+    """Prints the epsilon of each algorithm in the eyes of each role, and a note."""
     shown = Table(title="epsilon of the worst client, in the eyes of", box=None)
     shown.add_column("")
     for role in table.columns:
@@ -67,13 +67,7 @@ def print_epsilons(table: pd.DataFrame, note: str = "") -> None:
 
 
 def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
-    """Prints the comparison of algorithms, one row each, for 80 columns.
-
-    Args:
-        summary: of the algorithms.
-        score: how they are scored.
-        baselines: the same of baselines, which stand below the algorithms.
-    """
+    """Prints a row for each algorithm, and baselines below them, for 80 columns."""
     when, seeds = f"round {summary['round'].max()}", summary["seeds"].max()
     if "time" in summary:
         when = f"after {summary['time'].max():.4g} virtual seconds"
@@ -88,20 +82,22 @@ def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
         "sent": lambda row: in_bytes(row["bytes"]).replace("unknown", "-"),
     }
     if "updates" in summary:
-        # There is no room for both; the report has them.
+        # There is room for only one of both; the report has both.
         del columns["gradi-\nents"]
         columns["updates"] = lambda row: count_text(row["updates"])
     _print_rows(title, columns, summary, below=baselines)
     if summary["gain"].notna().any():
-        out.print("+/-/?: clients that gain, that lose, about whom we are not sure")
+        out.print(
+            "+/-/?: the numbers of clients that gain, that lose, and that may do either"
+        )
 
 
 _SHOWN = 30
-"""So many clients of a plan are printed; its files have all of them."""
+"""The most clients of a plan that are printed; its files have all of them."""
 
 
 def print_plan(plan: Any) -> None:
-    """Prints what a plan says to each client, for 80 columns."""
+    """Prints the advice of a plan to each client, for 80 columns."""
     from ..planning.plans import advice, worth_of
 
     def score(name: str) -> Callable[[Any], str]:
@@ -109,7 +105,7 @@ def print_plan(plan: Any) -> None:
 
     columns: dict[str, Callable[[Any], str]] = {
         "verdict": advice,
-        "partners": lambda row: _few(row["partners"].split(", ")),
+        "partners": lambda row: _first_names(row["partners"].split(", ")),
         f"{plan.measure.title}\nalone": score("alone"),
         "\ntogether": score("together"),
         "worth": worth_of,
@@ -126,11 +122,11 @@ def print_plan(plan: Any) -> None:
         out.print(f"... and {len(shown) - _SHOWN} more")
 
 
-def _few(names: list[str], room: int = 12) -> str:
-    """The first names, as many as there is room for, and how many more there are.
+def _first_names(names: list[str], room: int = 12) -> str:
+    """The first names that fit, and the number of the others.
 
-    >>> _few(["3", "1", "4", "12", "2"]), _few(["St. Gallen", "Chur"]), _few([""])
-    ('3, 1, 4, +2', 'St. Gallen, +1', '-')
+    >>> _first_names(["3", "1", "4", "12", "2"]), _first_names([""])
+    ('3, 1, 4, +2', '-')
     """
     texts = [", ".join(names)]
     for shown in range(len(names) - 1, 0, -1):
@@ -139,7 +135,7 @@ def _few(names: list[str], room: int = 12) -> str:
 
 
 def print_newcomers(summary: Any, score: Score) -> None:
-    """Prints how those fare who were held out of training."""
+    """Prints the scores of the clients that were held out of training."""
     count = int((summary["newcomers"] / summary["seeds"]).max())
     title = f"{several(int(count), 'newcomer')}, held out of training"
     columns: dict[str, Callable[[Any], str]] = {
@@ -176,10 +172,10 @@ def _print_rows(
     first: str = "algorithm",
     below: Any = None,
 ) -> None:
-    """Prints a row for each algorithm, its cells made by the columns.
+    """Prints a row for each algorithm; each column is a function that makes its cell.
 
-    Columns that do not fit stand in a further table, so that names are never cut.
-    Baselines stand below a line.
+    Columns that do not fit go into another table, so that no name is cut. Baselines
+    stand under their own heading.
     """
     parts = [summary] if below is None or below.empty else [summary, below]
     rows = [row for part in parts for _, row in part.iterrows()]
@@ -190,7 +186,7 @@ def _print_rows(
         )
         for row in rows
     ]
-    for number, chunk in enumerate(_fitting(names, cells)):
+    for number, chunk in enumerate(_column_groups(names, cells)):
         table = Table(
             title=None if number else title,
             box=box.SIMPLE_HEAD,
@@ -209,16 +205,16 @@ def _print_rows(
 
 
 _NAME = 20
-"""So many characters of a name stand in a line at least, where it has as many."""
+"""A line has room for at least this number of characters of a name."""
 
 
-def _fitting(names: list[str], cells: dict[str, list[str]]) -> list[list[str]]:
-    """The columns in groups, each of which fits the terminal beside the names."""
+def _column_groups(names: list[str], cells: dict[str, list[str]]) -> list[list[str]]:
+    """The columns in groups; a group fits on the terminal next to the names."""
     room = out.width - min(_NAME, max(map(cell_len, names), default=0))
     chunks: list[list[str]] = [[]]
     left = room
     for column, texts in cells.items():
-        # A space before it, and one after it that the table adds.
+        # The table adds a space before and after it.
         width = 2 + max(map(cell_len, [*column.split("\n"), *texts]))
         if chunks[-1] and width > left:
             chunks.append([])
@@ -236,12 +232,12 @@ def _mean(row: Any, score: Score) -> str:
 
 
 def _gain_heading(score: Score) -> str:
-    """In points where the score is a percentage."""
+    """The heading of a gain, which is in points if the score is a percentage."""
     return f"over local\n{'points ' if score.ticks else ''}± 95 %"
 
 
 def _gain(row: Any, score: Score) -> str:
-    """What is gained over training alone, and half its interval."""
+    """The gain over training alone, and half the width of its interval."""
     if row["gain"] != row["gain"]:
         return "-"
     half = (row["gain_high"] - row["gain_low"]) / 2
@@ -251,7 +247,7 @@ def _gain(row: Any, score: Score) -> str:
 
 
 def _verdicts(row: Any) -> str:
-    """How many clients gain, how many lose, and of how many we are not sure."""
+    """The numbers of clients that gain, that lose, and of which we are not sure."""
     if row["gain"] != row["gain"]:
         return "-"
     return "/".join(f"{row[n]:.0f}" for n in ("gaining", "losing", "cannot_tell"))
@@ -259,13 +255,13 @@ def _verdicts(row: Any) -> str:
 
 def count_text(value: float) -> str:
     """A count in thousands, millions and so on."""
-    return _scaled(value, _THOUSANDS)
+    return _with_unit(value, _THOUSANDS)
 
 
-def _scaled(value: float, units: tuple[str, ...]) -> str:
-    """A count in the largest unit of which it has at least one.
+def _with_unit(value: float, units: tuple[str, ...]) -> str:
+    """A count in the largest unit that is not larger than the count.
 
-    >>> _scaled(6400, _THOUSANDS)
+    >>> _with_unit(6400, _THOUSANDS)
     '6.4 k'
     """
     if value != value:

@@ -1,8 +1,8 @@
-"""The terminal: what may be printed on it, and how it tells a command to stop.
+"""The terminal: what is printed on it, and how it stops a command.
 
-A line can hold what somebody else wrote: labels, names of clients, file names. Control
-characters in it are shown, not obeyed. Where nobody reads what is printed any more
-(`coterie run study.toml | head`), a command goes on without a word.
+A line can hold text by other people: labels, names of clients, file names. Control
+characters in it are shown and have no effect. If nobody reads the output any more
+(`coterie run study.toml | head`), a command goes on without output.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import typer
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
-# All but tab and new line; and what turns the direction of a line.
+# All except tab and new line, and the characters that reverse a line's direction.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def plain(text: str) -> str:
-    r"""The text with control characters as one would write them.
+    r"""The text with its control characters written as escapes.
 
     >>> plain("\x1b[31mred")
     '\\x1b[31mred'
@@ -36,7 +36,7 @@ def plain(text: str) -> str:
 
 
 class _Plain:
-    """Something to print, without control characters in its text."""
+    """A renderable whose text has no control characters."""
 
     def __init__(self, inner: ConsoleRenderable) -> None:
         self.inner = inner
@@ -56,83 +56,85 @@ class _PlainHook(RenderHook):
 
 
 @final
-class _GoesOn(Console):
-    """A console as rich has it, which ends nothing where nobody reads any more."""
+class _PipeTolerantConsole(Console):
+    """A console that does not end the process if nobody reads its output any more."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        # What Python has not written yet, it would try to write at its end.
+        # Otherwise Python would try to write the rest when the process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 def console(*, stderr: bool = False) -> Console:
-    """What is printed on it holds labels, paths and formulas, which are no markup."""
-    made = _GoesOn(markup=False, emoji=False, highlight=False, stderr=stderr)
-    made.push_render_hook(_PlainHook())
-    return made
+    """A console for labels, paths and formulas, in which brackets are not markup."""
+    found = _PipeTolerantConsole(
+        markup=False, emoji=False, highlight=False, stderr=stderr
+    )
+    found.push_render_hook(_PlainHook())
+    return found
 
 
 out, err = console(), console(stderr=True)
 
-SPEAKS = os.environ.get("RANK", "0") == "0"
-"""Of several processes that torchrun started, the first one speaks for all."""
+IS_MAIN_PROCESS = os.environ.get("RANK", "0") == "0"
+"""Whether this process prints: the only one, or the first that torchrun started."""
 
 
 def notice(line: str) -> None:
-    """Prints a line beside what was asked for."""
-    if SPEAKS:
+    """Prints a line to the error stream, in addition to the command's output."""
+    if IS_MAIN_PROCESS:
         err.print(line, soft_wrap=True)
 
 
-def show_any_sign() -> None:
-    """Writes signs that the terminal's encoding lacks as numbers, and goes on."""
+def allow_any_character() -> None:
+    """Lets the terminal show characters that its encoding lacks, as escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
-def _told_to_stop() -> Iterator[None]:
-    """Meanwhile, SIGTERM stops what is under way as Ctrl-C does: once, to save.
+def _stop_on_signals() -> Iterator[None]:
+    """A context in which Ctrl-C and SIGTERM raise KeyboardInterrupt, once.
 
-    A second signal waits for that; a third ends the process at once, which leaves what
-    was saved before. The exception knows the exit code.
+    The exception has the exit code. After a second signal the work is still saved. A
+    third signal ends the process at once; what was saved before remains.
     """
-    told: list[int] = []
+    received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        told.append(number)
-        if len(told) == 1:
+        received.append(number)
+        if len(received) == 1:
             raise KeyboardInterrupt(128 + number)
-        if len(told) > 2:
+        if len(received) > 2:
             os._exit(128 + number)
-        os.write(2, b"Ending: what is under way is saved; once more ends at once.\n")
+        os.write(2, b"Stopping and saving; a third signal stops without saving.\n")
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     on_main = threading.current_thread() is threading.main_thread()
-    # Several processes end each other by signals, and would wait for each other here;
-    # and only the main thread may say what signals do.
+    # Several processes end each other by signals, and would wait for each other here.
+    # Only the main thread may set handlers.
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or not on_main:
         numbers = []
     before = {
         number: signal.signal(number, stop)
         for number in numbers
-        # Who starts a process in the background may have it ignore Ctrl-C.
+        # A process in the background may have been started to ignore Ctrl-C.
         if signal.getsignal(number) != signal.SIG_IGN
     }
     try:
         yield
     finally:
-        if not told:  # or the end of the process would be interrupted, too
+        if not received:  # otherwise a signal could interrupt the end of the process
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def interruptible(console: Console, sentence: str) -> Iterator[None]:
-    """Ends a command that is told to stop with a sentence; also decorates one."""
+    """A context or decorator that ends an interrupted command with a sentence."""
     try:
-        with _told_to_stop():
+        with _stop_on_signals():
             yield
     except KeyboardInterrupt as stopped:
         console.print(f"Interrupted: {sentence}", soft_wrap=True)

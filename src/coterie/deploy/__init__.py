@@ -1,5 +1,5 @@
-"""The same algorithms between processes and, later, machines."""
+"""The same algorithms in several processes and, later, on several machines."""
 
-from .processes import Processes, joined
+from .processes import Processes, join_processes
 
-__all__ = ["Processes", "joined"]
+__all__ = ["Processes", "join_processes"]

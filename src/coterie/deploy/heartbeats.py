@@ -1,10 +1,9 @@
-"""Signs of life: a process that stopped does not keep the others waiting.
+"""Signs of life, so that nobody waits for a process that has stopped.
 
-A thread of every process counts up a number of its own in the store that torchrun
-keeps, and reads those of the others. A process that only computes for a long time goes
-on counting. One that was stopped, or whose machine is gone, does not: after
-`COTERIE_PATIENCE` seconds the others name it and end, since nothing else ends a
-collective that waits for it.
+A thread of each process increases a counter in the store of torchrun, and reads the
+counters of the others. A process that computes for a long time still counts. A process
+that was stopped, or whose machine is gone, does not. After `COTERIE_PATIENCE` seconds
+the others name it and end, because a collective would wait for it forever.
 """
 
 from __future__ import annotations
@@ -19,30 +18,30 @@ from ..checks import InputError
 
 _BEATS = 12  # counts within the patience
 _STARTING = 5  # times the patience, before a process counts for the first time
-_LEFT = 1 << 40  # added by a process that ends in order
+_LEFT = 1 << 40  # a process that ends normally adds this to its counter
 
 
 class Store(Protocol):
-    """Numbers by name that all processes share, as those of torch.distributed."""
+    """Counters by name that all processes share, like a store of torch.distributed."""
 
     def add(self, key: str, amount: int) -> int:
-        """The number after the amount was added; 0 before the first."""
+        """The counter's value after the amount was added; it begins at 0."""
 
 
 class Pulse:
-    """How many times in a row each of the others was found not to have counted.
+    """The number of beats in a row that each of the other processes has missed.
 
-    Times are counted in one's own beats, not in seconds: where all processes are
-    stopped and go on together, as in a machine that sleeps, nobody is taken for lost.
+    Time is counted in this process's own beats and not in seconds. So no process counts
+    as lost if all of them pause together, as on a machine that sleeps.
     """
 
     def __init__(self, others: Sequence[int]) -> None:
-        """Of these processes, none of which has counted yet."""
+        """Begins to watch these processes, whose counters are 0."""
         self._counts = dict.fromkeys(others, 0)
         self._missed = dict.fromkeys(others, 0)
 
-    def lost(self, counts: dict[int, int]) -> list[int]:
-        """Takes the numbers of the others as they are now; returns who is lost."""
+    def find_lost(self, counts: dict[int, int]) -> list[int]:
+        """The processes that are lost, given the counters of all others now."""
         for other, count in counts.items():
             same = count == self._counts[other] and count < _LEFT
             self._missed[other] = self._missed[other] + 1 if same else 0
@@ -55,11 +54,7 @@ class Pulse:
 
 
 def patience() -> float:
-    """Seconds without a sign of life after which a process is taken for stopped.
-
-    Raises:
-        InputError: where `COTERIE_PATIENCE` is not a number of seconds, at least 1.
-    """
+    """Seconds without a sign of life after which a process counts as lost."""
     text = os.environ.get("COTERIE_PATIENCE", "120")
     try:
         seconds = float(text)
@@ -74,7 +69,7 @@ def patience() -> float:
 
 
 def watch(store: Store, rank: int, size: int, seconds: float) -> Callable[[], None]:
-    """Starts to count and to watch the others; returns what ends this in order."""
+    """Starts to count and to watch the others; returns the function that ends this."""
     ended = threading.Event()
     arguments = store, rank, size, seconds, ended
     thread = threading.Thread(target=_beat, args=arguments, daemon=True)
@@ -97,11 +92,11 @@ def _beat(
         try:
             store.add(_key(rank), _LEFT if leaves else 1)
             counts = {k: store.add(_key(k), 0) for k in range(size) if k != rank}
-        except RuntimeError:  # torchrun itself is stopped or gone: nothing is known
+        except RuntimeError:  # torchrun itself has stopped, so we know nothing
             counts = {}
         if leaves:
             return
-        if lost := pulse.lost(counts):
+        if lost := pulse.find_lost(counts):
             _leave(lost, rank, size, seconds, ended)
         ended.wait(seconds / _BEATS)
 
@@ -113,13 +108,13 @@ def _key(rank: int) -> str:
 def _leave(
     lost: list[int], rank: int, size: int, seconds: float, ended: threading.Event
 ) -> None:
-    """Ends this process: the first that is left says why, before the others end."""
+    """Ends this process; the first of those that remain says why before others end."""
     if rank == min(set(range(size)) - set(lost)):
         who = ", ".join(map(str, lost))
         sentence = (
             f"\nError: rank {who} of the {size} processes of this run gave no sign of "
             f"life for {seconds:g} seconds (`COTERIE_PATIENCE`); start the run again "
-            "to go on where it stopped.\n"
+            "to continue where it stopped.\n"
         )
         os.write(2, sentence.encode())
     elif ended.wait(5.0):

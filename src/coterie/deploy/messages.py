@@ -1,8 +1,8 @@
-"""What processes tell each other: values of a few known types, as one safetensors blob.
+"""Messages between processes: values of known types, as one safetensors blob.
 
 Tensors are stored as safetensors stores them. Everything else is JSON in the header of
-the blob: plain values, lists, tuples, dictionaries, paths, and the records that are
-listed in `_RECORDS`. So reading a message runs no code that the message names.
+the blob: plain values, lists, tuples, dictionaries, paths, and the classes listed in
+`_RECORDS`. So reading a message runs no code that the message names.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..data.federation import Table
 from ..data.preparation import Column, Schema
 from ..models.predictions import Tally
 from ..records.cells import Cell
-from ..records.ledgers import LedgerEntry, Reservations, Reserved
+from ..records.ledgers import LedgerEntry, Reservations, ReservedRounds
 from ..records.searches import FoundSettings, Rung, Search, Step
 
 _KINDS = (
-    *(Cell, Column, FoundSettings, LedgerEntry, Reservations, Reserved),
+    *(Cell, Column, FoundSettings, LedgerEntry, Reservations, ReservedRounds),
     *(Rung, Schema, Search, Step, Table, Tally),
 )
 _RECORDS = {kind.__name__: kind for kind in _KINDS}
-"""Records that may travel, by name."""
+"""Name -> a class whose instances may be sent."""
 
 
 def encode(value: Any) -> bytes:
@@ -40,7 +40,7 @@ def encode(value: Any) -> bytes:
     {'round': 3, 'names': ('a', None)}
 
     Raises:
-        TypeError: for a type that does not travel.
+        TypeError: for a type that cannot be sent.
     """
     tensors: dict[str, Tensor] = {}
     header = json.dumps(_plain(value, tensors))
@@ -55,7 +55,7 @@ def decode(blob: bytes) -> Any:
 
 
 def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """JSON for a value; its tensors are put aside."""
+    """The value in types of JSON; its tensors are added to `tensors`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
@@ -67,10 +67,7 @@ def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {"tensor": name}
     if isinstance(value, Path):
         return {"path": str(value)}
-    if (
-        type(value).__name__ in _RECORDS
-        and type(value) is _RECORDS[type(value).__name__]
-    ):
+    if type(value) in _KINDS:
         names = (
             [f.name for f in fields(value)] if is_dataclass(value) else value._fields
         )
@@ -82,11 +79,11 @@ def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:
     if type(value) in (list, tuple):
         kind = type(value).__name__
         return {kind: [_plain(part, tensors) for part in value]}
-    raise TypeError(f"a {type(value).__name__} does not travel between processes.")
+    raise TypeError(f"a {type(value).__name__} cannot be sent between processes.")
 
 
 def _value(plain: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value that was made plain."""
+    """The value that `_plain` turned into types of JSON."""
     if not isinstance(plain, dict):
         return plain
     kind = next(iter(plain))
@@ -108,28 +105,28 @@ def _value(plain: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def as_bytes(rows: Sequence[Tensor]) -> Tensor:
-    """All numbers of some tensors on one device, one after the other, as bytes."""
+    """The bytes of some tensors on one device, one after the other."""
     if not rows:
         return torch.empty(0, dtype=torch.uint8)
     return torch.cat([row.contiguous().flatten().view(torch.uint8) for row in rows])
 
 
 RowType = tuple[tuple[int, ...], torch.dtype]
-"""Shape of a row, and its type."""
+"""Shape and type of a row."""
 
 
 def size_of(kinds: Sequence[RowType], rows: int) -> int:
-    """Bytes of so many rows of tensors of these kinds."""
+    """The number of bytes of tensors of these kinds, with this number of rows each."""
     return sum(
         rows * torch.Size(shape).numel() * dtype.itemsize for shape, dtype in kinds
     )
 
 
 def from_bytes(found: Tensor, kinds: Sequence[RowType], rows: int) -> list[Tensor]:
-    """Tensors of so many rows each, of these kinds, from bytes."""
+    """Tensors of these kinds, with this number of rows each, from their bytes."""
     sizes = [size_of([kind], rows) for kind in kinds]
     return [
-        # A copy begins where every type may begin.
+        # The copy is aligned for every type.
         part.clone().view(dtype).view(rows, *shape)
         for part, (shape, dtype) in zip(found.split(sizes), kinds, strict=True)
     ]

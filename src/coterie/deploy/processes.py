@@ -1,8 +1,8 @@
 """Processes that divide a federation, connected by torch.distributed.
 
-`torchrun --nproc-per-node 2 -m coterie run study.toml` starts them; each holds a block
-of the clients (`coterie.clients.groups`) and runs the same code. Tensors on a GPU
-travel by NCCL, those in memory by Gloo.
+`torchrun --nproc-per-node 2 -m coterie run study.toml` starts them. Each holds a block
+of the clients (`coterie.clients.groups`) and runs the same code. NCCL sends tensors on
+GPUs, and Gloo sends those in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .messages import RowType, as_bytes, decode, encode, from_bytes, size_of
 Found = TypeVar("Found")
 
 _LONGEST = timedelta(days=1)
-"""How long a process waits for others that live (`heartbeats`) and only compute."""
+"""How long a process waits for others that are alive (`heartbeats`) and compute."""
 
 
 class Processes:
@@ -35,15 +35,15 @@ class Processes:
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        # What rows process 0 answered with, by the rows that it had collected; None
-        # where that changes. All processes know the same.
+        # The kinds of rows that process 0 collected -> those that it answered with, or
+        # None if these change. It is the same in all processes.
         self._answers: dict[tuple[RowType, ...], _Answer | None] = {}
         self._collected: tuple[RowType, ...] = ()
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, the same bits in each."""
+        """The sum over all processes, with the same bits in each."""
         total = values.contiguous().clone()
-        _together(lambda: dist.all_reduce(total))
+        _call_collective(lambda: dist.all_reduce(total))
         return total
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
@@ -51,20 +51,20 @@ class Processes:
         return torch.cat(self.exchange([rows] * self.size, counts))
 
     def exchange(self, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-        """Part j goes to process j; from it come counts[j] rows."""
+        """The rows from all processes, counts[j] from process j; part j goes to it."""
         sent = torch.cat(list(parts))
         shape = (sum(counts), *sent.shape[1:])
         found = torch.empty(shape, dtype=sent.dtype, device=sent.device)
         sizes = [len(part) for part in parts]
-        _together(
-            lambda: dist.all_to_all_single(found, sent, list(counts), sizes),
+        _call_collective(
+            lambda: dist.all_to_all_single(found, sent, list(counts), sizes)
         )
         return list(found.split(list(counts)))
 
     def collect(
         self, rows: Sequence[Tensor], counts: Sequence[int]
     ) -> list[Tensor] | None:
-        """The rows of all processes in process 0, None elsewhere."""
+        """The rows of all processes in process 0; None in the others."""
         kinds = [(tuple(row.shape[1:]), row.dtype) for row in rows]
         self._collected = tuple(kinds)
         sent, first = as_bytes(rows), self.rank == 0
@@ -82,10 +82,10 @@ class Processes:
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """Process r gets its counts[r] rows of each tensor that process 0 has.
+        """This process's rows of each tensor of process 0: counts[r] in process r.
 
-        It is one message where these are as they were the last time. Else the others
-        learn first what to wait for.
+        This takes one message if shapes and types are as they were the last time.
+        Otherwise process 0 first tells the others what to expect.
         """
         about: str | _Answer | None = rows if isinstance(rows, str) else None
         if rows is not None and not isinstance(rows, str):
@@ -93,24 +93,26 @@ class Processes:
             about = _Answer(rows[0].device.type if rows else "cpu", kinds)
         expected = self._answers.get(self._collected)
         if expected is not None:
-            found = self._handed(rows if about == expected else None, expected, counts)
+            found = self._receive_rows(
+                rows if about == expected else None, expected, counts
+            )
             if found is not None:
                 return found
-        told = self.tell(_plain(about))
-        if isinstance(told, str):
-            return refuse_text(told)
-        now = _answer(*told)
+        message = self.tell(_plain(about))
+        if isinstance(message, str):
+            return refuse_text(message)
+        now = _answer(*message)
         known = self._collected in self._answers
         self._answers[self._collected] = None if known else now
-        found = self._handed(rows, now, counts)
-        assert found is not None  # there are some
+        found = self._receive_rows(rows, now, counts)
+        assert found is not None  # process 0 has rows now
         return found
 
-    def _handed(
+    def _receive_rows(
         self, rows: Any, answer: _Answer, counts: Sequence[int]
     ) -> list[Tensor] | None:
-        """The rows at hand of such an answer; None where process 0 has no such one."""
-        # Of GPUs, a process has its own as the current one.
+        """This process's rows of an answer; None if process 0 has another answer."""
+        # On GPUs, the current device of a process is its own.
         flag = torch.empty(1, dtype=torch.uint8, device=answer.device)
         parts = [flag[:0]] * self.size
         if self.rank == 0 and rows is None:
@@ -127,59 +129,59 @@ class Processes:
         return from_bytes(found[1:], answer.kinds, counts[self.rank])
 
     def tell(self, value: Any) -> Any:
-        """What process 0 says."""
+        """The value of process 0, in all processes."""
         blob = encode(value) if self.rank == 0 else b""
-        frame = _framed(blob)
-        _together(lambda: dist.broadcast(frame, 0))
+        frame = _frame_of(blob)
+        _call_collective(lambda: dist.broadcast(frame, 0))
         return decode(self._whole(frame, blob, 0))
 
     def gather(self, value: Found) -> list[Found]:
-        """What every process says, in each of them."""
+        """The values of all processes, in all processes."""
         blob = encode(value)
         frames = [torch.empty(_FRAME, dtype=torch.uint8) for _ in range(self.size)]
-        _together(lambda: dist.all_gather(frames, _framed(blob)))
+        _call_collective(lambda: dist.all_gather(frames, _frame_of(blob)))
         return [
             decode(self._whole(frame, blob, rank)) for rank, frame in enumerate(frames)
         ]
 
     def _whole(self, frame: Tensor, blob: bytes, rank: int) -> bytes:
-        """The bytes of a frame, and of a second message where they do not fit."""
+        """The bytes of a message; a second message brings what a frame cannot hold."""
         length = int.from_bytes(bytes(frame[:8].tolist()), "little")
         if length <= _FRAME - 8:
             return bytes(frame[8 : 8 + length].numpy())
         rest = torch.empty(length, dtype=torch.uint8)
         if rank == self.rank:
             rest = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
-        _together(lambda: dist.broadcast(rest, rank))
+        _call_collective(lambda: dist.broadcast(rest, rank))
         return bytes(rest.numpy())
 
 
 class _Answer(NamedTuple):
-    """What rows a process gets."""
+    """The device and the kinds of the rows that process 0 hands out."""
 
     device: str
     kinds: tuple[RowType, ...]
 
 
 def _plain(answer: str | _Answer | None) -> Any:
-    """What to tell of an answer: a text, or plain values."""
+    """An answer as a text or as plain values, to be sent."""
     if not isinstance(answer, _Answer):
         return answer
     return answer.device, [([*shape], str(kind)[6:]) for shape, kind in answer.kinds]
 
 
 def _answer(device: str, kinds: list[tuple[list[int], str]]) -> _Answer:
-    """The answer that was told."""
+    """The answer that was sent as plain values."""
     found = tuple((tuple(shape), getattr(torch, name)) for shape, name in kinds)
     return _Answer(device, found)
 
 
 _FRAME = 4096
-"""Bytes that small messages take, with their length before them."""
+"""Bytes of a small message, which begins with its length."""
 
 
-def _framed(blob: bytes) -> Tensor:
-    """A length, and as much of the bytes as fits."""
+def _frame_of(blob: bytes) -> Tensor:
+    """The length of a message, followed by as many of its bytes as fit."""
     found = torch.zeros(_FRAME, dtype=torch.uint8)
     head = len(blob).to_bytes(8, "little") + blob[: _FRAME - 8]
     found[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
@@ -187,45 +189,41 @@ def _framed(blob: bytes) -> Tensor:
 
 
 _GONE = re.compile("connect|peer|pipe|socket|time.?out|timed out|nccl", re.IGNORECASE)
-"""What torch says where another process does not answer; all else is a fault here."""
+"""Words in errors of torch if another process does not answer."""
 
 
-def _together(call: Callable[[], Any]) -> None:
-    """Calls a collective; where another process is gone, says so in one sentence."""
+def _call_collective(call: Callable[[], Any]) -> None:
+    """Calls a collective; one sentence says so if another process is gone."""
     try:
         call()
-    except RuntimeError as error:  # and all errors of torch.distributed
+    except RuntimeError as error:  # this includes all errors of torch.distributed
         if not isinstance(error, dist.DistError) and not _GONE.search(str(error)):
             raise
         raise DisconnectedError(
             "another process of this run ended or cannot be reached; start the run "
-            "again to go on where it stopped."
+            "again to continue where it stopped."
         ) from error
 
 
-def joined(device: str) -> Processes | None:
-    """The group that torchrun started this process in; None where it is alone.
-
-    Args:
-        device: where tensors lie, `cpu` or `cuda`.
-    """
+def join_processes(device: str) -> Processes | None:
+    """The group of processes that torchrun started; None if this one is alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
     if not dist.is_initialized():
         on_gpu = torch.device(device).type == "cuda"
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        # Columns are prepared in memory also where models lie on GPUs.
+        # Columns are prepared in memory even if models are on GPUs.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         seconds = patience()
-        # Two connections to the store: a wait on one would hold up signs of life.
+        # Two connections to the store, so that waiting on one delays no sign of life.
         signs, rank, size = next(rendezvous("env://", timeout=_LONGEST))
         store, *_ = next(rendezvous("env://", timeout=_LONGEST))
         end = watch(signs, rank, size, seconds)
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=_LONGEST
         )
-        # Threads of Gloo that still wait when the interpreter ends abort the process.
+        # Otherwise threads of Gloo that still wait at the end abort the process.
         atexit.register(dist.destroy_process_group)
         atexit.register(end)
     return Processes()

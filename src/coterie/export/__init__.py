@@ -1,4 +1,4 @@
-"""The model in one's hands: loaded from a run, exported, and used on new rows."""
+"""Models of clients: loaded from a run, exported, and used on new rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .runs import Run, load
 
 if TYPE_CHECKING:
     from .folders import Export, default_label, export_all, export_model
-    from .predictions import Exported, Predictions, predict, read_export
+    from .predictions import ExportedModel, Predictions, predict, read_export
 
 __getattr__ = late_names(
     __name__,
     {
         "folders": "Export default_label export_all export_model",
-        "predictions": "Exported Predictions predict read_export",
+        "predictions": "ExportedModel Predictions predict read_export",
     },
 )
 
@@ -27,7 +27,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Export",
-    "Exported",
+    "ExportedModel",
     "Predictions",
     "Run",
     "default_label",

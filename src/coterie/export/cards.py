@@ -1,8 +1,8 @@
-"""The model card: what a model is, how good, who it learned with, and how to use it.
+"""The model card: what a model is, how good it is, and how to use it.
 
-It is a page in Markdown for whoever gets the folder of an exported model and nothing
-else. Its words are in `templates`. Names come from other people's files, so that what
-means something in Markdown is escaped, and control characters are shown.
+It is a page in Markdown for people who get only the folder of an exported model. Its
+words are in `templates`. Names come from other people's files, so Markdown in them is
+escaped and control characters are shown.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ..scores.summaries import costs_of
 from ..scores.words import as_many, in_bytes, large, seconds_of
 from .predictions import ABOUT
 from .programs import ONNX, PROGRAM, WEIGHTS
-from .runs import Trained
+from .runs import TrainedModel
 
 _PARTNERS = 20
-"""Up to this number of others, those with the largest weights are listed by name."""
+"""The most clients that are listed by name, those with the largest weights."""
 
 _CONTENTS = {
     WEIGHTS: "the weights",
@@ -44,23 +44,23 @@ _CONTENTS = {
 }
 
 
-def written(text: object) -> str:
-    r"""A text as Markdown shows it as it is.
+def escape_markdown(text: object) -> str:
+    r"""The text in a form that Markdown shows unchanged.
 
-    >>> written("a|b <i>")
+    >>> escape_markdown("a|b <i>")
     'a\\|b \\<i\\>'
     """
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
-    return re.sub(r"([\\`*_{}\[\]<>#|!~&$])", r"\\\1", shown)
+    plain = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
+    return re.sub(r"([\\`*_{}\[\]<>#|!~&$])", r"\\\1", plain)
 
 
 @cache
 def _environment() -> Environment:
-    """Templates in Markdown, in which everything is `written` that is not `plain`."""
+    """Templates in Markdown that escape every value except those marked `plain`."""
     environment = Environment(
         loader=PackageLoader("coterie.export"),
         autoescape=False,
-        finalize=lambda value: value if isinstance(value, Markup) else written(value),
+        finalize=lambda v: v if isinstance(v, Markup) else escape_markdown(v),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -73,9 +73,9 @@ def _render(template: str, **data: object) -> Markup:
     return Markup(_environment().get_template(template).render(data))
 
 
-def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
-    """The page of one model, of which model.json says what it is `about`."""
-    records = with_cache(records)  # until the page is made
+def card(records: Records, trained: TrainedModel, about: dict[str, Any]) -> str:
+    """The page of one model; `about` is the content of its model.json."""
+    records = with_cache(records)  # caches results while the page is made
     module, own, _ = about["model"]["name"].partition(":")
     then, now = about["versions"]["trained"], about["versions"]["exported"]
     page = _render(
@@ -106,8 +106,8 @@ def card(records: Records, trained: Trained, about: dict[str, Any]) -> str:
     return f"{page.strip()}\n"
 
 
-def privacy_text(records: Records, trained: Trained) -> Markup:
-    """What its client has released in training; nothing without [privacy]."""
+def privacy_text(records: Records, trained: TrainedModel) -> Markup:
+    """What the model's client released in training; empty without [privacy]."""
     settings, table = records.study.get("privacy"), records.metrics
     if not isinstance(settings, dict) or "epsilon" not in table:
         return Markup()
@@ -127,58 +127,55 @@ def privacy_text(records: Records, trained: Trained) -> Markup:
     ).strip()
 
 
-class Shown(NamedTuple):
+class ScoreText(NamedTuple):
     """A score and its interval, as text."""
 
     score: str
     interval: str
 
 
-def _shown(score: Score, found: Estimate) -> Shown:
+def _score_text(score: Score, found: Estimate) -> ScoreText:
     low, high = float(found.low), float(found.high)
     known = np.isfinite(high - low)
     interval = f"{score.show(low)} to {score.show(high)}" if known else "unknown"
-    return Shown(score.show(float(found.mean)), interval)
+    return ScoreText(score.show(float(found.mean)), interval)
 
 
-def _scores(records: Records, trained: Trained) -> dict[str, Any]:
-    """Scores on the client's own test data, this model's and over seeds.
+def _scores(records: Records, trained: TrainedModel) -> dict[str, Any]:
+    """The scores on the client's own test data, of this model and over seeds.
 
-    A client that joined after training is a `newcomer`, who may have trained `alone`.
+    A client that joined after training is a `newcomer`, which may have trained `alone`.
     """
     score, client, seed = score_of(records), trained.client, trained.seed
     labels, local = [trained.label], local_label(records)
     if local is not None and local != trained.label:
         labels.append(local)
     late = records.newcomers
-    mine = (
-        late
-        if late.empty
-        else late[(late["client"] == client) & (late["seed"] == seed)]
-    )
-    if len(mine):
-        known = {*mine["algorithm"], trained.label}
+    if not late.empty:
+        late = late[(late["client"] == client) & (late["seed"] == seed)]
+    if len(late):
+        known = {*late["algorithm"], trained.label}
         found = [newcomer_score(records, a, seed, client) for a in labels if a in known]
-        newcomer, alone = ([_shown(score, one) for one in found] + [None])[:2]
+        newcomer, alone = ([_score_text(score, one) for one in found] + [None])[:2]
         return {"newcomer": newcomer, "alone": alone}
-    scores: dict[str, Shown | None] = {}
+    scores: dict[str, ScoreText | None] = {}
     for what, label in zip(("this model", "trained alone"), labels, strict=False):
         table = client_scores(records, label, seed)
         scores[what] = None
         if client in table.index:
             one = Estimate(*table.loc[client, list(Estimate._fields)])
-            scores[what] = _shown(score, one)
+            scores[what] = _score_text(score, one)
     sizes = records.clients.set_index(["seed", "client"])["test"]
     gain = _gain(records, trained)
     tested = int(sizes[seed, client])
     return {"newcomer": None, "tested": tested, "scores": scores, "gain": gain}
 
 
-def _gain(records: Records, trained: Trained) -> str | dict[str, Any] | None:
+def _gain(records: Records, trained: TrainedModel) -> str | dict[str, Any] | None:
     """What this client gains over training alone, with all seeds.
 
     Returns:
-        A word where nothing is compared, None where nothing can be.
+        A word if there is nothing to compare with; None if the gain is not known.
     """
     score, local = score_of(records), local_label(records)
     if trained.label == local:
@@ -205,14 +202,14 @@ def _gain(records: Records, trained: Trained) -> str | dict[str, Any] | None:
     }
 
 
-def partner_text(records: Records, trained: Trained) -> Markup:
-    """With whom it learned, and what of it stayed at home."""
+def partner_text(records: Records, trained: TrainedModel) -> Markup:
+    """The clients that it learned with, and its parameters that stayed at home."""
     home = records.study.get("model", {}).get("personal", [])
     return _render("partners.md", home=home, **_partners(records, trained)).strip()
 
 
-def _partners(records: Records, trained: Trained) -> dict[str, Any]:
-    """The weights of this client's row, the largest first, or why there are none."""
+def _partners(records: Records, trained: TrainedModel) -> dict[str, Any]:
+    """The weights of this client's row, largest first, or why there are none."""
     if dict(planned_algorithms(records)).get(trained.label) == "local":
         return {"reason": "alone"}
     table = records.clients
@@ -229,7 +226,7 @@ def _partners(records: Records, trained: Trained) -> dict[str, Any]:
     else:
         return {"reason": "unknown", "count": len(names), "who": names[:_PARTNERS]}
     total = float(row.sum())
-    whole = 0.999 < total < 1.001  # in single precision
+    whole = 0.999 < total < 1.001  # the sum is 1 in single precision
     row = row if whole else row / (total or 1.0)
     order = [int(k) for k in np.argsort(-row, kind="stable") if row[k] > 0]
     return {

@@ -1,4 +1,4 @@
-"""The folder of an exported model: complete and checked, or not there at all."""
+"""The folder of an exported model, which is complete and checked or does not exist."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from .programs import (
     write_program,
     write_weights,
 )
-from .runs import Run, Trained
+from .runs import Run, TrainedModel
 
 CARD = "README.md"
 
@@ -49,34 +49,34 @@ _FILES = {CARD, ABOUT, WEIGHTS, PROGRAM, ONNX}
 
 
 class Export(NamedTuple):
-    """What was written where, and what was not, in words."""
+    """A model that was written to a folder."""
 
     folder: Path
     label: str
     seed: int
-    skipped: tuple[str, ...]
+    skipped: tuple[str, ...]  # sentences: which files were not written, and why
 
 
 def default_label(records: Records) -> str:
-    """The algorithm whose model is exported unless one is named.
+    """The algorithm whose model is exported by default.
 
-    It is the one of the headline: of those that are neither training alone nor told the
-    truth, the one with the best mean validation score at the last round. Training alone
-    where there is no other.
+    It is the algorithm of the headline: the one with the best mean validation score at
+    the last round, without oracles and training alone. If there is no other, it is
+    training alone.
     """
     local = local_label(records)
     others = [a for a in labels_of(records) if a != local and a not in records.oracles]
     if lacks_choice(records):
         raise InputError(
-            f"`algorithm` must be one of {', '.join(labels_of(records))}: there are no "
-            "validation data to choose by."
+            f"`algorithm` must be one of {', '.join(labels_of(records))}, because "
+            "there are no validation data to choose by."
         )
     if others:
         return favourite_of(records)
     if local is None:
         raise InputError(
-            "`algorithm` must be named: all that have results are told the truth, got "
-            "none."
+            "`algorithm` must be given, because all algorithms with results are told "
+            "the truth."
         )
     return local
 
@@ -90,20 +90,20 @@ def export_model(
     seed: int | None = None,
     overwrite: bool = False,
 ) -> Export:
-    """Writes the model of one client into a folder of its own, checked.
+    """Writes the model of one client into a folder of its own, and checks it.
 
     Args:
         run: from `load`.
         client: its name, or its position among all clients.
         to: the folder, which must not exist.
         label: of the algorithm; None: see `default_label`.
-        seed: None: the first of the study that has models of it.
-        overwrite: take the place of an earlier export in `to`.
+        seed: None: the first seed of the study that has models of the algorithm.
+        overwrite: whether to replace an earlier export in `to`.
     """
     to = Path(to)
     _refuse_other(to, overwrite)
-    label, seed, chosen = _meant(run, label, seed)
-    trained = _usable(run, client, label, seed)
+    label, seed, chosen = _resolve_cell(run, label, seed)
+    trained = _finite_model(run, client, label, seed)
     target = to.resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(
@@ -125,20 +125,15 @@ def export_all(
     overwrite: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Export]:
-    """Writes the models of all clients, each into a folder of its own, by name.
+    """Writes the models of all clients, each into its own folder; returns them by name.
 
-    Args:
-        run: from `load`.
-        to: the folder of these folders, which are named after the clients.
-        label: of the algorithm; None: see `default_label`.
-        seed: None: the first of the study that has models of it.
-        overwrite: take the place of earlier exports.
-        progress: called with the number of models that are written, and of all.
+    The folders in `to` are named after the clients. `progress` is called with the
+    number of models written so far, and of all. The others are as in `export_model`.
 
     Raises:
-        InputError: before anything is written, with all that is in the way.
+        InputError: before anything is written; it names all problems.
     """
-    known, seed, _ = _meant(run, label, seed)
+    known, seed, _ = _resolve_cell(run, label, seed)
     clients = run.clients_of(known, seed)
     names = {client: full_name(run.records.names, client) for client in clients}
     places = dict(zip(clients, folder_names(list(names.values())), strict=True))
@@ -157,20 +152,20 @@ def export_all(
 def _refuse_any(
     run: Run, places: dict[int, Path], label: str, seed: int | None, overwrite: bool
 ) -> None:
-    """Refuses what cannot be written, all of it at once."""
-    there = [place for place in places.values() if (place / ABOUT).is_file()]
-    there = [] if overwrite else there
+    """Refuses what cannot be written; the error names all problems at once."""
+    old = [place for place in places.values() if (place / ABOUT).is_file()]
+    old = [] if overwrite else old
     problems = []
-    if there:
+    if old:
         problems.append(
-            f"{some_of(list(map(str, there)), most=3)} hold exported models already, "
-            "so name another folder, or say --force"
+            f"{some_of(list(map(str, old)), most=3)} hold exported models already, "
+            "so name another folder, or use --force"
         )
     for client, place in places.items():
         try:
-            if place not in there:
+            if place not in old:
                 _refuse_other(place, overwrite)
-            _usable(run, client, label, seed)
+            _finite_model(run, client, label, seed)
         except InputError as error:
             problems.append(str(error).rstrip("."))
     if problems:
@@ -178,7 +173,7 @@ def _refuse_any(
 
 
 def folder_names(clients: Sequence[str]) -> list[str]:
-    """What folders of clients' models are called, each in a way of its own.
+    """Names for the folders of clients' models, all different.
 
     >>> folder_names(["St. Gallen/2", "..", "Bern", "BERN", "北京", "CON"])
     ['St._Gallen_2', 'client', 'Bern', 'BERN-2', '北京', 'CON_']
@@ -186,17 +181,18 @@ def folder_names(clients: Sequence[str]) -> list[str]:
     found: list[str] = []
     for client in clients:
         name = folder_name(client)
-        taken = {_alike(other) for other in found}
+        taken = {_disk_name(other) for other in found}
         others = (f"{name}-{k}" for k in itertools.count(2))
-        tried = itertools.chain([name], others)
-        found.append(next(each for each in tried if _alike(each) not in taken))
+        choices = itertools.chain([name], others)
+        found.append(next(each for each in choices if _disk_name(each) not in taken))
     return found
 
 
 def folder_name(client: str) -> str:
-    """A name that every file system takes, with the letters of any script.
+    """A name that every file system accepts, with letters of any script.
 
-    It has at most 120 bytes, begins with no dot, and is no device of Windows.
+    It has at most 120 bytes, does not begin with a dot, and never names a device of
+    Windows.
     """
     letters = unicodedata.normalize("NFC", client)
     name = "".join(c if _is_plain(c) else " " for c in letters)
@@ -209,63 +205,67 @@ def folder_name(client: str) -> str:
 
 
 def _is_plain(character: str) -> bool:
-    """Whether it is a letter, a mark of one, a digit, or `.`, `_` or `-`."""
+    """Whether a character is a letter, an accent, a digit, or `.`, `_` or `-`."""
     return character in "._-" or unicodedata.category(character)[0] in "LMN"
 
 
-def _alike(name: str) -> str:
-    """The same for names that some disks do not tell apart."""
+def _disk_name(name: str) -> str:
+    """A form of the name that is equal for names that some disks cannot distinguish."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
 _MOST_BYTES = 120
-"""File systems take 255; the rest is for what is added to a name."""
+"""File systems allow 255 bytes; the rest is for what is added to a name."""
 
 _NUMBERED = (f"{device}{k}" for device in ("COM", "LPT") for k in "123456789¹²³")
 _DEVICES = frozenset(["CON", "PRN", "AUX", "NUL", *_NUMBERED])
-"""What Windows takes for a device, whatever follows behind a dot."""
+"""Names of devices on Windows, even with an ending after a dot."""
 
 
-def _meant(
+def _resolve_cell(
     run: Run, label: str | None, seed: int | None
 ) -> tuple[str, int | None, str]:
-    """Algorithm and seed that are meant, and how the algorithm was chosen."""
+    """The algorithm and the seed, and a sentence on how the algorithm was chosen."""
     chosen = ""
     if label is None:
         label = default_label(run.records)
-        checked = (run.records.clients["validation"] > 0).any()
-        chosen = _CHOSEN if checked else _ONLY
+        has_validation = (run.records.clients["validation"] > 0).any()
+        chosen = _CHOSEN if has_validation else _ONLY
         chosen = _ALONE if label == local_label(run.records) else chosen
     if seed is None:
-        seed = next((s for a, s in run.ended() if a == label), None)
+        seed = next((s for a, s in run.models_available() if a == label), None)
     return label, seed, chosen
 
 
-def _usable(run: Run, client: int | str, label: str, seed: int | None) -> Trained:
-    """The model of a client, which is finite."""
-    trained = run.trained(client, label, seed)
+def _finite_model(
+    run: Run, client: int | str, label: str, seed: int | None
+) -> TrainedModel:
+    """The model of a client; refused if its numbers are not finite."""
+    trained = run.trained_model(client, label, seed)
     if not all(bool(p.isfinite().all()) for p in trained.model.parameters()):
         who = full_name(run.records.names, trained.client)
         raise InputError(
-            f"the model of {who} by {label} is not finite, so it predicts nothing: its "
-            "training failed. Name another algorithm."
+            f"the model of {who} by {label} is not finite, because its training "
+            "failed: name another algorithm."
         )
     return trained
 
 
 _CHOSEN = (
-    "Of the algorithms of its study it was chosen by validation data: the best mean "
-    "validation score over clients, of those that are told no truth."
+    "It was chosen by validation data: of the study's algorithms that are not told the "
+    "truth, it has the best mean validation score over clients."
 )
 
+_ONLY = (
+    "Apart from training alone and algorithms that are told the truth, its study has "
+    "no other algorithm."
+)
 
-_ONLY = "Its study has nothing else besides training alone and what is told the truth."
-
-_ALONE = "It was trained alone: its study has nothing else that is told no truth."
+_ALONE = "It was trained alone: its study has no other algorithm without the truth."
 
 
 def _refuse_other(to: Path, overwrite: bool) -> None:
-    """Refuses a place where something is, but an export that may be replaced."""
+    """Refuses a path where something exists, except an export that may be replaced."""
     if not to.exists() and not to.is_symlink():
         return
     if not (to / ABOUT).is_file():
@@ -273,17 +273,18 @@ def _refuse_other(to: Path, overwrite: bool) -> None:
     if not overwrite:
         raise InputError(
             f"`to` must be a new folder, but {to} is an exported model: name another "
-            "folder, or say --force."
+            "folder, or use --force."
         )
     strange = sorted({path.name for path in to.iterdir()} - _FILES)
     if strange:
         raise InputError(
-            f"{to} cannot be replaced: it holds {strange[0]!r}, which no export wrote."
+            f"{to} cannot be replaced: it holds {strange[0]!r}, which is not part of "
+            "an export."
         )
 
 
 def _take_place(new: Path, target: Path, old: Path) -> None:
-    """Puts the new folder in its place, and the one that was there elsewhere."""
+    """Moves the new folder to its place, and a folder that is there to `old`."""
     if target.exists():
         target.rename(old)
     try:
@@ -294,8 +295,10 @@ def _take_place(new: Path, target: Path, old: Path) -> None:
         raise
 
 
-def _fill(folder: Path, run: Run, trained: Trained, chosen: str) -> tuple[str, ...]:
-    """Writes all files into a new folder; says what was left out, and why."""
+def _fill(
+    folder: Path, run: Run, trained: TrainedModel, chosen: str
+) -> tuple[str, ...]:
+    """Writes all files into a new folder; returns what was not written, and why."""
     records, module = run.records, trained.module
     samples = trained.inputs.samples(trained.preparation)
     tolerance = TOLERANCE[trained.architecture.dtype]
@@ -304,13 +307,13 @@ def _fill(folder: Path, run: Run, trained: Trained, chosen: str) -> tuple[str, .
     gap = difference(program_in(folder / PROGRAM), module, samples)
     if gap > tolerance:
         raise InputError(
-            f"the model as a program differs from the module by {gap:.2g}, more than "
-            f"{tolerance:g}: it computes something else on other rows."
+            f"the exported program differs from the module by {gap:.2g}, more than "
+            f"{tolerance:g}, so it would predict something else."
         )
     files: dict[str, dict[str, Any]] = {PROGRAM: {"difference": gap}}
     files[ONNX] = _onnx(folder / ONNX, program, trained, samples, tolerance)
     files[WEIGHTS] = {"difference": 0.0}
-    about = about_model(records, trained, files) | {
+    about = describe_model(records, trained, files) | {
         "chosen": chosen,
         "tried": ROWS,
         "tolerance": tolerance,
@@ -321,8 +324,8 @@ def _fill(folder: Path, run: Run, trained: Trained, chosen: str) -> tuple[str, .
     again = difference(read_export(folder, trust=run.trust).module, module, samples)
     if again:
         raise InputError(
-            f"the model that was written differs from the one of the run by "
-            f"{again:.2g}: its factory gives another one each time."
+            f"the exported model differs from the model of the run by {again:.2g}: its "
+            "factory makes another model in each call."
         )
     write(folder / CARD, card(records, trained, about))
     why = files[ONNX].get("skipped")
@@ -330,15 +333,19 @@ def _fill(folder: Path, run: Run, trained: Trained, chosen: str) -> tuple[str, .
 
 
 def _onnx(
-    path: Path, program: Any, trained: Trained, samples: torch.Tensor, tolerance: float
+    path: Path,
+    program: Any,
+    trained: TrainedModel,
+    samples: torch.Tensor,
+    tolerance: float,
 ) -> dict[str, Any]:
-    """How far the ONNX file is from the module, or why there is none."""
+    """The difference of the ONNX file from the module, or why there is no file."""
     why = write_onnx(path, program, samples)
     if why:
         return {"skipped": why}
     try:
         gap = difference(onnx_in(path), trained.module, samples)
-    except Exception as error:  # of whatever runs it
+    except Exception as error:  # from the library that runs it
         gap, why = float("inf"), f"it cannot be run: {reason_of(error)}"
     if gap > tolerance:
         path.unlink()
@@ -347,10 +354,10 @@ def _onnx(
     return {"difference": gap}
 
 
-def about_model(
-    records: Records, trained: Trained, files: dict[str, dict[str, Any]]
+def describe_model(
+    records: Records, trained: TrainedModel, files: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """What model.json says."""
+    """The content of model.json."""
     made, how, data = trained.architecture, trained.preparation, records.study["data"]
     of_table = "path" in data and not is_npz(data["path"])
     of_table = of_table or (data.get("name") == GIVEN and "target" in data)
@@ -382,16 +389,17 @@ def about_model(
             "dtype": made.dtype,
         },
         "files": files,
-        "versions": {"trained": _trained_with(records, trained), "exported": _now()},
+        "versions": {
+            "trained": _training_versions(records, trained),
+            "exported": _current_versions(),
+        },
     }
 
 
 def _measure(records: Records, scaled: bool) -> dict[str, str]:
-    """The score of the run where new rows can be scored by it, else the usual one.
+    """The measure of the run, or the usual one if new rows cannot have that.
 
-    Args:
-        records: of the run.
-        scaled: whether losses are of targets in deviations, unlike new rows.
+    Losses may be `scaled`: then they are of targets that new rows do not have.
     """
     usual, name = OBJECTIVES[records.task].score, records.score
     model = records.study.get("model", {})
@@ -405,8 +413,8 @@ def _measure(records: Records, scaled: bool) -> dict[str, str]:
     return {"name": name if known else usual, "loss": "" if own else loss}
 
 
-def _trained_with(records: Records, trained: Trained) -> dict[str, str]:
-    """The software and hardware of the last round of a cell."""
+def _training_versions(records: Records, trained: TrainedModel) -> dict[str, str]:
+    """The software and hardware that trained the last round of a cell."""
     table = records.made_by
     if table.empty:
         return {}
@@ -415,7 +423,7 @@ def _trained_with(records: Records, trained: Trained) -> dict[str, str]:
     return {} if rows.empty else {str(k): str(v) for k, v in rows.iloc[-1].items()}
 
 
-def _now() -> dict[str, str]:
+def _current_versions() -> dict[str, str]:
     return {
         "coterie": __version__,
         "python": platform.python_version(),

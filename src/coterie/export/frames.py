@@ -9,8 +9,8 @@ import pandas as pd
 
 from ..checks import InputError
 from ..data.given import FRAME, cells_of_frame
-from .folders import about_model
-from .predictions import Exported, Predictions, predict_cells
+from .folders import describe_model
+from .predictions import ExportedModel, Predictions, predict_cells
 from .runs import Run
 
 
@@ -21,17 +21,12 @@ def predict_frame(
     label: str | None = None,
     seed: int | None = None,
 ) -> pd.DataFrame:
-    """What the models of a run predict: the rows of the frame, in its order and index.
+    """The predictions of a run's models, in the order and with the index of the frame.
 
-    What is odd about rows is a warning: unknown categories, and numbers that training
-    was nowhere near.
+    It warns of rows with unknown categories, and with numbers far from training data.
+    See `Run.predict` for the arguments.
 
-    Args:
-        run: whose models.
-        frame: has the columns that the models were trained on.
-        client: whose model; None: in each row that of the client that its column names.
-        label: of the algorithm; None: the last listed.
-        seed: None: the first.
+    It warns of rows with unknown categories, and with numbers far from training data.
     """
     if not isinstance(frame, pd.DataFrame):
         raise InputError(
@@ -43,36 +38,36 @@ def predict_frame(
         column = str(run.records.study["data"].get("client", "client"))
         if column not in cells:
             raise InputError(
-                f"`client` must say whose model to use, as the frame has no column "
-                f"{column!r} that names clients, got None."
+                f"`client` must be given, because the frame has no column {column!r} "
+                "that names clients."
             )
         clients = dict(list(cells.groupby(cells[column].astype(str))))
     found = [
-        _predicted(run, str(c) if client is None else client, some, label, seed)
+        _predict_client(run, str(c) if client is None else client, some, label, seed)
         for c, some in clients.items()
     ]
     for note in (note for one in found for note in one.notes):
-        warnings.warn(note, stacklevel=4)  # of who calls a method of results
+        warnings.warn(note, stacklevel=4)  # points to the call of `Run.predict`
     table = pd.concat([one.table for one in found]).sort_values(
         "row", ignore_index=True
     )
     return table.drop(columns="row").set_axis(frame.index, axis=0)
 
 
-def _predicted(
+def _predict_client(
     run: Run,
     client: int | str,
     cells: pd.DataFrame,
     label: str | None,
     seed: int | None,
 ) -> Predictions:
-    """A line for each row, by the model of one client."""
-    trained = run.trained(client, label, seed)
+    """One prediction for each row, by the model of one client."""
+    trained = run.trained_model(client, label, seed)
     how = trained.preparation
     if how is None:
         raise InputError(
-            "the models of this run take tensors, not the columns of a frame: use "
+            "the models of this run take tensors and not the columns of a frame: use "
             "`model(client)`."
         )
-    about = about_model(run.records, trained, {})
-    return predict_cells(Exported(trained.module, about, how), how, cells, FRAME)
+    about = describe_model(run.records, trained, {})
+    return predict_cells(ExportedModel(trained.module, about, how), how, cells, FRAME)

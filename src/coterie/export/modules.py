@@ -1,4 +1,4 @@
-"""A client's model with the preparation of its features, and rows to try it on."""
+"""A client's model with the preparation of its features, and rows to test it on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..data.preparation import Preparation
 from ..models import Architecture
 
 ROWS = 64
-"""On so many made-up samples a program is compared with its module."""
+"""The number of made-up samples on which a program is compared with its module."""
 
 
-class Prepared(nn.Module):
+class PreparedModel(nn.Module):
     """A model that takes raw columns (B, C): numbers, codes of categories, NaN."""
 
     def __init__(self, how: Preparation, model: nn.Module, dtype: torch.dtype) -> None:
-        """Keeps the preparation beside the model, whose parameters are of `dtype`."""
+        """Joins a preparation and a model with parameters of `dtype`."""
         super().__init__()
         self.preparation = how.module()
         self.model = model
@@ -30,8 +30,8 @@ class Prepared(nn.Module):
         self.register_buffer("unit_scale", torch.tensor(scale, dtype=torch.float64))
 
     def forward(self, raw: Tensor) -> Tensor:
-        """The outputs of the model, quantities in the unit of the data."""
-        # As in training, where features are of single precision before all else.
+        """The outputs of the model; quantities are in the unit of the data."""
+        # As in training, which makes features single precision first.
         features = self.preparation(raw.double()).float()
         found = self.model(features.to(self.dtype))
         if not self.scales:
@@ -41,7 +41,7 @@ class Prepared(nn.Module):
 
 
 class Inputs(NamedTuple):
-    """What a module takes: a batch of `dtype`, and `shape` for each sample."""
+    """The inputs of a module: batches of `dtype` with samples of `shape`."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -52,11 +52,11 @@ class Inputs(NamedTuple):
     def of(
         cls, made: Architecture, how: Preparation | None, whole: dict[str, Any] | None
     ) -> Inputs:
-        """Those of a model, raw columns where there is a preparation.
+        """The inputs of a model, which are raw columns if there is a preparation.
 
         Args:
             made: what the model is made from.
-            how: the preparation of its features, if there is one.
+            how: the preparation of its features; None if there is none.
             whole: dtype, least and most of features that are whole numbers.
         """
         if how is not None:
@@ -66,19 +66,19 @@ class Inputs(NamedTuple):
         return cls(made.shape, made.dtype)
 
     def samples(self, how: Preparation | None, count: int = ROWS) -> Tensor:
-        """Made-up samples, about as large as those of training: nobody's data."""
+        """Made-up samples with values of about the size of training data."""
         rng = seeds.generator("export", *self.shape)
         size = (count, *self.shape)
         dtype = getattr(torch, self.dtype)
         if how is not None:
-            return _raw(how, torch.randn(size, generator=rng, dtype=dtype), rng)
+            return _raw_samples(how, torch.randn(size, generator=rng, dtype=dtype), rng)
         if dtype.is_floating_point:
             return torch.randn(size, generator=rng, dtype=dtype)
         return torch.randint(self.least, self.most + 1, size, generator=rng).to(dtype)
 
 
-def _raw(how: Preparation, noise: Tensor, rng: torch.Generator) -> Tensor:
-    """Raw values about the means of training, with gaps and unknown categories."""
+def _raw_samples(how: Preparation, noise: Tensor, rng: torch.Generator) -> Tensor:
+    """Raw values around the means of training, with gaps and unknown categories."""
     raw = noise * torch.tensor(how.scale).to(noise) + torch.tensor(how.mean).to(noise)
     for place, column in enumerate(how.columns):
         if column.categories is not None:

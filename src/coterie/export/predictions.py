@@ -1,7 +1,7 @@
-"""An exported model on new rows: from its folder alone, without run or data.
+"""Predictions of an exported model, from its folder alone, without run or data.
 
-The module is made from its architecture and `weights.safetensors`, which no code can
-hide in; the programs beside it are for others than us.
+The module is made from its architecture and `weights.safetensors`, which cannot hide
+code. The programs in the folder are for users without coterie.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ..models import (
 from ..models.measures import measure_words, predicted_classes, probabilities
 from ..records.files import read_json, read_sealed_json
 from ..records.shapes import holds
-from .modules import Prepared
+from .modules import PreparedModel
 from .programs import WEIGHTS, read_weights, size_of_weights
 
 ABOUT = "model.json"
@@ -47,16 +47,16 @@ ABOUT = "model.json"
 FORMAT = "coterie export 1"
 
 _AT_ONCE = 2**14
-"""Rows that are computed in one pass."""
+"""The number of rows in one pass."""
 
 _FAR = 4.0
-"""Where half of all rows are so many deviations away, the unit may be a larger one.
+"""If half of all rows are this number of deviations away, their unit may be too large.
 
-Such numbers are near zero, and no further from the mean than zero is.
+Such numbers are near zero, and so they are not further from the mean than zero is.
 """
 
 _SOME = 5
-"""Of fewer rows, half may be odd by chance."""
+"""The fewest rows for `_FAR`: of fewer rows, half may be far away by chance."""
 
 _SHAPE = {
     "format": str,
@@ -77,39 +77,36 @@ _SHAPE = {
 }
 
 
-class Exported(NamedTuple):
+class ExportedModel(NamedTuple):
     """A model that was read from its folder."""
 
     module: nn.Module
-    about: dict[str, Any]  # what model.json says
+    about: dict[str, Any]  # the content of model.json
     preparation: Preparation | None
 
 
 class Predictions(NamedTuple):
-    """What a model says of each row of a file, and how right that is."""
+    """The predictions of a model for the rows of a file, and their score."""
 
-    table: pd.DataFrame  # row, predicted, and of classes the probability of each
-    measure: str  # what the score is called
-    words: str  # the same with the class that it is about
-    score: float  # of the rows that have a label; NaN where there are none
-    labelled: int
-    notes: tuple[str, ...]  # what is odd about the rows
+    table: pd.DataFrame  # row, predicted, and the probability of each class
+    measure: str  # the name of the score
+    words: str  # the name of the score with the class that it is about
+    score: float  # of the rows that have a label; NaN if there are none
+    labelled: int  # the number of rows that have a label
+    notes: tuple[str, ...]  # sentences about unusual rows
 
 
-def read_export(folder: Path | str, *, trust: Sequence[str] = ()) -> Exported:
-    """The model of an exported folder, in mode eval.
+def read_export(folder: Path | str, *, trust: Sequence[str] = ()) -> ExportedModel:
+    """The model in an exported folder, in evaluation mode.
 
     Args:
-        folder: of the export. Code that it names is not run, models of ours aside.
+        folder: of the export. Code that it names is not run, except models of coterie.
         trust: modules whose models may be made, as in `trust=["mymodels"]`.
-
-    Raises:
-        InputError: where it is no such folder, or a file of it is damaged.
     """
     folder = Path(folder)
-    about, path = about_of(folder), folder / ABOUT
+    about, path = read_about(folder), folder / ABOUT
     if checksum(folder / WEIGHTS) != about["checksums"][WEIGHTS]:
-        raise _damaged(folder / WEIGHTS)
+        raise _damage_error(folder / WEIGHTS)
     model = about["model"]
     one_of("dtype", model["dtype"], ("float32", "float64"))
     name, shape = model["name"], tuple(model["shape"])
@@ -128,21 +125,17 @@ def read_export(folder: Path | str, *, trust: Sequence[str] = ()) -> Exported:
     if about["preparation"] is not None:
         try:
             how = preparation_of(about["preparation"])
-            module = Prepared(how, module, getattr(torch, model["dtype"]))
+            module = PreparedModel(how, module, getattr(torch, model["dtype"]))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise _damaged(path) from error
+            raise _damage_error(path) from error
         numbers = torch.tensor([how.mean, how.scale])
         if not numbers.isfinite().all() or not (numbers[1] > 0).all():
-            raise _damaged(path)
-    return Exported(module.eval(), about, how)
+            raise _damage_error(path)
+    return ExportedModel(module.eval(), about, how)
 
 
-def about_of(folder: Path) -> dict[str, Any]:
-    """What model.json says, if it says all that is needed.
-
-    Raises:
-        InputError: where it does not.
-    """
+def read_about(folder: Path) -> dict[str, Any]:
+    """The content of model.json."""
     path = folder / ABOUT
     if not path.is_file():
         raise InputError(
@@ -152,19 +145,23 @@ def about_of(folder: Path) -> dict[str, Any]:
     try:
         about = read_json(path)
     except InputError as error:
-        raise _damaged(path) from error
+        raise _damage_error(path) from error
     if about.get("format", FORMAT) != FORMAT:
         raise InputError(
-            f"{path} is of the format {about['format']!r}, this version of coterie "
+            f"{path} has the format {about['format']!r}, but this version of coterie "
             f"reads {FORMAT!r}."
         )
     about = read_sealed_json(path)
-    if not holds(about, _SHAPE) or "preparation" not in about or not _fits(about):
-        raise _damaged(path)
+    if (
+        not holds(about, _SHAPE)
+        or "preparation" not in about
+        or not _is_consistent(about)
+    ):
+        raise _damage_error(path)
     return about
 
 
-def _fits(about: dict[str, Any]) -> bool:
+def _is_consistent(about: dict[str, Any]) -> bool:
     """Whether task, classes, measure and model are known, and fit together."""
     task, model, measure = about["task"], about["model"], about["measure"]
     if task not in OBJECTIVES or min([*model["shape"], model["outputs"]]) < 1:
@@ -172,16 +169,16 @@ def _fits(about: dict[str, Any]) -> bool:
     known = measure["name"] in ("loss", *MEASURES)
     labelled = OBJECTIVES[task].labelled
     many = len(about["classes"]) in (0, max(2, model["outputs"])) or not labelled
-    # A loss of one's own is what no export writes.
+    # An export never names a loss of the user's own.
     return known and many and ":" not in measure["loss"]
 
 
-def _damaged(path: Path) -> InputError:
+def _damage_error(path: Path) -> InputError:
     return InputError(f"{path} is damaged or missing: export the model again.")
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file; nothing where it cannot be read."""
+    """The SHA-256 of a file; empty if it cannot be read."""
     if not path.is_file():  # a pipe would never end
         return ""
     try:
@@ -194,12 +191,12 @@ def checksum(path: Path) -> str:
 def predict(
     folder: Path | str, file: Path | str, *, trust: Sequence[str] = ()
 ) -> Predictions:
-    """What an exported model says of the rows of a table or an npz file.
+    """The predictions of an exported model for the rows of a table or an npz file.
 
     Args:
         folder: of the exported model.
-        file: has the columns that the model was trained on, and may have the target; or
-            the array `features` that it takes, and may have `targets`.
+        file: a table with the columns that the model was trained on and perhaps the
+            target, or an npz file with an array `features` and perhaps `targets`.
         trust: modules whose models may be made; see `read_export`.
     """
     exported = read_export(folder, trust=trust)
@@ -207,46 +204,46 @@ def predict(
     path = checked_path(file, (*FRAMES, ".npz"))
     if about["task"] == "segmentation":
         raise InputError(
-            f"the model in {folder} gives masks, which are no rows of a table: use it "
+            f"the model in {folder} gives masks, which a table cannot hold: use it "
             "from Python, as its README.md shows."
         )
     if path.suffix == ".npz":
         frame, raw = _arrays(path, exported)
-        found = _predicted(exported, frame, raw, path, "targets")
-        return found._replace(notes=tuple(_far(frame, how, raw)))
+        found = _predict_raw(exported, frame, raw, path, "targets")
+        return found._replace(notes=tuple(_distance_notes(frame, how, raw)))
     if how is None:
         raise InputError(
             f"the model in {folder} takes features of shape "
             f"{tuple(about['model']['shape'])}, not the columns of a table: give it an "
-            f"npz file with an array `features` of shape {_wanted(exported)}."
+            f"npz file with an array `features` of shape {_expected_shape(exported)}."
         )
     return predict_cells(exported, how, read_frame(path)[0], path)
 
 
 def predict_cells(
-    exported: Exported, how: Preparation, frame: pd.DataFrame, path: Path
+    exported: ExportedModel, how: Preparation, frame: pd.DataFrame, path: Path
 ) -> Predictions:
-    """What a model says of the rows of a table that was read already."""
+    """The predictions of a model for the rows of a table in memory."""
     table = exported.about["table"]
     known = [*(c.name for c in how.columns), table["target"], *table["others"]]
     frame = with_names(frame, known)
     _refuse_columns(frame, path, how, table)
     raw = raw_values(frame, path, how)
-    found = _predicted(exported, frame, raw, path, table["target"])
-    notes = [*_unknown(frame, path, how, raw), *_far(frame, how, raw)]
+    found = _predict_raw(exported, frame, raw, path, table["target"])
+    notes = [*_category_notes(frame, path, how, raw), *_distance_notes(frame, how, raw)]
     return found._replace(notes=tuple(notes))
 
 
-def _predicted(
-    exported: Exported, frame: pd.DataFrame, raw: Tensor, path: Path, target: str
+def _predict_raw(
+    exported: ExportedModel, frame: pd.DataFrame, raw: Tensor, path: Path, target: str
 ) -> Predictions:
-    """What a model says of raw values, and how right that is where a target is."""
+    """The predictions of a model for raw values, with a score if there are targets."""
     about, outputs = exported.about, _outputs(exported.module, raw, path)
     bad = np.flatnonzero(~outputs.flatten(1).isfinite().all(1).numpy())
     if len(bad):
         raise InputError(
-            f"the model gives no finite number for row {frame.index[bad[0]]} of "
-            f"{path.name}: its values are too large for it."
+            f"the model's output for row {frame.index[bad[0]]} of {path.name} is not "
+            "finite, because its values are too large."
         )
     has, targets = _targets(frame, path, about, outputs, target)
     measure, score = _score(about, outputs[has], targets)
@@ -256,27 +253,27 @@ def _predicted(
 
 
 def _outputs(module: nn.Module, raw: Tensor, path: Path) -> Tensor:
-    """What the model gives for all rows."""
+    """The outputs of the model for all rows."""
     try:
         with torch.no_grad():
             return torch.cat([module(some) for some in raw.split(_AT_ONCE)])
-    except (IndexError, RuntimeError) as error:  # such as a word that is none
+    except (IndexError, RuntimeError) as error:  # such as a word id out of range
         raise InputError(
             f"the model cannot take the rows of {path.name}: {describe_error(error)}."
         ) from error
 
 
-def _wanted(exported: Exported) -> str:
+def _expected_shape(exported: ExportedModel) -> str:
     """The shape of the features that the model takes, in words."""
     how, shape = exported.preparation, exported.about["model"]["shape"]
     sizes = shape if how is None else [len(how.columns)]
     return f"({', '.join(['rows', *map(str, sizes)])})"
 
 
-def _arrays(path: Path, exported: Exported) -> tuple[pd.DataFrame, Tensor]:
-    """The labels of an npz file, if it has some, and features as the model has them."""
+def _arrays(path: Path, exported: ExportedModel) -> tuple[pd.DataFrame, Tensor]:
+    """The labels of an npz file, if it has some, and its features for the model."""
     arrays, about = read_npz(path, needed=["features"]), exported.about
-    features, wanted = arrays["features"], _wanted(exported)
+    features, wanted = arrays["features"], _expected_shape(exported)
     if f"({', '.join(['rows', *map(str, features.shape[1:])])})" != wanted:
         raise InputError(
             f"array 'features' of {path.name} must have the shape {wanted}, got "
@@ -300,13 +297,13 @@ def _arrays(path: Path, exported: Exported) -> tuple[pd.DataFrame, Tensor]:
                 "without a score."
             )
         frame["targets"] = targets
-    # As every torch reads it, whatever bytes and kinds of numbers the file has.
+    # Types that every version of torch reads, whatever types the file has.
     plain = np.float64 if dtype.is_floating_point else np.int64
     return frame, torch.from_numpy(features.astype(plain)).to(dtype)
 
 
 def _refuse_codes(features: np.ndarray, path: Path, how: Preparation | None) -> None:
-    """Refuses raw columns of an array that no category or truth value stands for."""
+    """Refuses raw columns with codes that stand for no category or truth value."""
     for place, column in enumerate([] if how is None else how.columns):
         known = len(column.categories or ())
         rule = f"-1 (no category of training) to {known - 1}, whole numbers"
@@ -327,7 +324,7 @@ def _refuse_codes(features: np.ndarray, path: Path, how: Preparation | None) -> 
 def _refuse_columns(
     frame: pd.DataFrame, path: Path, how: Preparation, table: dict[str, Any]
 ) -> None:
-    """Refuses columns that the model does not know."""
+    """Refuses a table with columns that the model does not know."""
     needed = [column.name for column in how.columns]
     known = {*needed, table["target"], *table["others"]}
     for name in frame.columns:
@@ -339,10 +336,10 @@ def _refuse_columns(
             )
 
 
-def _unknown(
+def _category_notes(
     frame: pd.DataFrame, path: Path, how: Preparation, raw: Tensor
 ) -> list[str]:
-    """A sentence for each column with categories that training did not have."""
+    """One sentence for each column with categories that training did not have."""
     notes = []
     for place, column in enumerate(how.columns):
         if column.categories is None:
@@ -355,15 +352,17 @@ def _unknown(
             notes.append(
                 f"column {column.name!r}: {some} a category that training did not "
                 f"have, such as {brief(word)} in row {frame.index[rows[0]]}; it counts "
-                "as none of them."
+                "as no category."
             )
     return notes
 
 
-def _far(frame: pd.DataFrame, how: Preparation | None, raw: Tensor) -> list[str]:
-    """A sentence for each column with numbers that training was nowhere near.
+def _distance_notes(
+    frame: pd.DataFrame, how: Preparation | None, raw: Tensor
+) -> list[str]:
+    """One sentence for each column with numbers far from those of training.
 
-    Deviations are those of training data, so that nothing is said without a scale.
+    Distances are in deviations of training data; without a scale there is no sentence.
     """
     if how is None or not any(mean or scale != 1 for mean, scale in _moments(how)):
         return []
@@ -397,7 +396,7 @@ def _class_names(about: dict[str, Any], outputs: Tensor) -> list[str]:
 
 
 def _table(frame: pd.DataFrame, about: dict[str, Any], outputs: Tensor) -> pd.DataFrame:
-    """A line for each row, which is counted as a person does who opens the file."""
+    """One line for each row, numbered as a person sees it who opens the file."""
     columns: dict[str, Any] = {"row": frame.index.to_numpy()}
     if OBJECTIVES[about["task"]].labelled:
         names = _class_names(about, outputs)
@@ -417,7 +416,7 @@ def _table(frame: pd.DataFrame, about: dict[str, Any], outputs: Tensor) -> pd.Da
 def _targets(
     frame: pd.DataFrame, path: Path, about: dict[str, Any], outputs: Tensor, name: str
 ) -> tuple[np.ndarray, Tensor]:
-    """Which rows have a label, and these labels as the model's objective has them."""
+    """Which rows have a label, and these labels in the form of the objective."""
     labelled = OBJECTIVES[about["task"]].labelled
     if name not in frame:
         return np.zeros(len(frame), bool), torch.empty(0)
@@ -441,8 +440,8 @@ def _targets(
     for row, label in zip(cells.row[has], found, strict=True):
         if label not in places:
             raise InputError(
-                f"column {name!r} of {path.name} must name a class that the model "
-                f"knows, but row {row} holds {brief(str(label))}; they are "
+                f"column {name!r} of {path.name} must name a class of the model, but "
+                f"row {row} holds {brief(str(label))}; the classes are "
                 f"{', '.join(_class_names(about, outputs)[:20])}."
             )
     return has, torch.tensor([places[label] for label in found], dtype=torch.int64)
@@ -451,7 +450,7 @@ def _targets(
 def _score(
     about: dict[str, Any], outputs: Tensor, targets: Tensor
 ) -> tuple[str, float]:
-    """The measure of the run, or the loss, on rows that have a label."""
+    """The measure of the export and its value on the rows that have a label."""
     name, task = about["measure"]["name"], about["task"]
     if not len(targets):
         return name, float("nan")

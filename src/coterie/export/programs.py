@@ -1,7 +1,7 @@
 """A module as files: its weights, and programs that run without its source.
 
-Every file is read again and run before it counts: it must give what the module gives,
-within `TOLERANCE`, on batches of several sizes.
+The writer reads and runs every file. Its outputs must be those of the module, within
+`TOLERANCE`, on batches of several sizes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ..records.files import writing
 WEIGHTS, PROGRAM, ONNX = "weights.safetensors", "model.pt2", "model.onnx"
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-"""What outputs may differ by, as a share of 1 + their size: programs may sum in another
-order, and fuse what a module does in steps."""
+"""The largest difference of outputs, as a share of 1 + their size: programs may sum in
+another order, and fuse steps of the module."""
 
-_SIZES = (1, 2, 7)  # of batches, beside all samples; torch treats 0 and 1 apart
+_SIZES = (1, 2, 7)  # of batches, in addition to all samples; torch treats 1 specially
 
 
 def write_weights(path: Path, module: nn.Module) -> None:
-    """Writes all parameters and buffers, by their names."""
+    """Writes all parameters and buffers by name."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # Parameters may be views of one row, which the format refuses.
+    # Parameters may be views of one row, which the format cannot store.
     weights = {k: v.contiguous().clone() for k, v in module.state_dict().items()}
     with writing(path) as file:
         try:
@@ -44,7 +44,7 @@ def write_weights(path: Path, module: nn.Module) -> None:
 
 
 def size_of_weights(path: Path) -> int | None:
-    """How many numbers a file of weights holds, by its header; None without one."""
+    """The number of weights in a file, by its header; None if that is unreadable."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -56,11 +56,7 @@ def size_of_weights(path: Path) -> int | None:
 
 
 def read_weights(path: Path, module: nn.Module) -> None:
-    """Gives a module the weights of a file.
-
-    Raises:
-        InputError: where they are not its weights.
-    """
+    """Loads the weights in a file into a module."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -75,42 +71,33 @@ def read_weights(path: Path, module: nn.Module) -> None:
     for name, values in weights.items():
         if not values.isfinite().all():
             raise InputError(
-                f"the weights in {path} must be finite numbers, but {name!r} has some "
-                "that are not: export the model again."
+                f"the weights in {path} must be finite, but some of {name!r} are not: "
+                "export the model again."
             )
 
 
 def write_program(path: Path, module: nn.Module, samples: Tensor) -> Any:
-    """Writes the module as torch.export has it, for any number of samples.
-
-    Returns the program.
-
-    Raises:
-        InputError: where it cannot be written down.
-    """
+    """The program of a module for any number of samples, which is also written."""
     rows = torch.export.Dim("rows")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch about itself
+            warnings.simplefilter("ignore")  # torch warns of its own code
             program = torch.export.export(
                 module, (samples[:3],), dynamic_shapes=({0: rows},), strict=False
             )
             for node in program.graph.nodes:
-                node.meta.pop("stack_trace", None)  # with paths of this machine
+                node.meta.pop("stack_trace", None)  # has paths of this machine
             torch.export.save(program, path)
-    except Exception as error:  # of many types, depending on what the model does
+    except Exception as error:  # the type depends on what the model does
         raise InputError(
             "the model cannot be written as a program for any number of samples: "
-            f"{reason_of(error)}; from Python, coterie.load gives it as a module."
+            f"{reason_of(error)}; coterie.load gives the module in Python."
         ) from error
     return program
 
 
 def write_onnx(path: Path, program: Any, samples: Tensor) -> str:
-    """Writes a program as ONNX; says why not where it cannot be.
-
-    An empty answer means that it is written.
-    """
+    """Writes a program as ONNX; returns why it could not, empty on success."""
     absent = [n for n in ("onnx", "onnxscript") if importlib.util.find_spec(n) is None]
     if absent:
         return f"{' and '.join(absent)} not installed (pip install coterie[onnx])"
@@ -118,7 +105,7 @@ def write_onnx(path: Path, program: Any, samples: Tensor) -> str:
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch and onnx about themselves
+            warnings.simplefilter("ignore")  # torch and onnx warn of their own code
             torch.onnx.export(
                 program,
                 (samples[:3],),
@@ -129,21 +116,21 @@ def write_onnx(path: Path, program: Any, samples: Tensor) -> str:
                 external_data=False,
                 verbose=False,
             )
-    except Exception as error:  # of many types, depending on what the model does
+    except Exception as error:  # the type depends on what the model does
         path.unlink(missing_ok=True)
-        return f"the model cannot be written so: {reason_of(error)}"
+        return f"the model cannot be written as ONNX: {reason_of(error)}"
     finally:
         logging.disable(level)
     return ""
 
 
 def program_in(path: Path) -> Callable[[Tensor], Tensor]:
-    """What a file of torch.export computes."""
+    """The function that a file of torch.export computes."""
     return torch.export.load(path).module()
 
 
 def onnx_in(path: Path) -> Callable[[Tensor], Tensor]:
-    """What an ONNX file computes: by onnxruntime, or by onnx itself without it."""
+    """The function that an ONNX file computes, by onnxruntime or by onnx itself."""
     if importlib.util.find_spec("onnxruntime") is None:
         from onnx.reference import ReferenceEvaluator
 
@@ -162,7 +149,7 @@ def difference(
 ) -> float:
     """The largest difference of outputs, as a share of 1 + their size.
 
-    Infinite where shapes differ, or one of both is no number.
+    It is infinite if shapes differ, or if only one of two outputs is a number.
     """
     worst = 0.0
     with torch.no_grad():
@@ -179,7 +166,7 @@ def difference(
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of an error, for a sentence."""
+    """The first line of an error, to be part of a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = (lines or [type(error).__name__])[0].rstrip(".:")
     return text if len(text) <= 160 else f"{text[:157]}..."

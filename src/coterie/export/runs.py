@@ -1,4 +1,4 @@
-"""A run as its folder has it: scores, names and models, without its data."""
+"""A run in its folder: scores, names and models, without its data."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ..models import (
     with_row,
 )
 from ..records import Folder, Records, load_records
-from ..records.files import damaged, read_json
+from ..records.files import damage_error, read_json
 from ..records.versions import digest_of, sources_of
 from ..scores.summaries import summary
-from .modules import Inputs, Prepared
+from .modules import Inputs, PreparedModel
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Trained(NamedTuple):
+class TrainedModel(NamedTuple):
     """The model of one client, and what it is made from."""
 
-    module: nn.Module  # takes raw columns where there is a preparation
-    model: nn.Module  # without it
+    module: nn.Module  # takes raw columns if there is a preparation
+    model: nn.Module  # the module without the preparation
     client: int
     label: str
     seed: int
@@ -44,17 +44,17 @@ class Trained(NamedTuple):
     inputs: Inputs
 
     def size(self) -> int:
-        """How many numbers were trained."""
+        """The number of trained parameters."""
         return sum(layout(self.model).sizes)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that was begun: records, and the models of what has ended."""
+    """A run, finished or not: its records, and the models that are finished."""
 
     folder: Path
     records: Records
-    trust: tuple[str, ...] = ()  # modules of models that may be imported
+    trust: tuple[str, ...] = ()  # modules whose models may be made
 
     def __repr__(self) -> str:
         labels = ", ".join(self._labels)
@@ -66,17 +66,17 @@ class Run:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the clients, by identity; () where they have none."""
+        """The names of the clients, by identity; () if they have none."""
         return self.records.names
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Their names, as the model has them, where they have some."""
+        """The names of the model's features; () if they have none."""
         return self.records.features
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the labels 0, 1, ..., where they have some."""
+        """The names of the labels 0, 1, ...; () if they have none."""
         return self.records.classes
 
     def table(self) -> pd.DataFrame:
@@ -92,38 +92,39 @@ class Run:
         known = self.records.study.get("run", {}).get("seeds")
         return known or [int(seed) for seed in self.records.clients["seed"].unique()]
 
-    def ended(self) -> list[tuple[str, int]]:
+    def models_available(self) -> list[tuple[str, int]]:
         """The algorithms and seeds that have models."""
         pairs = [(label, seed) for label in self._labels for seed in self._seeds]
-        return [pair for pair in pairs if Folder(self.folder).kept_models(*pair)]
+        return [pair for pair in pairs if Folder(self.folder).has_model_file(*pair)]
 
     def models(self, label: str | None = None, seed: int | None = None) -> Tensor:
         """The personal models (N, D) of an algorithm, by default the last listed.
 
-        Row j is that of the j-th client who trained, in the order of `records.clients`.
+        Row j belongs to the j-th client that trained, in the order of
+        `records.clients`.
         """
         return Folder(self.folder).models(*self._cell(label, seed))
 
     def newcomer_models(
         self, label: str | None = None, seed: int | None = None
     ) -> Tensor:
-        """The models (M, D) that newcomers got, in the order of `records.newcomers`."""
+        """The models (M, D) of newcomers, in the order of `records.newcomers`."""
         return Folder(self.folder).models(*self._cell(label, seed), of="newcomers")
 
     def model(
         self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> nn.Module:
-        """The model of one client, who trained or joined later, ready to use.
+        """The model of one client, which trained or joined later, ready to use.
 
-        Where features were prepared from raw columns, that is a part of it, and it
-        takes raw columns (B, C): numbers, codes of categories, NaN for gaps.
+        If features were prepared from raw columns, the model includes the preparation.
+        It then takes raw columns (B, C): numbers, codes of categories, NaN for gaps.
 
         Args:
             client: its name, or its position among all clients.
             label: of the algorithm; None: the last listed.
             seed: None: the first.
         """
-        return self.trained(client, label, seed).module
+        return self.trained_model(client, label, seed).module
 
     def predict(
         self,
@@ -132,11 +133,11 @@ class Run:
         label: str | None = None,
         seed: int | None = None,
     ) -> pd.DataFrame:
-        """What models predict for the rows of a frame: see `predict_frame`.
+        """The predictions of models for the rows of a frame: see `predict_frame`.
 
         Args:
             frame: has the columns that the models were trained on.
-            client: whose model; None: in each row that of the client that it names.
+            client: the model's client; None: each row names its client.
             label: of the algorithm; None: the last listed.
             seed: None: the first.
         """
@@ -144,34 +145,34 @@ class Run:
 
         return predict_frame(self, frame, client, label, seed)
 
-    def trained(
+    def trained_model(
         self, client: int | str, label: str | None = None, seed: int | None = None
-    ) -> Trained:
-        """The same with what the model is made from."""
+    ) -> TrainedModel:
+        """The model of one client with what it is made from: see `model`."""
         label, seed = self._cell(label, seed)
         client = self._identity(client)
         row, folder = self._row(client, label, seed), Folder(self.folder)
-        about = folder.described_model(seed)
+        about = folder.model_description(seed)
         made = self._architecture(about, seed)
         make = trusted_factory(made.name, self.trust, self.folder)
         if made.size(make) not in (None, row.numel()):
-            raise damaged(folder.models_file(label, seed), ValueError())
+            raise damage_error(folder.models_file(label, seed), ValueError())
         module = made.rebuild(about, make)
         self._refuse_changed(made.name)
         if row.numel() != sum(layout(module).sizes):
-            raise damaged(folder.models_file(label, seed), ValueError())
+            raise damage_error(folder.models_file(label, seed), ValueError())
         model, how = with_row(module, row).eval(), None
         whole = model
         if about["prepared"]:
             how = self._preparation(client, seed, made.shape)
-            whole = Prepared(how, model, row.dtype).eval()
+            whole = PreparedModel(how, model, row.dtype).eval()
         inputs = Inputs.of(made, how, about["whole"])
-        return Trained(whole, model, client, label, seed, made, how, inputs)
+        return TrainedModel(whole, model, client, label, seed, made, how, inputs)
 
     def clients_of(
         self, label: str | None = None, seed: int | None = None
     ) -> list[int]:
-        """Who has a model of an algorithm: those who trained, and then who joined."""
+        """The clients that have a model of an algorithm, newcomers last."""
         label, seed = self._cell(label, seed)
         table, late = self.records.clients, self.records.newcomers
         clients = table.loc[table["seed"] == seed, "client"].tolist()
@@ -184,10 +185,10 @@ class Run:
         labels = self._labels
         label = checks.one_of("label", labels[-1] if label is None else label, labels)
         seed = self._seeds[0] if seed is None else seed
-        if not Folder(self.folder).kept_models(label, seed):
+        if not Folder(self.folder).has_model_file(label, seed):
             raise InputError(
                 f"{self.folder} has no models of {label!r} with seed {seed}: "
-                f"{_existing(self.ended())}."
+                f"{_available_text(self.models_available())}."
             )
         return label, seed
 
@@ -200,7 +201,7 @@ class Run:
         return checks.integer("client", client, at_least=0, at_most=most)
 
     def _row(self, client: int, label: str, seed: int) -> Tensor:
-        """The parameters (D,) of a client, who trained or joined later."""
+        """The parameters (D,) of a client, which trained or joined later."""
         table, rows = self.records.clients, self.models(label, seed)
         clients = table.loc[table["seed"] == seed, "client"].tolist()
         late = self.records.newcomers
@@ -211,10 +212,12 @@ class Run:
         if client not in clients:
             raise InputError(
                 f"{self.records.name_of(client)} has no model of {label!r} with seed "
-                f"{seed}: it joins when the run ends."
+                f"{seed} before the run ends, because it is a newcomer."
             )
         if rows.dim() != 2 or len(rows) != len(clients):
-            raise damaged(Folder(self.folder).models_file(label, seed), ValueError())
+            raise damage_error(
+                Folder(self.folder).models_file(label, seed), ValueError()
+            )
         return rows[clients.index(client)]
 
     def _architecture(self, about: dict[str, Any], seed: int) -> Architecture:
@@ -227,7 +230,7 @@ class Run:
         return Architecture(name, options, shape, outputs, dtype, seed)
 
     def _refuse_changed(self, name: str) -> None:
-        """Refuses a module of one's own that is not as it was when the run read it."""
+        """Refuses a module of the user that has changed since the run read it."""
         path = self.folder / "read.json"
         read = read_json(path) if ":" in name and path.exists() else {}
         for module, file in sources_of(name.partition(":")[0]).items() if read else ():
@@ -235,7 +238,7 @@ class Run:
             if kept not in (None, digest_of([file])):
                 raise InputError(
                     f"the module {module} has changed since {self.folder} was made, so "
-                    f"that {name!r} may be another model: bring that version back."
+                    f"{name!r} may be another model: restore the old version."
                 )
 
     def _preparation(self, client: int, seed: int, shape: Sequence[int]) -> Preparation:
@@ -243,33 +246,30 @@ class Run:
         every = Folder(self.folder).preparations(seed)
         if every is None:
             raise InputError(
-                f"{self.folder} does not say how features are prepared: it has no "
-                f"{path.name}; run its study again, which adds that."
+                f"{self.folder} does not say how features are prepared: {path.name} is "
+                "missing; run its study again, which adds the file."
             )
         if client >= len(every.fill) or [len(every.names)] != list(shape):
-            raise damaged(path, ValueError())
+            raise damage_error(path, ValueError())
         return every.of(client)
 
 
 def load(folder: Path | str, *, trust: Sequence[str] = ()) -> Run:
-    """A run that has ended, or was begun, from its folder alone.
+    """A run, finished or not, from its folder alone.
 
     Args:
-        folder: of the run. Code that it names is not run, models of ours aside.
+        folder: of the run. Code that it names is not run, except models of coterie.
         trust: modules whose models may be made, as in `trust=["mymodels"]`.
-
-    Raises:
-        InputError: where it is no such folder, or a file of it is damaged.
     """
     return Run(Path(folder), load_records(folder), trusted_modules(trust))
 
 
-def _existing(pairs: Sequence[tuple[str, int]]) -> str:
-    """What has models, in words."""
+def _available_text(pairs: Sequence[tuple[str, int]]) -> str:
+    """The algorithms and seeds that have models, in words."""
     if not pairs:
         return "the run did not finish, and no algorithm has models yet"
     seeds: dict[str, list[str]] = {}
     for label, seed in pairs:
         seeds.setdefault(label, []).append(str(seed))
     each = [f"{a!r} (seed {', '.join(numbers)})" for a, numbers in seeds.items()]
-    return f"there are those of {', '.join(each)}"
+    return f"it has those of {', '.join(each)}"

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and how it is read again."""
+"""The files of a run, and how they are written and read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .. import late_names
 
 if TYPE_CHECKING:
     from .cells import SNAPSHOT_CLIENTS, SPANS, Baselines, Cell, pack, unpack
-    from .files import locked, replacing
+    from .files import lock_folder, replacing
     from .folders import Folder
     from .searches import (
         COLUMNS,
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     )
     from .tables import GroupLabels, Outcomes, Records, Snapshots, load_records
 
-# Folders and tables bring pandas with them, which packing a state does not need; cells
-# bring torch, which writing a study does not need.
+# Imported late: folders and tables import pandas, which packing a state does not need.
+# Cells import torch, which writing a study does not need.
 __getattr__ = late_names(
     __name__,
     {
         "cells": "SNAPSHOT_CLIENTS SPANS Baselines Cell pack unpack",
-        "files": "locked replacing",
+        "files": "lock_folder replacing",
         "folders": "Folder",
         "searches": "COLUMNS FoundSettings Options Rung Search Step rungs search_of",
         "tables": "GroupLabels Outcomes Records Snapshots load_records",
@@ -58,7 +58,7 @@ __all__ = [
     "Snapshots",
     "Step",
     "load_records",
-    "locked",
+    "lock_folder",
     "pack",
     "replacing",
     "rungs",

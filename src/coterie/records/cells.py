@@ -1,4 +1,4 @@
-"""One algorithm on one seed: where it stands, and what was recorded."""
+"""One algorithm with one seed: its state, and what was recorded."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..types import State
-from .files import damaged, load
+from .files import damage_error, load
 
 SPANS = 5_000
-"""So many times of computing, of the beginning of a cell, are kept for its timeline."""
+"""The most computations at the beginning of a cell that are kept for its timeline."""
 
 SNAPSHOT_CLIENTS = 200
-"""With more clients, collaboration matrices are not kept: they grow as N^2."""
+"""With more clients, collaboration matrices are not kept, because they grow as N^2."""
 
 
 @dataclass
 class Cell:
-    """One algorithm on one seed: where it stands and what was recorded."""
+    """One algorithm with one seed: its state, and what was recorded."""
 
     label: str
     seed: int
     t: int = 0
     done: bool = False
-    state: Any = None  # packed where it was read from a file
+    state: Any = None  # packed if it was read from a file
     gradients: float = 0.0  # of single samples, by all clients, so far
-    floats: float = 0.0  # sent so far
-    peer_floats: float = 0.0  # of these, from peer to peer
+    floats: float = 0.0  # that were sent so far
+    peer_floats: float = 0.0  # those of `floats` that went from peer to peer
     seconds: float = 0.0
     rounds: list[dict[str, float]] = field(default_factory=list)  # at evaluations
     metrics: list[dict[str, Tensor]] = field(default_factory=list)  # (N,) each
@@ -40,24 +40,24 @@ class Cell:
     groups: list[Tensor] = field(default_factory=list)
     clients: list[int] = field(default_factory=list)  # identities; empty: 0 .. N-1
     newcomers: dict[str, Tensor] = field(default_factory=dict)  # columns, (M,) each
-    # Of every test sample at the end: client, sample and measures, (M,) each.
+    # For every test sample at the end: client, sample and measures, (M,) each.
     outcomes: dict[str, Tensor] = field(default_factory=dict)
     newcomer_outcomes: dict[str, Tensor] = field(default_factory=dict)
-    # Of labels, final models on test data: columns, see `coterie.models.Tally`.
+    # For labels, of final models on test data: columns, see `coterie.models.Tally`.
     confusion: dict[str, Tensor] = field(default_factory=dict)
     calibration: dict[str, Tensor] = field(default_factory=dict)
-    time: float = 0.0  # virtual seconds, where a study has a table [time]
+    time: float = 0.0  # virtual seconds, if the study has a table [time]
     updates: int = 0  # answers of clients that arrived
-    delays: dict[int, int] = field(default_factory=dict)  # how often each was seen
-    # Position of a client, and from when to when it computed, at the beginning.
+    delays: dict[int, int] = field(default_factory=dict)  # delay -> how often
+    # Position of a client, and the beginning and end of a computation, for the first.
     spans: list[tuple[int, float, float]] = field(default_factory=list)
     work: dict[str, Tensor] = field(default_factory=dict)  # columns, (N,) each
-    # With [privacy], at the end: who sent to whom (-1: a server, -2: all other clients,
-    # where there are many), and for what epsilon.
+    # With [privacy], at the end: sender, receiver (-1: a server, -2: all other clients,
+    # if there are many), and epsilon.
     releases: dict[str, Tensor] = field(default_factory=dict)
-    attempt: int = 0  # at training, with noise that no seed repeats
-    repeated: int = 0  # rounds that were charged again, as they may have left before
-    # The round after which software and hardware were these, in the order of rounds.
+    attempt: int = 0  # number of the attempt at training with secret noise
+    repeated: int = 0  # rounds that were charged twice, as they may have left before
+    # (round, versions): software and hardware from this round on, in order of rounds.
     versions: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
 
@@ -65,13 +65,13 @@ CONSTANT = "constant"
 LINEAR = "linear alone"
 TREES = "trees alone"
 POOLED = "linear pooled"
-"""Labels of baselines: predictions that a method should beat."""
+"""Labels of the baselines, which are predictions that a method should beat."""
 
 
 class Baselines(NamedTuple):
-    """What the baselines of one seed scored, as records of methods that have ended.
+    """The scores of the baselines of one seed, as cells that have ended.
 
-    They are never ranked or chosen as methods.
+    Baselines are never ranked or chosen like methods.
     """
 
     seed: int
@@ -80,7 +80,7 @@ class Baselines(NamedTuple):
 
 
 def baselines_file(folder: Path, seed: int) -> Path:
-    """Where those of a seed are."""
+    """The file of the baselines of a seed."""
     return folder / f"baselines-{seed}.pt"
 
 
@@ -90,13 +90,13 @@ def load_cell(path: Path) -> Cell:
     try:
         return Cell(**values)
     except TypeError as error:
-        raise damaged(path, error) from error
+        raise damage_error(path, error) from error
 
 
 def pack(state: State) -> Any:
     """A state of nested NamedTuples and dataclasses as nested dictionaries.
 
-    What is in lists, which may grow, is of the simplest types: tuples become lists.
+    Lists may grow, so their contents become the simplest types: tuples become lists.
     """
     if isinstance(state, tuple):
         names = getattr(state, "_fields", None) or range(len(state))
@@ -106,12 +106,12 @@ def pack(state: State) -> Any:
     if is_dataclass(state):
         return {name: pack(value) for name, value in vars(state).items()}
     if isinstance(state, list):
-        return [_listed(value) for value in state]
+        return [_as_lists(value) for value in state]
     return state.detach().cpu() if isinstance(state, Tensor) else state
 
 
 def unpack(packed: Any, like: State) -> State:
-    """The state that was packed, of the types and on the devices of `like`."""
+    """The state that was packed, with the types and devices of `like`."""
     if isinstance(like, tuple):
         values = [
             unpack(inner, old) for inner, old in zip(packed.values(), like, strict=True)
@@ -124,7 +124,7 @@ def unpack(packed: Any, like: State) -> State:
     return packed.to(like.device) if isinstance(like, Tensor) else packed
 
 
-def _listed(value: Any) -> Any:
+def _as_lists(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_listed(part) for part in value]
+        return [_as_lists(part) for part in value]
     return value.detach().cpu() if isinstance(value, Tensor) else value

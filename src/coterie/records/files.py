@@ -1,7 +1,7 @@
-"""Files of a run: replaced as a whole, with checksums, refused where they are damaged.
+"""Files of a run: replaced as a whole, with checksums, and refused if damaged.
 
-A file of tensors is what `torch.save` writes, which `torch.load` reads, and behind it
-the checksum of all that, so that no byte can change unnoticed.
+A file of tensors holds what `torch.save` writes, followed by a checksum of it. So
+`torch.load` can read it, and no byte can change unnoticed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ..checks import InputError
 
 try:
     import fcntl
-except ImportError:  # of which `refuse_other_systems` tells
+except ImportError:  # see `refuse_other_systems`
     fcntl = None  # type: ignore[assignment]
 
 _DIGEST = 16  # bytes of a checksum
@@ -37,7 +37,7 @@ _UNREADABLE = (ValueError, RecursionError, OSError)
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`, which takes its place if all goes well."""
+    """A context with a temporary file, which replaces `path` if nothing is raised."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -52,7 +52,7 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:
-        if error.errno is not None:  # a full disk does not say of which file
+        if error.errno is not None:  # the error of a full disk names no file
             error.filename, error.filename2 = str(path), None
         raise
     finally:
@@ -61,7 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """The same, with one sentence where it cannot be written."""
+    """The context of `replacing`, whose errors are InputErrors of one sentence."""
     try:
         with replacing(path) as file:
             try:
@@ -69,7 +69,7 @@ def writing(path: Path) -> Iterator[Path]:
             except RuntimeError as error:
                 if shutil.disk_usage(path.parent).free >= 2**20:
                     raise
-                # Of which torch says nothing.
+                # Torch does not say that the disk is full.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
     except (OSError, RuntimeError) as error:
         reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
@@ -80,14 +80,14 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def file_name(label: str, seed: int) -> str:
-    """A name for the files of a cell that every file system takes, of this cell alone.
+    """A name for the files of one cell, which every file system accepts.
 
     >>> file_name("local", 0)
     'local-0'
     >>> file_name("a/b", 0)
     'a_b-82badf67-0'
     """
-    # Some file systems do not tell capitals from small letters.
+    # Some file systems ignore the case of letters.
     plain = re.sub(r"[^a-z0-9._-]+", "_", label.lower())[:60]
     if plain != label or re.search(r"-[0-9a-f]{8}$", label):
         plain += "-" + hashlib.blake2b(label.encode(), digest_size=4).hexdigest()
@@ -95,7 +95,7 @@ def file_name(label: str, seed: int) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Replaces a file by one with this text."""
+    """Replaces the content of a file by this text."""
     with writing(path) as file:
         file.write_text(text, encoding="utf-8")
 
@@ -105,7 +105,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(_text_of(path))
     except _UNREADABLE as error:
-        raise damaged(path, error) from error
+        raise damage_error(path, error) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def read_json(path: Path) -> dict[str, Any]:
             return values
         raise ValueError
     except _UNREADABLE as error:
-        raise damaged(path, error) from error
+        raise damage_error(path, error) from error
 
 
 def _text_of(path: Path) -> str:
@@ -136,7 +136,7 @@ def sealed_toml(tables: dict[str, Any]) -> str:
 
 
 def read_sealed_toml(path: Path) -> dict[str, Any]:
-    """The tables of a file that `sealed_toml` made, if nothing was changed."""
+    """The tables of a file that `sealed_toml` made; refused if they have changed."""
     tables = read_toml(path)
     text, seal, found = _text_of(path).rpartition(_SEAL)
     refuse_changed(path, found.strip() if seal else None, _sum(text))
@@ -144,7 +144,7 @@ def read_sealed_toml(path: Path) -> dict[str, Any]:
 
 
 def is_sealed(path: Path) -> bool:
-    """Whether a TOML file has a checksum that fits, which those of old runs lack."""
+    """Whether a TOML file has the right checksum, which files of old runs lack."""
     try:
         return bool(read_sealed_toml(path))
     except InputError:
@@ -152,13 +152,13 @@ def is_sealed(path: Path) -> bool:
 
 
 def sealed_json(values: dict[str, Any]) -> dict[str, Any]:
-    """The values as JSON has them, and the checksum that `read_sealed_json` wants."""
+    """The values in types of JSON, with the checksum that `read_sealed_json` needs."""
     plain = json.loads(json.dumps(values, default=str))
     return {**plain, "checksum": _sum(json.dumps(plain, sort_keys=True))}
 
 
 def read_sealed_json(path: Path) -> dict[str, Any]:
-    """The values of a file that `sealed_json` made, if nothing was changed."""
+    """The values of a file that `sealed_json` made; refused if they have changed."""
     values = read_json(path)
     found = values.pop("checksum", None)
     refuse_changed(path, found, _sum(json.dumps(values, sort_keys=True)))
@@ -166,9 +166,10 @@ def read_sealed_json(path: Path) -> dict[str, Any]:
 
 
 def refuse_changed(path: Path, found: Any, expected: str) -> None:
-    """Refuses a file whose checksum is not the one of its content.
+    """Refuses a file whose checksum does not match its content.
 
-    This finds damage and edits. Who forges a file can forge its checksum as well.
+    This finds damage and edits. It does not stop somebody who also changes the
+    checksum.
     """
     if found is None:
         raise InputError(
@@ -177,8 +178,8 @@ def refuse_changed(path: Path, found: Any, expected: str) -> None:
         )
     if found != expected:
         raise InputError(
-            f"{path} is not as it was written, since its checksum does not fit: bring "
-            "the old file back, or delete it and make it again."
+            f"{path} was changed after it was written, as its checksum does not match: "
+            "restore the old file, or delete it and make it again."
         )
 
 
@@ -187,8 +188,8 @@ def _sum(text: str) -> str:
 
 
 def save(path: Path, values: Any) -> None:
-    """Replaces a file by one with these values and their checksum."""
-    import torch  # which takes seconds, and texts do not need it
+    """Replaces the content of a file by these values and their checksum."""
+    import torch  # takes seconds, and files of text do not need it
 
     with writing(path) as file:
         torch.save(values, file)
@@ -197,11 +198,7 @@ def save(path: Path, values: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """The values that were saved.
-
-    Raises:
-        InputError: where a byte is not as it was.
-    """
+    """The values that were saved; refused if a byte has changed."""
     import torch
 
     try:
@@ -211,17 +208,16 @@ def load(path: Path) -> Any:
             digest = _digest(stream, path.stat().st_size - _DIGEST)
             end = stream.read()
             stream.seek(0)
-            # What `torch.save` wrote long ago is a bare pickle, and so is what others
-            # put in its place.
+            # Old versions of `torch.save` wrote a bare pickle; so may an attacker.
             if end != digest or stream.read(4) != b"PK\x03\x04":
                 raise ValueError
         return torch.load(path, weights_only=True)
-    except Exception as error:  # of many types, depending on where the damage is
-        raise damaged(path, error) from error
+    except Exception as error:  # the type depends on where the damage is
+        raise damage_error(path, error) from error
 
 
 def _digest(stream: BinaryIO, size: int) -> bytes:
-    """The checksum of so many bytes from the beginning."""
+    """The checksum of the first `size` bytes."""
     hashed = hashlib.blake2b(digest_size=_DIGEST)
     while chunk := stream.read(min(1 << 20, size - stream.tell())):
         hashed.update(chunk)
@@ -229,21 +225,21 @@ def _digest(stream: BinaryIO, size: int) -> bytes:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Makes the folder, if need be; no other process may have it meanwhile.
+def lock_folder(folder: Path) -> Iterator[bool]:
+    """A context in which no other process may lock this folder, made if needed.
 
-    The system lets go when a process ends, however it does. Gives False where the file
-    system of the folder has no locks: then nothing keeps others away.
+    It gives True, or False if the file system has no locks and so cannot keep others
+    away. The lock ends with the process, even if that is killed.
 
     Raises:
-        InputError: where another process has it, or this system has no locks.
+        InputError: if another process has the lock, or the system has no locks.
     """
     refuse_other_systems()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = _open_lock(folder, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise unwritable(folder, error) from None
+        raise write_error(folder, error) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         has_locks = True
@@ -264,7 +260,7 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def in_use(folder: Path) -> bool | None:
-    """Whether a process has the folder; None where its file system cannot tell."""
+    """Whether a process has locked the folder; None if its file system cannot tell."""
     refuse_other_systems()
     if not os.path.lexists(folder / "lock"):
         return False
@@ -281,9 +277,9 @@ def in_use(folder: Path) -> bool | None:
 
 
 def _open_lock(folder: Path, flags: int) -> int:
-    """The lock of a folder, opened as it is: nothing is emptied, no link followed."""
+    """The open lock file of a folder; it is not emptied, and no link is followed."""
     path = folder / "lock"
-    # Without waiting: a pipe in its place would keep us.
+    # Non-blocking, because a pipe in its place would make us wait.
     more = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         handle = os.open(path, flags | more, 0o644)
@@ -299,7 +295,7 @@ def _open_lock(folder: Path, flags: int) -> int:
 
 def _no_lock(path: Path) -> InputError:
     return InputError(
-        f"{path} must be a plain file, but it is a link, a folder or a device: look "
+        f"{path} must be a plain file, but it is a link, a folder or a device: check "
         "what it is, and delete it."
     )
 
@@ -308,24 +304,20 @@ def refuse_other_systems() -> None:
     """Refuses systems on which two processes could write into one run folder."""
     if fcntl is None:
         raise InputError(
-            f"run folders need the file locks of Linux or macOS, and {sys.platform} "
-            "has none that coterie knows: on Windows, use WSL."
+            f"run folders need the file locks of Linux or macOS, which {sys.platform} "
+            "does not have: on Windows, use WSL."
         )
 
 
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}")
-"""How `replacing` calls a file until it is whole."""
+"""The names that `replacing` gives to its temporary files."""
 
 _BY_OTHERS = ("report.html", "watch.html")
-"""Files that are also written by who does not hold the lock."""
+"""Files that processes without the lock also write."""
 
 
 def drop_temporary_files(folder: Path) -> None:
-    """Deletes what a run that was killed had not finished writing.
-
-    Args:
-        folder: of the run, of which the caller holds the lock.
-    """
+    """Deletes the temporary files of a killed run; the caller has the folder's lock."""
     for place in (folder, *(folder / name for name in ("cells", "models", "tuning"))):
         if place != folder and (place.is_symlink() or not place.is_dir()):
             continue
@@ -339,12 +331,9 @@ def drop_temporary_files(folder: Path) -> None:
 
 
 def refuse_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
-    """Refuses to write where something is, or where it would belong to something else.
+    """Refuses a file to write that exists, or that would be in a run or an export.
 
-    Args:
-        target: the file that would be written.
-        inputs: files that are read, which are never replaced.
-        force: whether another file may be replaced.
+    With `force` it may exist, but it may never be one of the `inputs`.
     """
     for path in inputs:
         if target.exists() and path.exists() and target.samefile(path):
@@ -356,30 +345,30 @@ def refuse_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
             (folder / "study.toml").is_file() and (folder / "cells").exists()
         ):
             raise InputError(
-                f"`--out` must lie elsewhere, but {target} belongs to "
-                f"{'an exported model' if is_export else 'a run'}."
+                "`--out` must not be in the folder of "
+                f"{'an exported model' if is_export else 'a run'}, got {target}."
             )
     if target.is_dir():
         raise InputError(f"`--out` must be a file, but {target} is a folder.")
     if target.exists() and not target.is_file():  # a device, a pipe or a socket
         raise InputError(f"`--out` must be a plain file, but {target} is not.")
     if target.name in ("study.toml", "model.json"):
-        raise InputError(f"`--out` must be a table, but {target.name} is none.")
+        raise InputError(f"`--out` must be a table, but {target.name} is not.")
     if os.path.lexists(target) and not force:
         raise InputError(
-            f"`--out` must be a new file, but {target} exists: name another one, or "
-            "say --force."
+            f"`--out` must be a new file, but {target} exists: name another file, or "
+            "use --force."
         )
 
 
-def unwritable(folder: Path, error: OSError) -> InputError:
-    """What to raise where nothing can be written into a folder."""
+def write_error(folder: Path, error: OSError) -> InputError:
+    """The error to raise if a folder cannot be written."""
     return InputError(f"the run folder {folder} cannot be written: {error.strerror}.")
 
 
-def damaged(path: Path, error: Exception) -> InputError:
-    """What to raise where a file cannot be read, with the remedy."""
+def damage_error(path: Path, error: Exception) -> InputError:
+    """The error to raise if a file cannot be read, with the remedy."""
     return InputError(
         f"{path} is damaged and cannot be read ({type(error).__name__}); delete it and "
-        "run the study again to make it anew."
+        "run the study again to replace it."
     )

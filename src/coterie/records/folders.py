@@ -1,9 +1,9 @@
-"""What a study leaves behind in runs/<id>/, and how it is read again.
+"""The folder runs/<id>/ of a study, and how it is written and read.
 
-Every algorithm and seed is a cell with one file, which holds its state and all that was
-recorded so far. It is replaced as a whole, so that it is never half written and a run
-that was killed goes on from a consistent point; the tables that people read are made
-from the cells.
+Each pair of algorithm and seed is a cell. The cell's file holds its state and all that
+was recorded so far. It is replaced as a whole and so never half written: a run that was
+killed continues from a consistent point. The tables that people read are made from the
+cells.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..models import Objective, description
 from ..types import State
 from .cells import Baselines, Cell, baselines_file, pack
 from .files import (
-    damaged,
+    damage_error,
     file_name,
     is_sealed,
     load,
@@ -37,19 +37,19 @@ from .files import (
     save,
     sealed_json,
     sealed_toml,
-    unwritable,
     write,
+    write_error,
     writing,
 )
 from .keys import FINGERPRINT, KEY
 from .searches import FoundSettings, Search, load_search, load_settings
-from .shapes import sound_model, sound_rows
+from .shapes import check_model, check_rows
 from .sheets import safe_cell, write_csv
 from .tables import (
     Records,
+    add_names,
     last_metrics,
     metrics_of,
-    named,
     read_cell,
     records_of,
 )
@@ -62,12 +62,7 @@ class Folder:
         self.path = path
 
     def create(self, study: dict[str, Any], read: dict[str, str]) -> None:
-        """Makes the folder, or checks that an old one is of this study and content.
-
-        Args:
-            study: all settings.
-            read: digests of what the study reads.
-        """
+        """Makes the folder, or checks the study and the digests of an old one."""
         old, content = self.path / "study.toml", self.path / "read.json"
         try:
             if old.exists():
@@ -83,7 +78,7 @@ class Folder:
             if not old.exists() or not is_sealed(old):
                 write(old, sealed_toml(study))
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
     def describe(
         self,
@@ -92,12 +87,12 @@ class Folder:
         objective: Objective,
         oracles: Sequence[str] = (),
     ) -> None:
-        """Keeps names, sizes, clusters and preparations of the clients of one seed.
+        """Writes names, sizes, clusters and preparations of the clients of one seed.
 
         Args:
             seed: of the study.
             federation: the clients that train.
-            objective: says what the score is.
+            objective: defines the score.
             oracles: labels of the algorithms that are told true clusters or optima.
         """
         clusters = federation.clusters
@@ -128,7 +123,7 @@ class Folder:
     def describe_graph(
         self, seed: int, clients: Tensor, edges: Int[Tensor, "e 2"]
     ) -> None:
-        """Keeps whom [graph] joins with one seed, by the identities of clients."""
+        """Writes the edges of [graph] with one seed, by the identities of clients."""
         table = pd.DataFrame(clients.cpu()[edges.cpu()].numpy(), columns=["v", "w"])
         table.insert(0, "seed", seed)
         with writing(self.path / f"graph-{seed}.csv") as file:
@@ -138,19 +133,19 @@ class Folder:
         return self.path / f"preparation-{seed}.json"
 
     def preparations(self, seed: int) -> Preparations | None:
-        """How the features of one seed were prepared; None where they were not."""
+        """How the features of one seed were prepared; None if they were not."""
         path = self._preparations_file(seed)
         if not path.exists():
             return None
         try:
             return preparations_of(read_json(path))
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise damaged(path, error) from error
+            raise damage_error(path, error) from error
 
     def describe_model(
         self, seed: int, federation: Federation, module: nn.Module
     ) -> None:
-        """Keeps what the module of one seed is made for, to make it without data."""
+        """Writes what is needed to make the module of one seed without its data."""
         features, whole = federation.features, None
         if not features.is_floating_point():
             kind = str(features.dtype).removeprefix("torch.")
@@ -166,21 +161,17 @@ class Folder:
         text = json.dumps(sealed_json(about)) + "\n"
         write(self.path / f"model-{seed}.json", text)
 
-    def described_model(self, seed: int) -> dict[str, Any]:
-        """What `describe_model` kept.
-
-        Raises:
-            InputError: where it is not there, or damaged.
-        """
+    def model_description(self, seed: int) -> dict[str, Any]:
+        """What `describe_model` wrote."""
         path = self.path / f"model-{seed}.json"
         if not path.exists():
             raise InputError(
-                f"{self.path} does not say how its models are made: it has no "
-                f"{path.name}; run its study again, which adds that and trains nothing "
+                f"{self.path} does not say how its models are made: {path.name} is "
+                "missing; run its study again, which adds the file and trains nothing "
                 "twice."
             )
         about = read_sealed_json(path)
-        sound_model(path, about)
+        check_model(path, about)
         return about
 
     def save(self, cell: Cell) -> None:
@@ -189,21 +180,21 @@ class Folder:
         save(path, vars(cell) | {"state": pack(cell.state)})
 
     def begin_metrics(self) -> None:
-        """Makes metrics.csv of what was saved: evaluations after that come again."""
+        """Makes metrics.csv from the saved cells; a run repeats later evaluations."""
         path = self.path / "metrics.csv"
         cells = sorted((self.path / "cells").glob("*.pt"))
         if cells:
-            table = named(metrics_of(map(read_cell, cells)), self._names())
+            table = add_names(metrics_of(map(read_cell, cells)), self._names())
             with writing(path) as new:
                 write_csv(table, new)
         else:
             path.unlink(missing_ok=True)
 
     def grow(self, cell: Cell) -> None:
-        """Appends the cell's last evaluation to metrics.csv, for those who watch.
+        """Appends the cell's last evaluation to metrics.csv, for people who watch.
 
-        Cells are what a run goes on from, so that a line may be lost, or half written
-        where the machine stops; `begin_metrics` and `export` write the file as a whole.
+        A line may be lost or half written if the machine stops, because a run continues
+        from its cells. `begin_metrics` and `export` write the file as a whole.
         """
         try:
             with (self.path / "metrics.csv").open(
@@ -216,50 +207,50 @@ class Folder:
                 for line in last_metrics(cell, self._names()):
                     lines.writerow(map(safe_cell, line))
         except OSError as error:
-            raise unwritable(self.path, error) from None
+            raise write_error(self.path, error) from None
 
     def _names(self) -> tuple[str, ...]:
-        """Of the clients, as `describe` kept them."""
+        """The names of the clients that `describe` wrote."""
         return tuple(read_json(self.path / "task.json").get("clients", ()))
 
     def cell(self, label: str, seed: int) -> Cell | None:
-        """The cell as it was saved last, if ever."""
+        """The cell as it was last saved; None if it never was."""
         path = self.path / "cells" / f"{file_name(label, seed)}.pt"
         if not path.exists():
             return None
         found = read_cell(path)
         if (found.label, found.seed) != (label, seed):
             raise InputError(
-                f"{path} must be of {label!r} with seed {seed}, got that of "
+                f"{path} must hold {label!r} with seed {seed}, got "
                 f"{found.label!r} with seed {found.seed}: put it back, or delete it to "
-                "run what it stands for again."
+                f"run {label!r} again."
             )
         return found
 
     def drop_cell(self, label: str, seed: int) -> None:
-        """Deletes a cell that is trained again with other settings."""
+        """Deletes a cell that will be trained again with other settings."""
         path = self.path / "cells" / f"{file_name(label, seed)}.pt"
         path.unlink(missing_ok=True)
         self.begin_metrics()
 
     def save_settings(self, found: FoundSettings) -> None:
-        """Keeps the settings that were found for one seed before training."""
+        """Saves the settings that were found for one seed before training."""
         text = json.dumps(asdict(found), indent=1) + "\n"
         write(self.path / f"settings-{found.seed}.json", text)
 
     def settings(self, seed: int) -> FoundSettings | None:
-        """The settings that were found for one seed, if any were."""
+        """The settings that were found for one seed; None if none were."""
         path = self.path / f"settings-{seed}.json"
         return load_settings(path) if path.exists() else None
 
     def save_models(
         self, label: str, seed: int, x: Tensor, *, of: str = "clients"
     ) -> None:
-        """Keeps the models of `clients` or of `newcomers`, one row for each."""
+        """Saves the models of `clients` or of `newcomers`, one row for each."""
         save(self.models_file(label, seed, of), x.detach().cpu())
 
     def models_file(self, label: str, seed: int, of: str = "clients") -> Path:
-        """Where the models of a cell are, once it has ended."""
+        """The file of the models of a cell that has ended."""
         end = "pt" if of == "clients" else f"{of}.pt"
         return self.path / "models" / f"{file_name(label, seed)}.{end}"
 
@@ -272,15 +263,15 @@ class Folder:
                 "not finish."
             )
         rows = load(path)
-        sound_rows(path, rows)
+        check_rows(path, rows)
         return rows
 
-    def kept_models(self, label: str, seed: int) -> bool:
-        """Whether there is a file of the models of a cell."""
+    def has_model_file(self, label: str, seed: int) -> bool:
+        """Whether the models of a cell have a file, damaged or not."""
         return self.models_file(label, seed).exists()
 
     def has_models(self, label: str, seed: int, *, of: str = "clients") -> bool:
-        """Whether the models of a cell are there and intact."""
+        """Whether the models of a cell exist and are intact."""
         try:
             self.models(label, seed, of=of)
         except InputError:
@@ -288,11 +279,11 @@ class Folder:
         return True
 
     def has_baselines(self, seed: int) -> bool:
-        """Whether the baselines of a seed are there."""
+        """Whether the baselines of a seed were saved."""
         return baselines_file(self.path, seed).exists()
 
     def save_baselines(self, found: Baselines) -> None:
-        """Keeps the baselines of a seed."""
+        """Saves the baselines of a seed."""
         content = found._asdict() | {"cells": [vars(cell) for cell in found.cells]}
         save(baselines_file(self.path, found.seed), content)
 
@@ -302,31 +293,31 @@ class Folder:
         write(self._tuning_file(search.label, search.seed, "json"), text)
 
     def search(self, label: str, seed: int) -> Search | None:
-        """The search as it was saved last, if ever."""
+        """The search as it was last saved; None if it never was."""
         path = self._tuning_file(label, seed, "json")
         return load_search(path) if path.exists() else None
 
     def save_trial(
         self, label: str, seed: int, trial: int, t: int, states: list[State]
     ) -> None:
-        """Keeps where a trial stands, the state of each fold, to train it on later."""
+        """Saves the round of a trial and its state in each fold, to continue later."""
         packed = [pack(state) for state in states]
         save(self._tuning_file(label, seed, f"{trial}.pt"), (t, packed))
 
     def trial(self, label: str, seed: int, trial: int) -> tuple[int, list[Any]] | None:
-        """The round and the packed states of a trial, if it was saved."""
+        """The round and the packed states of a trial; None if it was not saved."""
         path = self._tuning_file(label, seed, f"{trial}.pt")
         return load(path) if path.exists() else None
 
     def drop_trial(self, label: str, seed: int, trial: int) -> None:
-        """Deletes the states of a trial that does not train on."""
+        """Deletes the states of a trial that will not be continued."""
         self._tuning_file(label, seed, f"{trial}.pt").unlink(missing_ok=True)
 
     def _tuning_file(self, label: str, seed: int, end: str) -> Path:
         return self.path / "tuning" / f"{file_name(label, seed)}.{end}"
 
     def export(self, cells: list[Cell]) -> Records:
-        """Writes the tables for people, of all cells of the study, and returns them."""
+        """Writes the tables of all cells for people, and returns them."""
         records = records_of(self.path, cells)
         tables = {"tuning": records.trials, "versions": records.made_by}
         names = ["metrics", "rounds", "clients", "newcomers", "delays", "spans", "work"]
@@ -336,38 +327,33 @@ class Folder:
             if not table.empty:
                 with writing(self.path / f"{name}.csv") as file:
                     write_csv(table, file)
-        weights: dict[str, np.ndarray] = {}
-        for (label, seed), snapshots in records.weights.items():
-            key = file_name(label, seed)
-            weights[f"{key}-rounds"] = snapshots.rounds
-            weights[f"{key}-weights"] = snapshots.matrices
-        self._write_arrays("weights", weights)
-        groups: dict[str, np.ndarray] = {}
-        for (label, seed), labels in records.groups.items():
-            told = {"rounds": labels.rounds, "member": labels.member}
-            told |= {"uses": labels.uses}
-            key = file_name(label, seed)
-            groups |= {f"{key}-{name}": values for name, values in told.items()}
-        self._write_arrays("groups", groups)
-        samples: dict[str, np.ndarray] = {}
-        kept = [("", records.outcomes), ("newcomers-", records.newcomer_outcomes)]
-        for who, outcomes in kept:
-            for (label, seed), (client, sample, measures) in outcomes.items():
+        arrays: dict[str, dict[str, np.ndarray]]
+        arrays = {"weights": {}, "groups": {}, "outcomes": {}}
+        for cell, snapshots in records.weights.items():
+            columns = {"rounds": snapshots.rounds, "weights": snapshots.matrices}
+            arrays["weights"] |= _with_prefix(file_name(*cell), columns)
+        for cell, labels in records.groups.items():
+            columns = {k: v for k, v in labels._asdict().items() if k != "shares"}
+            arrays["groups"] |= _with_prefix(file_name(*cell), columns)
+        both = {"": records.outcomes, "-newcomers": records.newcomer_outcomes}
+        for end, outcomes in both.items():
+            for cell, (client, sample, measures) in outcomes.items():
                 columns = {"client": client, "sample": sample, **measures}
-                key = f"{file_name(label, seed)}-{who}"
-                samples |= {f"{key}{name}": column for name, column in columns.items()}
-        self._write_arrays("outcomes", samples)
+                arrays["outcomes"] |= _with_prefix(file_name(*cell) + end, columns)
+        for name, found in arrays.items():
+            if found:
+                path = self.path / f"{name}.npz"
+                with writing(path) as new, new.open("wb") as stream:
+                    np.savez_compressed(stream, **found)  # type: ignore[arg-type]
         return records
 
-    def _write_arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        """Writes a file of arrays, if there are any."""
-        if arrays:
-            with writing(self.path / f"{name}.npz") as path, path.open("wb") as file:
-                np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+def _with_prefix(start: str, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{start}-{name}": column for name, column in columns.items()}
 
 
 def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) -> None:
-    """Raises InputError that names the first setting in which two studies differ."""
+    """Refuses another study; the error names the first setting that differs."""
     for where, mine in leaves_of(new).items():
         theirs = leaves_of(old).get(where)
         if theirs != mine:
@@ -381,7 +367,7 @@ def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) 
 
 
 def _refuse_other_content(new: dict[str, str], old: dict[str, str], path: Path) -> None:
-    """Raises InputError that names the first piece of content that has changed."""
+    """Refuses changed content; the error names the first piece that has changed."""
     if FINGERPRINT in new and new[FINGERPRINT] != old.get(FINGERPRINT):
         raise InputError(
             f"{path} cannot be resumed here: its digests of data were not made with "
@@ -391,13 +377,13 @@ def _refuse_other_content(new: dict[str, str], old: dict[str, str], path: Path) 
     for what in sorted(new.keys() | old.keys()):
         if new.get(what) != old.get(what):
             raise InputError(
-                f"{path} was made from other content of {what}: bring that back or use "
-                "a new folder."
+                f"{path} was made from other content of {what}: restore that content, "
+                "or use a new folder."
             )
 
 
 def leaves_of(tables: Any, where: str = "") -> dict[str, Any]:
-    """All settings of nested tables by their dotted names."""
+    """The settings in nested tables, by their dotted names."""
     items: dict[str, Any] = {}
     if isinstance(tables, dict):
         pairs = [(str(key), value) for key, value in tables.items()]

@@ -1,8 +1,8 @@
-"""The secret key of a runs folder, and digests that say nothing without it.
+"""The secret key of a runs folder, and digests that reveal nothing without it.
 
-Somebody who guesses a record can write the whole data file with that guess, take its
-digest and compare. So what a run keeps of its data is a digest with a key (HMAC), and
-the key is a file that its owner alone can read.
+Somebody who guesses a record can write the whole data file with that guess, compute its
+digest and compare. So a run keeps only a digest of its data with a key (HMAC). The key
+is in a file that only its owner can read.
 """
 
 from __future__ import annotations
@@ -16,24 +16,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..checks import InputError
-from .files import unwritable
+from .files import write_error
 
 KEY = ".key"
 """The file of the key, in the runs folder."""
 
 FINGERPRINT = "the key"
-"""Under this name a run says with which key its digests were made."""
+"""The name under which a run keeps a digest that identifies its key."""
 
 _SIZE = 32  # bytes of a key
 
 
 def write_secret(path: Path, content: bytes, *, once: bool = False) -> None:
-    """Replaces a file by one that its owner alone can read; durable when it returns.
+    """Replaces a file by one that only its owner can read; on disk when it returns.
 
-    Args:
-        path: where.
-        content: of the file.
-        once: an existing file stays as it is.
+    With `once`, an existing file stays as it is.
     """
     # `mkstemp` makes a file with the mode 0600.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
@@ -58,11 +55,7 @@ def write_secret(path: Path, content: bytes, *, once: bool = False) -> None:
 
 
 def key_of(runs: Path) -> bytes:
-    """The key of a runs folder, which is made where there is none.
-
-    Raises:
-        InputError: where others may read it, or it is damaged.
-    """
+    """The key of a runs folder, made if missing; refused if others may read it."""
     path = runs / KEY
     try:
         if not path.exists():
@@ -71,36 +64,32 @@ def key_of(runs: Path) -> bytes:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             mode, key = os.fstat(file.fileno()).st_mode, file.read()
     except OSError as error:
-        raise unwritable(runs, error) from None
+        raise write_error(runs, error) from None
     if mode & 0o077:
         raise InputError(
-            f"{path} must be readable by its owner alone: run `chmod 600 {path}`."
+            f"{path} must be readable only by its owner: run `chmod 600 {path}`."
         )
     if len(key) != _SIZE:
         raise InputError(
-            f"{path} must have {_SIZE} bytes, got {len(key)}: bring the file back, or "
-            "use a new runs folder."
+            f"{path} must have {_SIZE} bytes, got {len(key)}: restore the file, or use "
+            "a new runs folder."
         )
     return key
 
 
 def digest_with(key: bytes, text: str, digits: int = 32) -> str:
-    """A digest of a text that nobody can repeat without the key."""
+    """A digest of a text that nobody can compute without the key."""
     return hmac.new(key, text.encode(), "sha256").hexdigest()[:digits]
 
 
-def keyed(read: Mapping[str, str], runs: Path) -> dict[str, str]:
-    """Digests of what a study reads, with the key of the runs folder.
+def digests_with_key(read: Mapping[str, str], runs: Path) -> dict[str, str]:
+    """Digests of what a study reads, made with the key of the runs folder.
 
-    Those of modules stay as they are: programs are not data.
-
-    Args:
-        read: digests by what they are of.
-        runs: the runs folder.
+    Digests of modules stay as they are, because programs are not data.
     """
     data = [what for what in read if not what.startswith("the module ")]
     if not data:
         return dict(read)
     key = key_of(runs)
-    made = {what: digest_with(key, read[what]) for what in data}
-    return {**read, **made, FINGERPRINT: digest_with(key, FINGERPRINT)}
+    digests = {what: digest_with(key, read[what]) for what in data}
+    return {**read, **digests, FINGERPRINT: digest_with(key, FINGERPRINT)}

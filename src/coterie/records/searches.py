@@ -8,39 +8,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .files import damaged, read_json
+from .files import damage_error, read_json
 
 Options = dict[str, Any]
 """Values of the options that are tuned."""
 
 COLUMNS = ("algorithm", "seed", "trial", "rounds", "score", "status", "spent", "chosen")
-"""What is recorded of every trial, beside the options."""
+"""The columns of every trial, in addition to its options."""
 
 
 class Rung(NamedTuple):
-    """So many trials train until that round."""
+    """The number of trials that train until a round."""
 
     trials: int
     rounds: int
 
 
 class Step(NamedTuple):
-    """A trial that came to the end of a rung, or failed on its way there."""
+    """A trial that reached the end of a rung, or failed before it."""
 
     trial: int
-    rounds: int  # of the rung
+    rounds: int  # at the end of the rung
     spent: int  # rounds that were trained for it, over all folds
-    scores: tuple[float, ...]  # of each fold; none where training failed
+    scores: tuple[float, ...]  # one for each fold; none if training failed
 
     @property
     def score(self) -> float:
-        """Mean validation score over the folds."""
+        """The mean validation score over the folds."""
         return math.fsum(self.scores) / len(self.scores) if self.scores else math.nan
 
 
 @dataclass(frozen=True)
 class Search:
-    """All that was tried for one algorithm and seed, and what was chosen."""
+    """The trials for one algorithm and seed, and the one that was chosen."""
 
     label: str
     seed: int
@@ -52,11 +52,11 @@ class Search:
 
     @property
     def best(self) -> Options:
-        """What was chosen; nothing before the end."""
+        """The chosen options; empty before the end."""
         return {} if self.chosen is None else self.settings[self.chosen]
 
     def status(self, step: Step) -> str:
-        """What became of a trial after a rung."""
+        """The result of a trial after a rung, in a word."""
         if not step.scores:
             return "failed"
         if step.rounds == self.rungs[-1].rounds:
@@ -70,26 +70,26 @@ class Search:
         return max((r.rounds for r in self.rungs if r.rounds < rounds), default=0)
 
     def cost(self, rounds: int) -> int:
-        """Rounds of training that bring one trial through the rung."""
+        """The rounds of training that one trial needs for the rung."""
         return self.folds * (rounds - self.since(rounds))
 
     @property
-    def planned(self) -> int:
-        """Rounds of training that the search takes if nothing fails."""
+    def planned_rounds(self) -> int:
+        """The rounds of training that the search needs if nothing fails."""
         return sum(rung.trials * self.cost(rung.rounds) for rung in self.rungs)
 
     @property
-    def passed(self) -> int:
-        """How many of the planned rounds lie behind."""
+    def finished_rounds(self) -> int:
+        """The number of planned rounds that are over."""
         return sum(self.cost(step.rounds) for step in self.steps)
 
     def step(self, trial: int, rounds: int) -> Step | None:
-        """What came of a trial in a rung, if it is known."""
+        """The step of a trial in a rung; None if it has not ended."""
         return next((s for s in self.steps if s[:2] == (trial, rounds)), None)
 
 
 def search_of(table: Mapping[str, Any]) -> Search:
-    """The search that `dataclasses.asdict` and JSON made lists of."""
+    """The search in a table that `dataclasses.asdict` made and JSON stored."""
     return Search(
         table["label"],
         table["seed"],
@@ -103,22 +103,22 @@ def search_of(table: Mapping[str, Any]) -> Search:
 
 @dataclass(frozen=True)
 class FoundSettings:
-    """Settings that were found for one seed before training, and what that cost."""
+    """Settings that were found for one seed before training, and their cost."""
 
     seed: int
     linear: bool
     decay: float = 1.0  # k, over the samples behind a model
     curvature: float = 1.0  # the largest of any client, at the start
-    samples: float = 1.0  # of a client, on average
-    scores: dict[str, float] = field(default_factory=dict)  # means, by k
+    samples: float = 1.0  # the mean over clients
+    scores: dict[str, float] = field(default_factory=dict)  # k -> mean score
     shared_decay: float = 1.0  # k of models that clients share
     shared_scores: dict[str, float] = field(default_factory=dict)  # of FedAvg
-    gradients: float = 0.0  # of single samples, of all clients
-    reduced: dict[str, int] = field(default_factory=dict)  # by label: how often
+    gradients: float = 0.0  # of single samples, by all clients
+    reduced: dict[str, int] = field(default_factory=dict)  # label -> how often
 
 
 def load_settings(path: Path) -> FoundSettings:
-    """The settings in a file, each of the kind that it must be."""
+    """The settings in a file, with their types checked."""
     try:
         found = FoundSettings(**read_json(path))
         numbers = [found.decay, found.shared_decay, found.curvature, found.samples]
@@ -128,9 +128,9 @@ def load_settings(path: Path) -> FoundSettings:
         sound &= all(isinstance(each, float | int) for each in numbers)
         sound &= all(type(times) is int for times in found.reduced.values())
     except (AttributeError, TypeError) as error:
-        raise damaged(path, error) from error
+        raise damage_error(path, error) from error
     if not sound:
-        raise damaged(path, ValueError())
+        raise damage_error(path, ValueError())
     return found
 
 
@@ -140,13 +140,13 @@ def load_search(path: Path) -> Search:
     try:
         return search_of(table)
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path, error) from error
+        raise damage_error(path, error) from error
 
 
 def rungs(trials: int, rounds: int, factor: int) -> tuple[Rung, ...]:
-    """How many trials train until which round.
+    """The number of trials that train until each round.
 
-    One in `factor`, rounded up, goes on for `factor` times as long, while two are left.
+    One in `factor`, rounded up, trains for `factor` times as long, if two or more do.
 
     >>> rungs(8, 100, 3)
     (Rung(trials=8, rounds=33), Rung(trials=3, rounds=100))

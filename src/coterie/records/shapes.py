@@ -1,7 +1,7 @@
-"""What files of a run must hold, so that a damaged one is named and not stumbled over.
+"""Checks of what files of a run hold, so that an error names a damaged file.
 
-A shape is a type, a list of one shape for all its entries, or a table of shapes by key;
-a table may hold more than is named.
+A shape is a type, a list with the shape of its entries, or a table of shapes by key. A
+table may hold more keys than its shape names.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from ..models import OBJECTIVES
 from .cells import Cell
-from .files import damaged
+from .files import damage_error
 from .searches import Search
 
 _STUDY = {"algorithm": [{"name": str, "label": str}]}
-# Where a study has these.
+# The shapes of tables that a study may have.
 _TABLES = {
     "name": str,
     "data": dict,
@@ -32,7 +32,7 @@ _TABLES = {
 }
 _RUN = {"rounds": int, "seeds": [int], "newcomers": int}
 _TASK = {"task": str, "note": str}
-# Where a task has these.
+# The shapes of names that a task may have.
 _NAMES = {"clients": [str], "features": [str], "classes": [str], "oracles": [str]}
 _CELL = {
     "label": str,
@@ -49,7 +49,7 @@ _CELL = {
     "delays": dict,
     "versions": list,
 }
-# Tables of tensors in a cell, and columns that those that are not empty have.
+# Tables of tensors in a cell -> the columns that they need if they are not empty.
 _COLUMNS = {
     "newcomers": {"client"},
     "outcomes": {"client", "sample"},
@@ -89,57 +89,57 @@ def holds(value: Any, shape: Any) -> bool:
     return isinstance(value, shape)
 
 
-def refuse(path: Path, *sound: bool) -> None:
-    """Raises InputError that names the file unless everything about it is sound."""
+def require(path: Path, *sound: bool) -> None:
+    """Raises an InputError that names the file unless all conditions are true."""
     if not all(sound):
-        raise damaged(path, ValueError())
+        raise damage_error(path, ValueError())
 
 
-def sound_study(path: Path, study: dict[str, Any]) -> None:
-    """Refuses a study that a report could not be made of."""
-    refuse(path, holds(study, {**_STUDY, **_of(_TABLES, study)}))
+def check_study(path: Path, study: dict[str, Any]) -> None:
+    """Refuses a study that cannot have a report."""
+    require(path, holds(study, {**_STUDY, **_of(_TABLES, study)}))
     run = study.get("run", {})
-    refuse(path, holds(run, _RUN if "tune" in study else _of(_RUN, run)))
-    refuse(path, *(_is_space(entry.get("tune", {})) for entry in study["algorithm"]))
+    require(path, holds(run, _RUN if "tune" in study else _of(_RUN, run)))
+    require(path, *(_is_space(entry.get("tune", {})) for entry in study["algorithm"]))
 
 
 def _of(shapes: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
-    """The shapes of what a table has."""
+    """The shapes of the keys that a table has."""
     return {key: shape for key, shape in shapes.items() if key in table}
 
 
 def _is_space(space: Any) -> bool:
-    """Whether it is a table of lists and ranges."""
+    """Whether a search space is a table of lists and ranges."""
     ends = {"from": float, "to": float, "scale": str}
     return isinstance(space, dict) and all(
         isinstance(values, list) or holds(values, ends) for values in space.values()
     )
 
 
-def sound_task(path: Path, about: dict[str, Any], cells: list[Cell]) -> None:
-    """Refuses a task that is not known, or a score that cells do not have."""
-    refuse(path, holds(about, {**_TASK, **_of(_NAMES, about)}))
-    refuse(path, about["task"] in OBJECTIVES)
+def check_task(path: Path, about: dict[str, Any], cells: list[Cell]) -> None:
+    """Refuses an unknown task, or a score that cells do not have."""
+    require(path, holds(about, {**_TASK, **_of(_NAMES, about)}))
+    require(path, about["task"] in OBJECTIVES)
     score = about.get("score", OBJECTIVES[about["task"]].score)
     higher = about.get("higher_is_better", True)
     tables = [values for cell in cells for values in [*cell.metrics, cell.newcomers]]
     named = [f"test_{score}" in values for values in tables if values]
-    refuse(path, holds(score, str), isinstance(higher, bool), *named)
+    require(path, holds(score, str), isinstance(higher, bool), *named)
 
 
-def sound_cell(path: Path, cell: Cell) -> None:
+def check_cell(path: Path, cell: Cell) -> None:
     """Refuses a cell whose parts do not fit together."""
-    refuse(path, holds(vars(cell), _CELL), *map(_columns, cell.metrics))
+    require(path, holds(vars(cell), _CELL), *map(_columns, cell.metrics))
     for name, needed in _COLUMNS.items():
         table = getattr(cell, name)
-        refuse(path, _columns(table) and (not table or needed <= {*table}))
-    refuse(path, bool(cell.rounds), len(cell.rounds) == len(cell.metrics))
-    refuse(path, len(cell.groups) == len(cell.group_rounds), *_labels(cell))
-    refuse(path, *(math.isfinite(values["round"]) for values in cell.rounds))
+        require(path, _columns(table) and (not table or needed <= {*table}))
+    require(path, bool(cell.rounds), len(cell.rounds) == len(cell.metrics))
+    require(path, len(cell.groups) == len(cell.group_rounds), *_labels(cell))
+    require(path, *(math.isfinite(values["round"]) for values in cell.rounds))
 
 
 def _labels(cell: Cell) -> Iterator[bool]:
-    """Whether each record of groups has two whole numbers for each client."""
+    """Whether records of groups have two whole numbers for each client."""
     clients = {len(values) for table in cell.metrics for values in table.values()}
     for labels in cell.groups:
         whole = not labels.is_floating_point() and not labels.is_complex()
@@ -148,7 +148,7 @@ def _labels(cell: Cell) -> Iterator[bool]:
 
 
 def _columns(table: Any) -> bool:
-    """Whether it is a table of tensors (N,) of the same length, by name."""
+    """Whether a table maps names to tensors (N,) of the same length."""
     return (
         isinstance(table, dict)
         and all(isinstance(name, str) for name in table)
@@ -157,50 +157,50 @@ def _columns(table: Any) -> bool:
     )
 
 
-def sound_rows(path: Path, rows: Any) -> None:
-    """Refuses what is not a matrix of rows of numbers that are all in its file."""
-    refuse(path, isinstance(rows, Tensor) and rows.dim() == 2)
-    # Clients may share one row; one whose stride is 0 may be longer than any memory.
+def check_rows(path: Path, rows: Any) -> None:
+    """Refuses what is not a matrix of numbers that its file holds."""
+    require(path, isinstance(rows, Tensor) and rows.dim() == 2)
+    # Clients may share one row, with stride 0; a long row of stride 0 fills any memory.
     there = rows.untyped_storage().nbytes() // rows.element_size()
-    refuse(path, rows.is_floating_point(), rows.shape[1] <= there)
+    require(path, rows.is_floating_point(), rows.shape[1] <= there)
 
 
-def sound_clients(path: Path, table: pd.DataFrame, cells: list[Cell]) -> None:
-    """Refuses a table of clients that are not those of the cells of its seed."""
-    refuse(path, {"client", *_COUNTS} <= {*table}, len(table) > 0)
+def check_clients(path: Path, table: pd.DataFrame, cells: list[Cell]) -> None:
+    """Refuses a table whose clients are not those of the cells of its seed."""
+    require(path, {"client", *_COUNTS} <= {*table}, len(table) > 0)
     numbers = [pd.api.types.is_integer_dtype(table[name]) for name in _COUNTS]
-    refuse(path, *numbers, table["seed"].nunique() == 1)
+    require(path, *numbers, table["seed"].nunique() == 1)
     seed, names = int(table["seed"].iloc[0]), [*map(str, table["client"])]
-    # Of an old cell that does not say, the clients are numbered.
+    # Old cells do not list their clients, which are then numbered.
     other = [c.clients for c in cells if c.seed == seed and c.clients]
     fits = [sorted(map(str, clients)) == sorted(names) for clients in other]
-    refuse(path, path.stem == f"clients-{seed}", len({*names}) == len(names), *fits)
+    require(path, path.stem == f"clients-{seed}", len({*names}) == len(names), *fits)
 
 
-def sound_graph(path: Path, table: pd.DataFrame, clients: pd.DataFrame) -> None:
+def check_graph(path: Path, table: pd.DataFrame, clients: pd.DataFrame) -> None:
     """Refuses edges that are not between clients of their seed."""
-    refuse(path, {"seed", "v", "w"} <= {*table})
+    require(path, {"seed", "v", "w"} <= {*table})
     for seed, part in table.groupby("seed"):
         known = clients.loc[clients["seed"] == seed, "client"]
-        refuse(path, path.stem == f"graph-{seed}", bool(part["v"].isin(known).all()))
-        refuse(path, bool(part["w"].isin(known).all()))
+        require(path, path.stem == f"graph-{seed}", bool(part["v"].isin(known).all()))
+        require(path, bool(part["w"].isin(known).all()))
 
 
-def sound_model(path: Path, about: dict[str, Any]) -> None:
-    """Refuses what does not say how a model is made."""
+def check_model(path: Path, about: dict[str, Any]) -> None:
+    """Refuses a description that does not say how to make a model."""
     whole = about.get("whole")
-    refuse(path, holds(about, _MODEL), "whole" in about)
-    refuse(path, min([*about["shape"], about["outputs"]]) > 0)
-    refuse(path, whole is None or holds(whole, _WHOLE))
+    require(path, holds(about, _MODEL), "whole" in about)
+    require(path, min([*about["shape"], about["outputs"]]) > 0)
+    require(path, whole is None or holds(whole, _WHOLE))
     if whole is not None:
         sound = whole["dtype"] in _KINDS and whole["least"] <= whole["most"]
-        refuse(path, sound, abs(whole["least"]) < 2**62, abs(whole["most"]) < 2**62)
+        require(path, sound, abs(whole["least"]) < 2**62, abs(whole["most"]) < 2**62)
 
 
-def sound_search(path: Path, search: Search) -> None:
-    """Refuses a search whose steps are not of its trials."""
+def check_search(path: Path, search: Search) -> None:
+    """Refuses a search whose steps do not belong to its trials."""
     trials, steps = range(len(search.settings)), search.steps
-    refuse(
+    require(
         path,
         holds(vars(search), {"label": str, "seed": int, "folds": int}),
         all(isinstance(setting, dict) for setting in search.settings),

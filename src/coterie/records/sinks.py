@@ -1,7 +1,7 @@
-"""Where numbers of a run are told while it goes on: TensorBoard, MLflow, W&B.
+"""Sinks, which receive a run's numbers while it goes on: TensorBoard, MLflow, W&B.
 
-A sink is told of every algorithm and seed, from its beginning to its end. It only
-listens: what a run computes and keeps does not depend on it.
+A sink is told when an algorithm and seed begin and end, and the numbers in between. It
+only listens: the results and files of a run do not depend on it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .files import file_name
 
 
 class Sink(Protocol):
-    """What takes numbers of one algorithm and seed after the other."""
+    """A receiver of numbers, of one algorithm and seed after the other."""
 
     def begin(self, study: Mapping[str, Any], label: str, seed: int) -> None:
-        """An algorithm begins, or goes on, with a seed; `study` has all settings."""
+        """An algorithm with a seed begins or continues; `study` has all settings."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """These numbers were found after round `step`."""
+        """Receives numbers that were measured after round `step`."""
 
     def end(self) -> None:
-        """Nothing more comes of this algorithm and seed."""
+        """This algorithm and seed have ended."""
 
 
 class TensorBoard:
@@ -38,7 +38,7 @@ class TensorBoard:
         self._folder = folder / "tensorboard"
 
     def begin(self, study: Mapping[str, Any], label: str, seed: int) -> None:
-        """Opens the cell's event file."""
+        """Opens the event file of the cell."""
         writers = importlib.import_module("torch.utils.tensorboard")
         place = self._folder / file_name(label, seed)
         self._writer = writers.SummaryWriter(str(place))
@@ -55,13 +55,13 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run for each cell in the experiment of the study's name."""
+    """One run for each cell, in an experiment with the study's name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def begin(self, study: Mapping[str, Any], label: str, seed: int) -> None:
-        """Makes the run, in the experiment of that name or in a new one."""
+        """Makes the run, and the experiment if there is none."""
         self._client = importlib.import_module("mlflow").MlflowClient()
         known = self._client.get_experiment_by_name(study["name"])
         place = (
@@ -69,12 +69,12 @@ class MLflow:
             if known is None
             else known.experiment_id
         )
-        made = self._client.create_run(
+        run = self._client.create_run(
             place,
             run_name=file_name(label, seed),
             tags={"coterie.folder": str(self._folder)},
         )
-        self._run = made.info.run_id
+        self._run = run.info.run_id
         for name, value in {**_options_of(study, label), "seed": seed}.items():
             self._client.log_param(self._run, name, value)
 
@@ -89,13 +89,13 @@ class MLflow:
 
 
 class WeightsAndBiases:
-    """A run for each cell in the project of the study's name."""
+    """One run for each cell, in a project with the study's name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def begin(self, study: Mapping[str, Any], label: str, seed: int) -> None:
-        """Makes the run, or goes on in that of this folder and cell."""
+        """Makes the run, or continues the one of this folder and cell."""
         name = file_name(label, seed)
         self._run = importlib.import_module("wandb").init(
             project=str(study["name"]),
@@ -108,7 +108,7 @@ class WeightsAndBiases:
         )
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Logs the numbers with their round."""
+        """Logs each number with its round."""
         self._run.log(dict(values), step=step)
 
     def end(self) -> None:
@@ -121,7 +121,7 @@ SINKS: dict[str, tuple[Callable[[Path], Sink], str]] = {
     "mlflow": (MLflow, "mlflow"),
     "wandb": (WeightsAndBiases, "wandb"),
 }
-"""Name in `run.log` -> the sink, and the package that it needs."""
+"""Name in `run.log` -> its sink, and the package that the sink needs."""
 
 
 def refuse_absent(names: Sequence[str]) -> None:
@@ -136,7 +136,7 @@ def refuse_absent(names: Sequence[str]) -> None:
 
 
 class Log:
-    """The sinks of a study; one that fails is left out from then on, with a line."""
+    """The sinks of a study; one that fails is dropped with a notice."""
 
     def __init__(
         self,
@@ -150,9 +150,9 @@ class Log:
 
     @contextlib.contextmanager
     def of(self, label: str, seed: int) -> Iterator[Callable[[Cell], None]]:
-        """Gives the function to call with the cell after every evaluation.
+        """A context with the function to call with the cell after each evaluation.
 
-        Sinks begin with the first: they hear nothing of what was finished before.
+        Sinks begin at the first call, so a cell that had already ended reaches none.
         """
         begun = False
 
@@ -174,17 +174,17 @@ class Log:
         for name, sink in list(self._sinks.items()):
             try:
                 call(sink)
-            except Exception as error:  # of other people's packages and services
+            except Exception as error:  # from other packages and services
                 del self._sinks[name]
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 self._say(
-                    f"`run.log` {name} failed and is left out from now on; the run "
-                    f"goes on: {reason.rstrip('.')}."
+                    f"`run.log` {name} failed and gets no more numbers; the run goes "
+                    f"on: {reason.rstrip('.')}."
                 )
 
 
 def last_numbers(cell: Cell) -> dict[str, float]:
-    """Means over clients of the last evaluation, and what the rounds cost so far."""
+    """Means over clients at the last evaluation, and the costs so far."""
     means = {name: float(v.double().mean()) for name, v in cell.metrics[-1].items()}
     return means | {k: float(v) for k, v in cell.rounds[-1].items() if k != "round"}
 

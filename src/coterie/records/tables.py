@@ -21,7 +21,7 @@ from ..models import OBJECTIVES
 from ..types import ALONE, EVERYBODY
 from . import shapes
 from .cells import SNAPSHOT_CLIENTS, Baselines, Cell, load_cell
-from .files import damaged, file_name, load, read_json, read_sealed_toml
+from .files import damage_error, file_name, load, read_json, read_sealed_toml
 from .ledgers import SPENDING
 from .searches import (
     COLUMNS,
@@ -40,19 +40,17 @@ class Snapshots(NamedTuple):
 
 
 class GroupLabels(NamedTuple):
-    """Groups over time, whose members make one model: see `coterie.types.Info`."""
+    """Groups over time; a group makes one model: see `coterie.types.Info`."""
 
     rounds: np.ndarray  # (S,)
     member: np.ndarray  # (S, N) the group that a client trains with, or ALONE
     uses: np.ndarray  # (S, N) whose model it uses: a group's, ALONE or EVERYBODY
-    shares: np.ndarray  # (N,) how much a client counts in the model of its group
+    shares: np.ndarray  # (N,) weights of clients in the model of their group
 
     def weights(self, place: int, clients: ArrayLike | None = None) -> np.ndarray:
-        """Shares of all N in the models that these clients use; None: of all clients.
+        """The shares of all N clients in the models that these clients use.
 
-        Args:
-            place: which of the S records; -1 is the last.
-            clients: positions of clients.
+        The record is at `place`, -1 for the last. Clients are positions; None: all.
         """
         n = len(self.shares)
         who = np.arange(n) if clients is None else np.asarray(clients)
@@ -64,93 +62,89 @@ class GroupLabels(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """What became of every test sample at the end, client after client."""
+    """The final measures of every test sample, client after client."""
 
     client: np.ndarray  # (M,)
-    sample: np.ndarray  # (M,) identity, the same wherever the sample is the same
-    # (M,) each; of whole numbers: 0 or 1. Of a measure of a client as a whole, values
-    # with its mean and variance, and where it counts, beside them: `models.jackknife`.
+    sample: np.ndarray  # (M,) identity; the same sample has the same one everywhere
+    # (M,) each. Whole numbers are 0 or 1. A measure of a client as a whole has values
+    # with its mean and variance, and says where it counts: see `models.jackknife`.
     measures: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Records:
-    """Everything that is known of a finished or interrupted study, as tables.
+    """All results of a finished or interrupted study, as tables.
 
-    `algorithm` columns hold the labels of the study's algorithms.
+    Columns `algorithm` hold the labels of the study's algorithms.
     """
 
     study: dict[str, Any]  # the resolved configuration
-    versions: dict[str, str]  # of all cells; several of one kind are joined by "and"
+    versions: dict[str, str]  # of all cells, joined by "and" if they differ
     task: str  # a name in coterie.models.OBJECTIVES
     score: str  # the measure that compares models
     higher_is_better: bool  # of the score
     clients: pd.DataFrame  # seed, client, cluster (-1 unknown), train, validation, test
     metrics: pd.DataFrame  # algorithm, seed, round, client, <part>_<measure> ...
     rounds: pd.DataFrame  # algorithm, seed, round, gradients, bytes, seconds, ...
-    # By (algorithm, seed); where groups are recorded, of at most 200 clients.
+    # By (algorithm, seed), for at most 200 clients if they come from groups.
     weights: dict[tuple[str, int], Snapshots]
     groups: dict[tuple[str, int], GroupLabels] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
-    # Algorithms that were told what others must find out: true clusters or optima.
+    # Algorithms that were told true clusters or optima, which others must find out.
     oracles: tuple[str, ...] = ()
-    # seed, v, w: identities of clients whom [graph] joins
+    # seed, v, w: identities of clients that [graph] links
     graph: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # algorithm, seed, client, cluster, train, <part>_<measure> of those held out
+    # algorithm, seed, client, cluster, train, <part>_<measure> of clients held out
     newcomers: pd.DataFrame = field(default_factory=pd.DataFrame)
     newcomer_outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
-    # of labels, at the end on test data: algorithm, seed, client, target, predicted,
-    # count of the samples of a class that were taken for one
+    # For labels, at the end on test data: algorithm, seed, client, target, predicted,
+    # and the count of samples of this target with this prediction
     confusion: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, client, bin of confidence (0 to 9), count of its samples, sum of
-    # their confidence, how many were predicted right
+    # their confidence, count of right predictions
     calibration: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, trial, rounds, score, status, ..., one column for each option
     trials: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # with [time], whose rounds are ticks; `rounds` then has time and updates as well:
+    # With [time], rounds are ticks, and `rounds` also has time and updates:
     # algorithm, seed, delay, count of the answers that arrived with this delay
     delays: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # algorithm, seed, client, begin, end of each computation, of the start of a run
+    # algorithm, seed, client, begin, end of each computation at the start of a run
     spans: pd.DataFrame = field(default_factory=pd.DataFrame)
     # algorithm, seed, client, busy, idle (virtual seconds), tasks
     work: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # with [privacy]: algorithm, seed, client, to (-1: a server), epsilon of that alone
+    # With [privacy]: algorithm, seed, client, to (-1: a server), epsilon of that alone
     releases: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # baselines: algorithm, seed, round (0), client, <part>_<measure>; never methods
+    # Baselines, which are not methods: algorithm, seed, round (0), client,
+    # <part>_<measure>
     baselines: pd.DataFrame = field(default_factory=pd.DataFrame)
     baseline_outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()  # sentences: which baselines are not there, and why
-    settings: tuple[FoundSettings, ...] = ()  # that chose themselves, by seed
-    # with [privacy]: epsilon of the study, and of all on its data; see `ledgers`
+    left_out: tuple[str, ...] = ()  # sentences: which baselines are missing, and why
+    settings: tuple[FoundSettings, ...] = ()  # that coterie found, by seed
+    # With [privacy]: epsilon of the study, and of all on its data; see `ledgers`
     spending: dict[str, Any] = field(default_factory=dict)
-    # algorithm, seed, round after which it was made with: coterie, source, torch, ...
+    # algorithm, seed, round, and the versions from there on: coterie, source, ...
     made_by: pd.DataFrame = field(default_factory=pd.DataFrame)
-    names: tuple[str, ...] = ()  # of the clients, by identity; () where they have none
-    features: tuple[str, ...] = ()  # their names, where they have some
-    classes: tuple[str, ...] = ()  # of the labels 0, 1, ...
-    # Results computed from these tables, by question; None where they may still change
+    names: tuple[str, ...] = ()  # of the clients, by identity; () if they have none
+    features: tuple[str, ...] = ()  # names of the features; () if they have none
+    classes: tuple[str, ...] = ()  # names of the labels 0, 1, ...
+    # Cached results about these tables, by question; None: tables may still change
     cache: dict[Any, Any] | None = field(default=None, init=False, compare=False)
 
     def name_of(self, client: int) -> str:
-        """What a client is called in a sentence: "Chur", or "client 3"."""
+        """A client's name in a sentence: "Chur", or "client 3"."""
         return client_name(self.names, client)
 
     def short_name(self, client: int) -> str:
-        """The same where it is said that it is a client: its name, or "3"."""
+        """A client's name where the reader knows it is a client: "Chur", or "3"."""
         return short_name(self.names, client)
 
     def client_named(self, name: str) -> int:
-        """The identity of the client of that name.
-
-        Raises:
-            InputError: names the nearest where there is none.
-        """
+        """The identity of the client with this name."""
         known = [*self.clients["client"].unique(), *self.newcomers.get("client", [])]
         place = {full_name(self.names, int(client)): int(client) for client in known}
         if name not in place:
-            raise InputError(
-                f"there is no client {name!r}.{suggestion(name, place) or _few(place)}"
-            )
+            hint = suggestion(name, place) or _list_names(place)
+            raise InputError(f"there is no client {name!r}.{hint}")
         return place[name]
 
     def __repr__(self) -> str:
@@ -163,7 +157,7 @@ class Records:
         )
 
     def _repr_html_(self) -> str:
-        """Which tables there are, for a notebook."""
+        """The list of tables, for a notebook."""
         tables = {k: v for k, v in vars(self).items() if isinstance(v, pd.DataFrame)}
         rows = [
             (k, len(v), ", ".join(map(str, v))) for k, v in tables.items() if len(v)
@@ -173,50 +167,50 @@ class Records:
             return f"<p>{escape(repr(self))}</p>{frame.to_html(index=False)}"
 
 
-def _few(names: Iterable[str]) -> str:
-    """A sentence that lists the names, at most twenty of them."""
+def _list_names(names: Iterable[str]) -> str:
+    """A sentence that lists at most twenty of the names."""
     listed = list(names)
     return f" They are {', '.join(listed[:20])}{', ...' * (len(listed) > 20)}."
 
 
 def load_records(path: Path | str) -> Records:
-    """Reads the records of a run folder, finished or not."""
+    """The records of a run folder, finished or not."""
     path = Path(path)
     files = sorted((path / "cells").glob("*.pt"))
     needed = [path / name for name in ("study.toml", "task.json")]
     described = any(path.glob("clients-*.csv"))
     if not files or not described or not all(file.exists() for file in needed):
         raise InputError(
-            f"{str(path)!r} is not the folder of a run that has begun: it needs "
+            f"{str(path)!r} is not the folder of a run that has begun: that has "
             "study.toml, task.json, clients-*.csv and cells/*.pt."
         )
     return records_of(path, map(read_cell, files))
 
 
 def read_cell(path: Path) -> Cell:
-    """The cell in a file, whose parts fit together."""
+    """The cell in a file, after checking that its parts fit together."""
     cell = load_cell(path)
-    shapes.sound_cell(path, cell)
+    shapes.check_cell(path, cell)
     return cell
 
 
 def _spending(path: Path) -> dict[str, Any]:
-    """What a study and all studies on its data have spent; nothing where it is lost."""
+    """What a study and all on its data have spent; empty if the file is lost."""
     try:
         found = read_json(path) if path.exists() else {}
         return {"studies": 1, "complete": True} | found if "all" in found else {}
-    except InputError:  # a line of the report less
+    except InputError:  # the report then lacks one line
         return {}
 
 
 def _settings(path: Path) -> tuple[FoundSettings, ...]:
-    """Settings that chose themselves, in the order of seeds."""
+    """The settings that coterie found, in the order of seeds."""
     found = [load_settings(file) for file in path.glob("settings-*.json")]
     return tuple(sorted(found, key=lambda each: each.seed))
 
 
-def _besides_methods(path: Path) -> dict[str, Any]:
-    """What records say of baselines and found settings; nothing in an older run."""
+def _baselines_and_settings(path: Path) -> dict[str, Any]:
+    """The fields of records on baselines and found settings; empty in an older run."""
     kept = [_read_baselines(file) for file in sorted(path.glob("baselines-*.pt"))]
     cells = [cell for each in kept for cell in each.cells]
     lines = dict.fromkeys(line for each in kept for line in each.left_out)
@@ -234,29 +228,29 @@ def _read_baselines(path: Path) -> Baselines:
         cells = [Cell(**values) for values in kept["cells"]]
         found = Baselines(int(kept["seed"]), cells, [*map(str, kept["left_out"])])
     except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path, error) from error
+        raise damage_error(path, error) from error
     for cell in found.cells:
-        shapes.sound_cell(path, cell)
-    shapes.refuse(path, *(cell.seed == found.seed for cell in found.cells))
+        shapes.check_cell(path, cell)
+    shapes.require(path, *(cell.seed == found.seed for cell in found.cells))
     return found
 
 
 def records_of(path: Path, cells: Iterable[Cell]) -> Records:
-    """The records of a run folder, of which these are all cells, without their states.
+    """The records of a run folder whose cells are all given, without their states.
 
-    They are looked at last, since they may be read from files, which takes longest.
+    Cells are used last: they may still have to be read from files, which takes longest.
     """
     study, about = read_sealed_toml(path / "study.toml"), read_json(path / "task.json")
-    shapes.sound_study(path / "study.toml", study)
+    shapes.check_study(path / "study.toml", study)
     order = [entry["label"] for entry in study["algorithm"]]
-    loaded = _in_order(path, cells, order)
-    shapes.sound_task(path / "task.json", about, loaded)
+    loaded = _sort_cells(path, cells, order)
+    shapes.check_task(path / "task.json", about, loaded)
     files = path.glob("clients-*.csv")
     _refuse_missing_clients(path, loaded)
-    clients = _concatenated([_read_clients(file, loaded) for file in files])
+    clients = _concatenate([_read_clients(file, loaded) for file in files])
     if about["note"]:
         study.setdefault("data", {})["note"] = about["note"]
-    usual = OBJECTIVES[about["task"]]  # where an old folder does not say
+    usual = OBJECTIVES[about["task"]]  # for an old folder without a score
     names = tuple(about.get("clients", ()))
     groups = _groups(loaded, clients, study)
     records = Records(
@@ -272,13 +266,13 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
         groups=groups,
         outcomes=_outcomes((cell, cell.outcomes) for cell in loaded),
         oracles=tuple(about.get("oracles", ())),
-        graph=_joined([_read_graph(f, clients) for f in path.glob("graph-*.csv")]),
+        graph=_concatenate([_read_graph(f, clients) for f in path.glob("graph-*.csv")]),
         newcomers=_table((cell, cell.newcomers) for cell in loaded),
         newcomer_outcomes=_outcomes((c, c.newcomer_outcomes) for c in loaded),
         confusion=_table((cell, cell.confusion) for cell in loaded),
         calibration=_table((cell, cell.calibration) for cell in loaded),
         releases=_table((cell, cell.releases) for cell in loaded),
-        **_besides_methods(path),
+        **_baselines_and_settings(path),
         spending=_spending(path / SPENDING),
         trials=_trials([_search(f) for f in path.glob("tuning/*.json")], order),
         delays=_rows((cell, _delays(cell)) for cell in loaded),
@@ -288,14 +282,14 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
             for cell in loaded
             if cell.work
         ),
-        made_by=_rows((cell, _made_by(cell)) for cell in loaded),
+        made_by=_rows((cell, _version_rows(cell)) for cell in loaded),
         names=names,
         features=tuple(about.get("features", ())),
         classes=tuple(about.get("classes", ())),
     )
     tables = ("clients", "metrics", "newcomers", "spans", "work", "releases")
     for name in (*tables, "baselines"):
-        named(getattr(records, name), names)
+        add_names(getattr(records, name), names)
     return records
 
 
@@ -325,47 +319,47 @@ def _groups(
 def _weights(
     cells: list[Cell], groups: dict[tuple[str, int], GroupLabels]
 ) -> dict[tuple[str, int], Snapshots]:
-    """Collaboration matrices over time: as recorded, and then those of groups."""
+    """Collaboration matrices over time: those recorded, then those of groups."""
     found = {}
     for cell in cells:
         key = cell.label, cell.seed
         rounds, matrices = list(cell.snapshot_rounds), list(cell.snapshots)
-        told = groups.get(key)
-        if told is not None and len(told.shares) <= SNAPSHOT_CLIENTS:
-            rounds += told.rounds.tolist()
-            places = range(len(told.rounds))
-            matrices += [torch.from_numpy(told.weights(j)).float() for j in places]
+        labels = groups.get(key)
+        if labels is not None and len(labels.shares) <= SNAPSHOT_CLIENTS:
+            rounds += labels.rounds.tolist()
+            places = range(len(labels.rounds))
+            matrices += [torch.from_numpy(labels.weights(j)).float() for j in places]
         if matrices:
             found[key] = Snapshots(np.array(rounds), torch.stack(matrices).numpy())
     return found
 
 
 def _refuse_missing_clients(path: Path, cells: list[Cell]) -> None:
-    """Refuses a folder that does not say who the clients of a seed are."""
+    """Refuses a folder without the table of the clients of a seed."""
     for seed in sorted({cell.seed for cell in cells}):
         file = path / f"clients-{seed}.csv"
         if not file.exists():
             raise InputError(
-                f"{file} is missing: run the study again, which writes it anew and "
+                f"{file} is missing: run the study again, which writes the file and "
                 "trains nothing twice."
             )
 
 
-def _in_order(path: Path, cells: Iterable[Cell], order: list[str]) -> list[Cell]:
-    """The cells of these algorithms, and of no other."""
+def _sort_cells(path: Path, cells: Iterable[Cell], order: list[str]) -> list[Cell]:
+    """The cells in the order of the study's algorithms; others are refused."""
     loaded = list(cells)
     for cell in loaded:
         if cell.label not in order:
             file = path / "cells" / file_name(cell.label, cell.seed)
             raise InputError(
-                f"{file}.pt is of an algorithm {cell.label!r}, which the study does "
-                "not have: move it elsewhere."
+                f"{file}.pt holds the algorithm {cell.label!r}, which the study does "
+                "not have: move the file elsewhere."
             )
     return sorted(loaded, key=lambda cell: (order.index(cell.label), cell.seed))
 
 
-def named(table: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
-    """The table, with names beside the identities of clients."""
+def add_names(table: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
+    """The table, with a column of names next to the identities of clients."""
     if "client" in table and "name" not in table:
         found = {int(c): full_name(names, int(c)) for c in table["client"].unique()}
         place = list(table.columns).index("client") + 1
@@ -374,41 +368,40 @@ def named(table: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _read_clients(path: Path, cells: list[Cell]) -> pd.DataFrame:
-    try:
-        if not path.is_file():  # a pipe would never end
-            raise ValueError
-        table = pd.read_csv(path, dtype={"name": str}, keep_default_na=False)
-    except (ValueError, OSError) as error:
-        raise damaged(path, error) from error
-    shapes.sound_clients(path, table, cells)
-    # Names there are as a spreadsheet may have them; task.json has them as they are.
+    table = _read_csv(path, dtype={"name": str}, keep_default_na=False)
+    shapes.check_clients(path, table, cells)
+    # These names are made safe for a spreadsheet; task.json has the real ones.
     return table.drop(columns="name", errors="ignore")
 
 
 def _read_graph(path: Path, clients: pd.DataFrame) -> pd.DataFrame:
-    try:
-        if not path.is_file():
-            raise ValueError
-        table = pd.read_csv(path)
-    except (ValueError, OSError) as error:
-        raise damaged(path, error) from error
-    shapes.sound_graph(path, table, clients)
+    table = _read_csv(path)
+    shapes.check_graph(path, table, clients)
     return table
+
+
+def _read_csv(path: Path, **options: Any) -> pd.DataFrame:
+    try:
+        if not path.is_file():  # a pipe would never end
+            raise ValueError
+        return pd.read_csv(path, **options)
+    except (ValueError, OSError) as error:
+        raise damage_error(path, error) from error
 
 
 def _search(path: Path) -> Search:
     search = load_search(path)
-    shapes.sound_search(path, search)
+    shapes.check_search(path, search)
     return search
 
 
 def metrics_of(cells: Iterable[Cell]) -> pd.DataFrame:
-    """Rows for each cell, evaluated round and client."""
+    """One row for each cell, evaluated round and client."""
     return _table((cell, _evaluations(cell)) for cell in cells)
 
 
 def _evaluations(cell: Cell) -> dict[str, np.ndarray]:
-    """Columns of all evaluations of a cell."""
+    """The columns of all evaluations of a cell."""
     n = len(next(iter(cell.metrics[0].values())))
     unknown = torch.full((n,), torch.nan)
     columns = {
@@ -423,7 +416,7 @@ def _evaluations(cell: Cell) -> dict[str, np.ndarray]:
 
 
 def last_metrics(cell: Cell, names: tuple[str, ...]) -> Iterator[list[Any]]:
-    """What the last evaluation adds to the lines of `metrics_of`, with names."""
+    """The rows of `metrics_of` for the last evaluation, with names of clients."""
     values = [column.numpy() for column in cell.metrics[-1].values()]
     mine = [cell.label, cell.seed, int(cell.rounds[-1]["round"])]
     clients = cell.clients or range(len(values[0]))
@@ -435,7 +428,7 @@ def last_metrics(cell: Cell, names: tuple[str, ...]) -> Iterator[list[Any]]:
 def _outcomes(
     found: Iterable[tuple[Cell, dict[str, Tensor]]],
 ) -> dict[tuple[str, int], Outcomes]:
-    """What became of every test sample of the finished cells."""
+    """The final measures of every test sample of the finished cells."""
     outcomes = {}
     for cell, columns in found:
         if columns:
@@ -448,7 +441,7 @@ def _outcomes(
 def _table(found: Iterable[tuple[Cell, Mapping[str, ArrayLike]]]) -> pd.DataFrame:
     """The columns of all cells that have some, one below the other.
 
-    All at once: frames of single cells would take most of the time of a small study.
+    One frame for all: a frame for each cell would take most of a small study's time.
     """
     parts = [(cell.label, cell.seed, columns) for cell, columns in found if columns]
     if not parts:
@@ -479,30 +472,30 @@ def _rows(found: Iterable[tuple[Cell, Iterable[Mapping[str, Any]]]]) -> pd.DataF
 
 
 def _names(tables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Of all columns, in the order in which they come."""
+    """The names of all columns, in the order of their first appearance."""
     return list(dict.fromkeys(name for columns in tables for name in columns))
 
 
 def _delays(cell: Cell) -> list[dict[str, int]]:
-    """Rows for each delay of an answer that was seen."""
+    """One row for each delay of an answer."""
     return [{"delay": k, "count": count} for k, count in sorted(cell.delays.items())]
 
 
 def _spans(cell: Cell) -> dict[str, np.ndarray]:
-    """Columns of each time that a client computed, as far as they are kept."""
+    """The columns of the computations of clients that were kept."""
     who, begin, end = (np.array(part) for part in zip(*cell.spans, strict=True))
     order = np.argsort(begin)
     client = np.array(cell.clients)[who]
     return {"client": client[order], "begin": begin[order], "end": end[order]}
 
 
-def _made_by(cell: Cell) -> list[dict[str, Any]]:
-    """Rows for each change of software and hardware under which a cell was made."""
+def _version_rows(cell: Cell) -> list[dict[str, Any]]:
+    """One row for each change of the software and hardware that made a cell."""
     return [{"round": t, **versions} for t, versions in cell.versions]
 
 
 def _versions(cells: list[Cell]) -> dict[str, str]:
-    """The software and hardware of all cells, for people: without digests of source."""
+    """The software and hardware of all cells, without digests of source code."""
     found: dict[str, dict[str, None]] = {}
     for _, versions in [pair for cell in cells for pair in cell.versions]:
         for name, text in versions.items():
@@ -511,7 +504,7 @@ def _versions(cells: list[Cell]) -> dict[str, str]:
 
 
 def _trials(searches: list[Search], order: list[str]) -> pd.DataFrame:
-    """Rows for each trial and rung, as far as it came."""
+    """One row for each trial and each rung that it reached."""
     rows: list[dict[str, Any]] = []
     searches = [search for search in searches if search.label in order]
     for search in sorted(searches, key=lambda s: (order.index(s.label), s.seed)):
@@ -528,10 +521,6 @@ def _trials(searches: list[Search], order: list[str]) -> pd.DataFrame:
     return table.astype({**whole, "score": float, "chosen": bool}) if rows else table
 
 
-def _joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """The tables one below the other; an empty one where there are none."""
-    return _concatenated(tables) if tables else pd.DataFrame()
-
-
-def _concatenated(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(tables, ignore_index=True)
+def _concatenate(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """The tables one below the other; an empty table where there are none."""
+    return pd.concat(tables or [pd.DataFrame()], ignore_index=True)

@@ -1,4 +1,4 @@
-"""The software and hardware that made a cell, and the source of modules."""
+"""The software and hardware that made a cell, and the source files of modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ import numpy as np
 import torch
 
 from .. import __version__
-from .loaded import PACKAGE, brought_by, file_of, is_installed, named_in
+from .dependencies import (
+    PACKAGE,
+    file_of,
+    is_installed,
+    modules_loaded_by,
+    modules_named_in,
+)
 
 _ELSEWHERE = (
     "algorithms",
@@ -28,16 +34,11 @@ _ELSEWHERE = (
     "reproductions",
     "scores",
 )
-"""Rooms that no number of a cell depends on but by what its method imports."""
+"""Rooms that cannot change a cell, except through what its method imports."""
 
 
 def versions(device: torch.device, method: str) -> dict[str, str]:
-    """The software and hardware that results may depend on.
-
-    Args:
-        device: where the cell is computed.
-        method: the module of its algorithm.
-    """
+    """The software and hardware that results of a method's module may depend on."""
     hardware = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
@@ -47,7 +48,7 @@ def versions(device: torch.device, method: str) -> dict[str, str]:
         "coterie": __version__,
         "source": _source(method),
         "python": platform.python_version(),
-        "torch": str(torch.__version__),  # which is of a type of its own
+        "torch": str(torch.__version__),  # it has its own type
         "numpy": np.__version__,
         "system": platform.system(),
         "device": hardware,
@@ -56,7 +57,7 @@ def versions(device: torch.device, method: str) -> dict[str, str]:
 
 @functools.cache
 def _source(method: str) -> str:
-    """A digest of what of this package makes the cells of a method."""
+    """A digest of the files of this package that the cells of a method depend on."""
     shared = {
         file
         for file in PACKAGE.rglob("*.py")
@@ -67,7 +68,7 @@ def _source(method: str) -> str:
 
 
 def digest_of(files: Iterable[Path]) -> str:
-    """A digest of the content of files, one after the other."""
+    """A digest of the contents of files in this order."""
     hashed = hashlib.blake2b(digest_size=8)
     for file in files:
         with file.open("rb") as stream:
@@ -76,9 +77,9 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def sources_of(module: str) -> dict[str, Path]:
-    """The files of an imported module and of all that it uses, by module.
+    """The files of an imported module and of all modules that it uses, by module.
 
-    Of installed packages, and of Python itself, the module's own file alone.
+    A module of an installed package, or of Python, stands for itself alone.
     """
     path = file_of(sys.modules.get(module))
     if path is None:
@@ -97,16 +98,16 @@ def sources_of(module: str) -> dict[str, Path]:
 
 
 def _used_by(module: str, path: Path) -> Iterator[tuple[str, Path]]:
-    """Modules, with where their files may be, that a module uses or may import."""
+    """The modules that a module uses or may import, and where their files may be."""
     place = path.parent if path.name == "__init__.py" else path
     root = place.parents[module.count(".")]
-    ours = PACKAGE in path.parents  # where nothing is loaded in another way
+    ours = PACKAGE in path.parents  # our modules use `import` statements only
     names = [*_imports(path, module)]
     leads: list[tuple[str, Path]] = []
     if not ours:
-        names += named_in(module, path)
+        names += modules_named_in(module, path)
         names += [above for name in names for above in _packages(name)]
-        leads += brought_by(module, path)
+        leads += modules_loaded_by(module, path)
     for name in names:
         here = root.joinpath(*name.split("."))
         leads += [(name, here.parent / f"{here.name}.py"), (name, here / "__init__.py")]
@@ -118,7 +119,7 @@ def _used_by(module: str, path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _packages(name: str) -> list[str]:
-    """Those that a module is in, whose code an import of it runs.
+    """The packages that contain a module, which an import of it also runs.
 
     >>> _packages("a.b.c")
     ['a', 'a.b']
@@ -128,7 +129,7 @@ def _packages(name: str) -> list[str]:
 
 
 def _imports(path: Path, module: str) -> Iterator[str]:
-    """The names of all that a file may import."""
+    """The names of all modules that a file may import."""
     parts = module.split(".")
     for node in _import_statements(path.read_bytes()):
         if isinstance(node, ast.Import):
@@ -138,7 +139,7 @@ def _imports(path: Path, module: str) -> Iterator[str]:
             package = parts[: len(parts) - up] if node.level else []
             whole = ".".join([*package, *([node.module] if node.module else [])])
             beside = [path.parents[node.level - 1] / a.name for a in node.names]
-            # Our own package only lists what its rooms have, all of them.
+            # The `__init__` of our package only lists names of its rooms.
             if whole != PACKAGE.name or not all(map(_is_module, beside)):
                 yield whole
             yield from (f"{whole}.{alias.name}" for alias in node.names)
@@ -146,10 +147,10 @@ def _imports(path: Path, module: str) -> Iterator[str]:
 
 @functools.cache
 def _import_statements(source: bytes) -> list[ast.Import | ast.ImportFrom]:
-    """Those of a file, which the next method imports, too."""
+    """The import statements of a file; cached, because methods share files."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # it cannot be imported, then
+    except (SyntaxError, ValueError):  # not a module that can be imported
         return []
     nodes = ast.walk(tree)
     return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]

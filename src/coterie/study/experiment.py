@@ -26,9 +26,9 @@ from ..data.doubts import doubts, one_class_clients
 from ..data.federation import PARTS
 from ..models.measures import measure_words
 from ..privacy.mechanisms.partners import PARTNERS
-from ..records import Cell, Folder, Records, Search, load_records, locked
+from ..records import Cell, Folder, Records, Search, load_records, lock_folder
 from ..records.files import write
-from ..records.keys import digest_with, key_of, keyed
+from ..records.keys import digest_with, digests_with_key, key_of
 from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
 from ..scores.words import some_of
@@ -262,7 +262,9 @@ class _Trainer:
         self._progress, self._say, self._study = progress, say, place.study
         self._searches, self._finished = _searches(place.study), 0
         self._total = self._study.run.rounds * len(self._searches)
-        planned = [search.planned for search in self._searches.values() if search]
+        planned = [
+            search.planned_rounds for search in self._searches.values() if search
+        ]
         self._total += sum(planned)
 
     def train(
@@ -295,7 +297,7 @@ class _Trainer:
             if search is not None:
                 entry = with_settings(study, entry, found)
                 entry = tune_entry(setup, entry, search, folder, shows, self._finished)
-                self._finished += 0 if again else search.planned
+                self._finished += 0 if again else search.planned_rounds
             done = self._finished - (study.run.rounds if again else 0)
             tell = shows(entry.label, done, study.run.rounds)
             with self._log.of(entry.label, setup.seed) as log_to:
@@ -339,7 +341,9 @@ class _RunFiles:
     def digests(self) -> dict[str, str]:
         """The keyed digests of what the study reads, as they are stored."""
         if self._kept is None:
-            self._kept = from_first(self._group, lambda: keyed(self._read, self.runs))
+            self._kept = from_first(
+                self._group, lambda: digests_with_key(self._read, self.runs)
+            )
         return self._kept
 
     @property
@@ -371,7 +375,7 @@ class _RunFiles:
 
 def _lock(stack: contextlib.ExitStack, folder: Path, say: Say) -> None:
     """Keeps other processes out of the folder until the stack ends."""
-    if not stack.enter_context(locked(folder)):
+    if not stack.enter_context(lock_folder(folder)):
         say(
             f"the file system of {folder} has no locks: make sure that no other "
             "process writes there."

@@ -69,7 +69,9 @@ def tune_entry(
             label = f"{entry.label} (tuning {trial + 1}/{len(search.settings)})"
 
             def tells(before: int) -> Tell:
-                return shows(label, finished + search.passed + before, rung.rounds)
+                return shows(
+                    label, finished + search.finished_rounds + before, rung.rounds
+                )
 
             return _train_trial(other, search, trial, rung, setup.folds, folder, tells)
 

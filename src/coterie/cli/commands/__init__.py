@@ -1,4 +1,4 @@
-"""What a person can ask for, a command a function, and how errors are told."""
+"""The commands, one function each, and how their errors are shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 from ... import __version__
 from ...__main__ import COMMANDS, PURPOSE
 from ...checks import DisconnectedError, InputError, TrainingError, describe_error
-from ..terminal import SPEAKS, err, out, show_any_sign, stop_code
+from ..terminal import IS_MAIN_PROCESS, allow_any_character, err, out, stop_code
 
 if TYPE_CHECKING:
     app: typer.Typer
@@ -33,29 +33,29 @@ _PLACES = {
     "check": "checks",
     "reproduce": "checks",
 }
-"""The module of each command, which is imported when the command is asked for."""
+"""The module of each command. It is imported when somebody types the command."""
 
 
-def app_of(names: Iterable[str]) -> typer.Typer:
+def build_app(names: Iterable[str]) -> typer.Typer:
     """The command line with these commands."""
-    made = typer.Typer(
+    app = typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # or [privacy] in a sentence would be taken for a style
+        rich_markup_mode=None,  # otherwise [privacy] in a sentence would be a style
     )
     for name in names:
         module = import_module(f".{_PLACES[name]}", __name__)
         command = vars(module)["list_" if name == "list" else name]
-        made.command(name, short_help=COMMANDS[name])(command)
-    made.callback(help=PURPOSE)(common)
-    return made
+        app.command(name, short_help=COMMANDS[name])(command)
+    app.callback(help=PURPOSE)(common)
+    return app
 
 
 def __getattr__(name: str) -> Any:
-    """The command line with all commands, `app`, when it is used."""
+    """The command line with all commands, `app`, made when it is first used."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.")
-    return app_of(COMMANDS)
+    return build_app(COMMANDS)
 
 
 def _version(wanted: bool) -> bool:
@@ -70,17 +70,17 @@ def common(
         bool, typer.Option("--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Has the options of all commands."""
+    """Takes the options of all commands."""
 
 
 def main() -> None:
-    """The command `coterie`: mistakes give one sentence and exit code 2."""
-    show_any_sign()
+    """Runs the command `coterie`: a mistake gives one sentence and exit code 2."""
+    allow_any_character()
     try:
-        _asked_app()()
+        _requested_app()()
     except (InputError, TrainingError, DisconnectedError) as error:
         _fail(str(error))
-    except OSError as error:  # a full disk, a folder that went away
+    except OSError as error:  # such as a full disk, or a folder that is gone
         _fail(f"{error.filename or 'a file'} cannot be used: {error.strerror}.")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "memory" not in str(error):
@@ -90,21 +90,21 @@ def main() -> None:
         sys.exit(stop_code(stopped))
 
 
-def _asked_app() -> typer.Typer:
-    """The command line with the command that is asked for, if there is such a one."""
-    asked = sys.argv[1:2]
-    # Torch and pandas take seconds; they are longer where their objects are searched
-    # for garbage, of which there is none.
+def _requested_app() -> typer.Typer:
+    """The command line with the command in `sys.argv`; with all if there is none."""
+    words = sys.argv[1:2]
+    # Importing torch and pandas takes seconds, and longer with garbage collection,
+    # which would find nothing.
     gc.disable()
-    made = app_of(asked if asked and asked[0] in COMMANDS else COMMANDS)
+    app = build_app(words if words and words[0] in COMMANDS else COMMANDS)
     gc.freeze()
     gc.enable()
-    return made
+    return app
 
 
 def _fail(message: str) -> NoReturn:
-    if not SPEAKS:
+    if not IS_MAIN_PROCESS:
         sys.exit(2)
-    message = message.replace("\n", "\\n")  # which names from a file may hold
+    message = message.replace("\n", "\\n")  # names from a file may hold new lines
     err.print(Text.assemble(("Error:", "bold red"), " ", message), soft_wrap=True)
     sys.exit(2)

@@ -1,4 +1,4 @@
-"""The command `audit`: what attacks prove, beside what is promised."""
+"""The command `audit`: what attacks prove, next to what is promised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...models.trust import in_run_folder
 from ...privacy.mechanisms.noise import SYSTEM, simulated_text
 from ...records.files import read_sealed_toml
 from ...scores.words import percent
-from ..beside import read_beside
+from ..own_modules import read_study_file
 from ..progress import plain_progress
 from ..tables import print_json
 from ..terminal import err, interruptible, out
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ...study.attacks import AuditFindings, Inversion, Proof
 
 _MEANING = (
-    "epsilon at least: what the right guesses prove; could prove: if all were right; "
-    "at most: by the accountant."
+    "epsilon at least: proved by the right guesses; could prove: if all guesses were "
+    "right; at most: the accountant's bound."
 )
 
 
@@ -36,9 +36,9 @@ def audit(
         Path, typer.Argument(metavar="STUDY", help="A TOML file, or a run folder.")
     ],
     overrides: Overrides = None,
-    runs: Annotated[int, typer.Option(help="Trainings of each algorithm.")] = 32,
+    runs: Annotated[int, typer.Option(help="How often to train each algorithm.")] = 32,
     confidence: Annotated[
-        float, typer.Option(help="That all lower bounds hold together.")
+        float, typer.Option(help="Confidence that all lower bounds hold together.")
     ] = 0.95,
     trust: Trust = None,
     quiet: Quiet = False,
@@ -46,7 +46,7 @@ def audit(
 ) -> None:
     """Attack a study's training: is it as private as its [privacy] says?
 
-    Exits with 1 where an attack proves more than the accountant allows.
+    The exit code is 1 if an attack proves more than the accountant allows.
     """
     from ...study.attacks import audit_study  # scipy.stats takes a second
 
@@ -54,11 +54,11 @@ def audit(
         path = path / "study.toml"
         if not path.is_file() or not in_run_folder(path):
             raise InputError(
-                f"there is no run to audit in {path.parent}: it needs study.toml and "
-                "read.json."
+                f"there is no run to audit in {path.parent}: a run folder has "
+                "study.toml and read.json."
             )
         read_sealed_toml(path)
-    study = read_beside(path, overrides, trust)
+    study = read_study_file(path, overrides, trust)
     with plain_progress(err, f"{study.name}, audit", quiet=quiet) as show:
         found = audit_study(study, runs=runs, confidence=confidence, progress=show)
     if as_json:
@@ -88,14 +88,14 @@ def _print(found: AuditFindings, confidence: float) -> None:
         table.add_row(proof.label, proof.attack, *cells)
     out.print(table)
     for label, check in found.checks.items():
-        out.print(_checked(label, check))
+        out.print(_noise_text(label, check))
     for one in found.inversions:
-        out.print(_inverted(one))
+        out.print(_inversion_text(one))
     weak = [p for p in found.proofs if p.most < p.upper < math.inf]
     if weak:
         out.print(
-            "So few guesses, if all were right, could not disprove an epsilon of "
-            f"{weak[0].upper:.3g}."
+            "This number of guesses, even if all were right, could not disprove an "
+            f"epsilon of {weak[0].upper:.3g}."
         )
 
 
@@ -105,8 +105,8 @@ def _verdict(proof: Proof) -> str:
     return "no promise" if proof.upper == math.inf else "not disproved"
 
 
-def _checked(label: str, check: NoiseCheck) -> str:
-    """What was measured of noise and clipping, in words."""
+def _noise_text(label: str, check: NoiseCheck) -> str:
+    """What the measured noise and clipping are, in words."""
     text = (
         f"{label}: the noise is {check.measured:.1%} of what is promised"
         f"{': BROKEN' if check.quiet else ''}. This audit would have noticed less than "
@@ -116,11 +116,11 @@ def _checked(label: str, check: NoiseCheck) -> str:
         return f"{text}Rows leave unclipped: BROKEN."
     if check.clips_tested:
         return f"{text}Rows are clipped."
-    return f"{text}Whether rows are clipped was not tested: too few were long enough."
+    return f"{text}Clipping was not tested, because too few rows were long enough."
 
 
-def _inverted(one: Inversion) -> str:
-    """How well a sample is rebuilt, in words."""
+def _inversion_text(one: Inversion) -> str:
+    """How well a sample can be rebuilt, in words."""
     text = f"{one.label}: a sample rebuilt from a recorded release is off by "
     if one.error is None:
         return f"{text}{_share(one.without)} of its length, and nothing hides it."

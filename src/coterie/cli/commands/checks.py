@@ -1,4 +1,4 @@
-"""The commands `check` and `reproduce`: whether a method, and we, keep a promise."""
+"""The commands `check` and `reproduce`: tests of a method and of published results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from ...conformance import Finding
 from ...conformance.suite import check_algorithm
 from ...study import algorithm_factory
-from ..beside import look_beside
+from ..own_modules import find_own_modules
 from ..reproductions import reproduce_items
 from ..tables import print_json
 from ..terminal import err, interruptible, out
@@ -21,14 +21,16 @@ from .options import Json, Overrides
 
 @interruptible(err, "not all checks were run.")
 def check(
-    factory: Annotated[str, typer.Argument(help="module:factory, or a name of ours.")],
+    factory: Annotated[
+        str, typer.Argument(help="module:factory, or a name from `coterie list`.")
+    ],
     skip: Annotated[
         list[str] | None, typer.Option(help="Leave out this check (repeatable).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the conformance suite on an algorithm, ours or your own."""
-    look_beside(Path.cwd(), [factory])
+    """Run the conformance suite on an algorithm of coterie or your own."""
+    find_own_modules(Path.cwd(), [factory])
     findings = check_algorithm(algorithm_factory(factory), skip=skip or ())
     passed = all(finding.outcome != "failed" for finding in findings)
     if as_json:
@@ -41,7 +43,7 @@ def check(
 
 
 def _print(factory: str, findings: Sequence[Finding]) -> None:
-    """Prints what the conformance suite found of an algorithm, check by check."""
+    """Prints the result of each check of the conformance suite."""
     table = Table(title=f"conformance of {factory}")
     for column in ("check", "in", "result"):
         table.add_column(column, no_wrap=True)
@@ -51,12 +53,16 @@ def _print(factory: str, findings: Sequence[Finding]) -> None:
     out.print(table)
 
 
-@interruptible(err, "run the same command again to go on.")
+@interruptible(err, "run the same command again to continue.")
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="For example philippenko2025.")] = "",
-    item: Annotated[str, typer.Argument(help="A figure or table.")] = "",
+    paper: Annotated[
+        str, typer.Argument(help="Such as philippenko2025; without it, lists all.")
+    ] = "",
+    item: Annotated[
+        str, typer.Argument(help="A figure or table, or `all` of them.")
+    ] = "",
     overrides: Overrides = None,
 ) -> None:
-    """Run a published experiment and print ours next to the published value."""
+    """Run a published experiment, and print our values next to the published ones."""
     if not reproduce_items(paper, item, overrides or [], out):
         raise typer.Exit(1)

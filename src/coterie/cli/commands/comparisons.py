@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 class ComparedRun(NamedTuple):
     """A run that is compared."""
 
-    sign: str  # how it is called below
+    letter: str  # its name in tables and sentences
     folder: Path
     records: Records
     table: pd.DataFrame  # a row for each algorithm, with seconds
     data: dict[str, str]  # digests of what its data were read from
-    key: str  # names the key with which these were made; empty: there are none
+    key: str  # fingerprint of the key that made the digests; empty without digests
 
 
 class RunComparison(NamedTuple):
-    """Several runs, and whether their scores are of the same test data."""
+    """Several runs, and whether they were scored on the same test data."""
 
     runs: list[ComparedRun]
     same: bool
     sentence: str
-    settings: dict[str, list[Any]]  # that differ, of each run
+    settings: dict[str, list[Any]]  # name of a setting that differs -> its values
 
 
 def compare(
@@ -57,20 +57,16 @@ def compare(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show several runs side by side, and say whether their scores compare."""
-    found = compared(folders)
+    """Show several runs side by side, and say whether their scores can be compared."""
+    found = compare_runs(folders)
     if as_json:
         print_json(_answer(found))
     else:
         _print(found)
 
 
-def compared(folders: Sequence[Path]) -> RunComparison:
-    """The runs of these folders side by side.
-
-    Raises:
-        InputError: where a folder holds no run, or there is nothing to compare.
-    """
+def compare_runs(folders: Sequence[Path]) -> RunComparison:
+    """The runs of these folders side by side."""
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InputError(
             "`coterie compare` needs different run folders, got one twice."
@@ -81,10 +77,15 @@ def compared(folders: Sequence[Path]) -> RunComparison:
             f"{len(ascii_uppercase)}, got {len(folders)}."
         )
     runs = [
-        _run(sign, each) for sign, each in zip(ascii_uppercase, folders, strict=False)
+        _read_run(sign, each)
+        for sign, each in zip(ascii_uppercase, folders, strict=False)
     ]
-    apart = next(filter(None, (_apart(runs[0], run) for run in runs[1:])), "")
-    sentence = "The runs have the same data, split and seeds: their scores compare."
+    apart = next(
+        filter(None, (_first_difference(runs[0], run) for run in runs[1:])), ""
+    )
+    sentence = (
+        "The runs have the same data, split and seeds: their scores can be compared."
+    )
     if len({run.key for run in runs}) > 1:
         sentence = (
             "The runs have the same settings of data, split and seeds, and clients "
@@ -92,11 +93,11 @@ def compared(folders: Sequence[Path]) -> RunComparison:
             f"because they are in runs folders with different keys ({KEY})."
         )
     if apart:
-        sentence = f"The scores do not compare: {apart}."
-    return RunComparison(runs, not apart, sentence, _differing(runs))
+        sentence = f"The scores cannot be compared: {apart}."
+    return RunComparison(runs, not apart, sentence, _different_settings(runs))
 
 
-def _run(sign: str, folder: Path) -> ComparedRun:
+def _read_run(letter: str, folder: Path) -> ComparedRun:
     from ...records import load_records
     from ...records.files import read_json
     from ...report import summary
@@ -105,12 +106,12 @@ def _run(sign: str, folder: Path) -> ComparedRun:
     table = summary(records)
     read = read_json(folder / "read.json") if (folder / "read.json").exists() else {}
     data = {k: v for k, v in read.items() if k.startswith("the data ")}
-    return ComparedRun(sign, folder, records, table, data, read.get(FINGERPRINT, ""))
+    return ComparedRun(letter, folder, records, table, data, read.get(FINGERPRINT, ""))
 
 
-def _apart(one: ComparedRun, other: ComparedRun) -> str:
-    """Why the scores of two runs cannot be compared; nothing where they can."""
-    between = f"in {one.sign} and {{}} in {other.sign}"
+def _first_difference(one: ComparedRun, other: ComparedRun) -> str:
+    """Why the scores of two runs cannot be compared; empty if they can."""
+    between = f"in {one.letter} and {{}} in {other.letter}"
     mine, theirs = one.records, other.records
     if mine.score != theirs.score:
         return f"the measure is {mine.score} " + between.format(theirs.score)
@@ -123,36 +124,38 @@ def _apart(one: ComparedRun, other: ComparedRun) -> str:
     digests = one.data.keys() | other.data.keys() if one.key == other.key else ()
     for what in sorted(digests):
         if one.data.get(what) != other.data.get(what):
-            return f"{what} has other content in {one.sign} than in {other.sign}"
+            return f"{what} has other content in {one.letter} than in {other.letter}"
     seeds = [sorted(set(r.metrics["seed"])) for r in (mine, theirs)]
     if seeds[0] != seeds[1]:
         return f"the seeds are {seeds[0]} " + between.format(seeds[1])
     if not mine.clients.equals(theirs.clients):
-        return f"clients of {other.sign} have other samples than those of {one.sign}"
+        return (
+            f"clients of {other.letter} have other samples than those of {one.letter}"
+        )
     return ""
 
 
-def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
-    """Settings other than algorithms in which runs differ."""
-    apart = ("name", "algorithm")
-    all_of = [
-        leaves_of({k: v for k, v in run.records.study.items() if k not in apart})
+def _different_settings(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
+    """The settings in which runs differ, except names and algorithms."""
+    skip = ("name", "algorithm")
+    settings = [
+        leaves_of({k: v for k, v in run.records.study.items() if k not in skip})
         for run in runs
     ]
-    names = dict.fromkeys(name for leaves in all_of for name in leaves)
-    values = {name: [leaves.get(name) for leaves in all_of] for name in names}
+    names = dict.fromkeys(name for leaves in settings for name in leaves)
+    values = {name: [leaves.get(name) for leaves in settings] for name in names}
     return {k: some for k, some in values.items() if any(v != some[0] for v in some)}
 
 
 def _answer(found: RunComparison) -> dict[str, Any]:
-    """The comparison for programs."""
+    """The comparison as a JSON object."""
     return {
         "same_data": found.same,
         "sentence": found.sentence,
         "settings": found.settings,
         "runs": [
             {
-                "run": run.sign,
+                "run": run.letter,
                 "folder": str(run.folder),
                 "study": run.records.study["name"],
                 "measure": run.records.score,
@@ -166,7 +169,7 @@ def _answer(found: RunComparison) -> dict[str, Any]:
 
 
 def _print(found: RunComparison) -> None:
-    """Prints what is compared, and a table each of scores, costs and settings."""
+    """Prints the runs, and one table each for scores, costs and settings."""
     from ...scores.finals import score_of
 
     for run in found.runs:
@@ -176,7 +179,7 @@ def _print(found: RunComparison) -> None:
         )
         rounds, seeds = run.table["round"].max(), run.table["seeds"].max()
         about = f"round {rounds}, {several(int(seeds), 'seed')}, {made}"
-        out.print(f"{run.sign}: {run.folder} ({about})", soft_wrap=True)
+        out.print(f"{run.letter}: {run.folder} ({about})", soft_wrap=True)
     out.print(f"{found.sentence}\n", soft_wrap=True)
     labels = dict.fromkeys(
         str(label) for run in found.runs for label in run.table.index
@@ -197,7 +200,7 @@ def _print(found: RunComparison) -> None:
 
 
 def _each(found: RunComparison, label: str, text: Any) -> list[str]:
-    """A cell of each run that has the algorithm."""
+    """The algorithm's cell in the column of each run, "-" where it did not train."""
     return [
         text(run, run.table.loc[label]) if label in run.table.index else "-"
         for run in found.runs
@@ -220,13 +223,13 @@ def _cost(run: ComparedRun, row: Any) -> str:
 def _print_rows(
     title: str, first: str, found: RunComparison, rows: dict[str, list[str]]
 ) -> None:
-    """Prints a row for each name, with a column for each run; nothing is cut."""
+    """Prints a row for each name and a column for each run; no text is cut."""
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     table.add_column(first, overflow="fold")
     for run in found.runs:
-        table.add_column(run.sign, justify="right", overflow="fold")
+        table.add_column(run.letter, justify="right", overflow="fold")
     for name, cells in rows.items():
         table.add_row(name, *cells)
     out.print(table)

@@ -1,4 +1,4 @@
-"""The command `plan` with --epsilon or [privacy]: what noise it takes and costs."""
+"""The command `plan` with --epsilon or [privacy]: the noise, and what it costs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..tables import print_epsilons, print_json
 from ..terminal import err, out
 
 _COSTS = {
-    "client": "noise: standard deviation of every coordinate of what is sent; "
-    "releases: of the client who makes most.",
-    "sample": "noise: as [privacy] has it, in clips of a sample's gradient; releases: "
-    "minibatches of the client who is asked most.",
+    "client": "noise: standard deviation of each coordinate that is sent; releases: by "
+    "the client that makes the most.",
+    "sample": "noise: as in [privacy], in units of the clip of a sample's gradient; "
+    "releases: minibatches of the client that is asked most.",
 }
-_DOUBT = " A trial looks at its data without noise to judge: take pilot data."
+_DOUBT = " A trial measures its score on the data without noise: use pilot data."
 
 
 def show_costs(
@@ -29,7 +29,7 @@ def show_costs(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Prints what noise an epsilon needs and costs."""
+    """Prints the noise that an epsilon needs, and the score that it costs."""
     import pandas as pd
 
     from ...planning.private import plan_privacy

@@ -1,4 +1,4 @@
-"""Models in one's hands, on the command line: exported, and used on new rows."""
+"""The commands `export` and `predict`: models as files, and used on new rows."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from ..terminal import err, interruptible, out
 from .options import Json, Quiet, RunFolder, Trust
 
 
-@interruptible(err, "what is written is whole.")
+@interruptible(err, "every model that was written is complete.")
 def export(
     folder: RunFolder,
     client: Annotated[
-        str | None, typer.Option(help="Whose model: its name or number.")
+        str | None, typer.Option(help="The client's name or number.")
     ] = None,
     everybody: Annotated[
         bool, typer.Option("--all", help="The models of all clients.")
     ] = False,
     algorithm: Annotated[
-        str | None, typer.Option(help="Its label; else validation data choose.")
+        str | None,
+        typer.Option(help="A label of the study; default: the best on validation."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Else the first that has models.")
+        int | None, typer.Option(help="Default: the first seed that has models.")
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option(help="A new folder; else exports/CLIENT. With --all, of all."),
+        typer.Option(help="A new folder; default: exports/CLIENT, or exports."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", "--overwrite", help="Replace earlier exports.")
@@ -49,12 +50,12 @@ def export(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Write one client's model as files that run elsewhere, each of them checked.
+    """Write one client's model as files that run elsewhere, and check each file.
 
-    With --all, those of all clients, each in a folder of its own below exports.
+    With --all, write the models of all clients, each into a folder of its own.
     """
     if (client is None) != everybody:
-        raise InputError("`export` needs --client or --all, and not both.")
+        raise InputError("`export` needs either --client or --all.")
     run = load(folder, trust=trust or ())
     how: dict[str, Any] = {"label": algorithm, "seed": seed, "overwrite": force}
     if client is None:
@@ -75,7 +76,7 @@ def export(
 
 
 def _client_of(records: Records, text: str) -> int | str:
-    """A client by its name, or by its number where none is called so."""
+    """The client's name, or its number if no client has that name."""
     everybody = [*records.clients["client"], *records.newcomers.get("client", [])]
     known = {full_name(records.names, int(k)) for k in everybody}
     is_number = text.isdecimal() and len(text) < 19 and text not in known
@@ -84,10 +85,15 @@ def _client_of(records: Records, text: str) -> int | str:
 
 @interruptible(err, "nothing was written.")
 def predict(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of an export.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or npz.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder of an exported model.")
+    ],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="New rows: CSV, Parquet or npz.")
+    ],
     to: Annotated[
-        Path | None, typer.Option("--out", help="A new CSV file; else the terminal.")
+        Path | None,
+        typer.Option("--out", help="A new CSV file; default: print to the terminal."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Let --out replace a file, not the input.")
@@ -95,7 +101,7 @@ def predict(
     trust: Trust = None,
     as_json: Json = False,
 ) -> None:
-    """Say what an exported model predicts for new rows, and how right that is."""
+    """Say what an exported model predicts for new rows, with a score if labelled."""
     if to is not None:
         refuse_target(to, [file, *folder.glob("*")], force=force)
     found = predict_rows(folder, file, trust=trust or ())

@@ -1,4 +1,4 @@
-"""The command `init`: looks at a file of one's own, and writes a study of it."""
+"""The command `init`: looks at the user's file, and writes a study of it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from ...records.files import write
 from ..terminal import err, interruptible, notice, out
 
 _SHOWN = 40
-"""Of more columns, those that are alike share a line."""
+"""The number of columns that are shown one by one; of more, similar ones share a line.
+"""
 
 _QUESTIONS = {
     "client": "Which column names the clients (hospitals, plants, ...)?",
-    "target": "Which column is to be predicted?",
+    "target": "Which column should be predicted?",
 }
 
 
@@ -41,7 +42,7 @@ def init(
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help="A table (CSV, TSV, .gz, Parquet, Excel), several, or a folder.",
+            help="Tables (CSV, TSV, .gz, Parquet, Excel), or a folder of them.",
         ),
     ],
     client: Annotated[
@@ -49,10 +50,10 @@ def init(
     ] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
     unit: Annotated[
-        str, typer.Option(help="The unit of what is predicted, such as kg.")
+        str, typer.Option(help="The unit of the predicted quantity, such as kg.")
     ] = "",
     study: Annotated[
-        Path, typer.Option("--out", help="The study that is written.")
+        Path, typer.Option("--out", help="The file for the new study.")
     ] = Path("study.toml"),
     force: Annotated[
         bool, typer.Option("--force", help="Let --out replace an earlier study.")
@@ -60,18 +61,18 @@ def init(
 ) -> None:
     """Look at a file of your own, and write a study of it.
 
-    It finds how the file is written, what its columns hold, which one names the client
-    and which one is to be predicted, says what it assumed, and writes it down.
+    It finds out how the file is written, what its columns hold, which column names the
+    client and which one to predict. It prints what it assumed, and writes a study.
     """
     _refuse_out(study, force=force)
     look = look_at(read_source(files))
-    names = _ends(look, client, target)
+    names = _client_and_target(look, client, target)
     found = findings_of(look, *names)
     _refuse_problems(found.problems)
     if unit and found.data["task"] != "regression":
         raise InputError(
-            f"--unit is the unit of a quantity, but column {names[1]!r} has classes: "
-            "leave it out."
+            f"`--unit` must be left out, because column {names[1]!r} holds classes and "
+            "not a quantity."
         )
     found = found._replace(data=found.data | ({"unit": unit} if unit else {}))
     _show(found, look)
@@ -82,23 +83,27 @@ def init(
 
 
 def _refuse_out(study: Path, *, force: bool) -> None:
-    """Refuses to write where something is, or what would not be a study."""
+    """Refuses a path where something exists, or that is not right for a study."""
     if study.suffix != ".toml":
         raise InputError(f"`--out` must end in .toml, got {study.name}.")
     if not study.resolve().parent.is_dir():
-        raise InputError(f"`--out` must lie in a folder, but {study.parent} is none.")
+        raise InputError(
+            f"`--out` must be in a folder that exists, but {study.parent} does not."
+        )
     if (study.resolve().parent / "cells").exists():
-        raise InputError(f"`--out` must lie elsewhere, but {study} belongs to a run.")
+        raise InputError(f"`--out` must not be in a run folder, got {study}.")
     if study.exists() and not study.is_file():
         raise InputError(f"`--out` must be a plain file, but {study} is not.")
     if os.path.lexists(study) and not force:
         raise InputError(
-            f"{study} exists: name another file by --out, or say --force to replace it."
+            f"{study} exists: name another file with --out, or replace it with --force."
         )
 
 
-def _ends(look: Inspection, client: str | None, target: str | None) -> tuple[str, str]:
-    """The columns of client and target: as they were said, found, or asked for."""
+def _client_and_target(
+    look: Inspection, client: str | None, target: str | None
+) -> tuple[str, str]:
+    """The columns of client and target, as given, guessed, or answered by the user."""
     wrong = []
     if client is not None:
         named_column(look, "client", client)
@@ -107,12 +112,12 @@ def _ends(look: Inspection, client: str | None, target: str | None) -> tuple[str
     if client is None:
         likely = target or target_guess(look.profiles).name
         guess = client_guess(look.profiles, likely)
-        client = guess.name if guess.sure else _asked(look, guess, "client")
+        client = guess.name if guess.sure else _ask(look, guess, "client")
         if not client:
             wrong.append(doubt(look, guess, "client", "--client"))
     if target is None:
         guess = target_guess(look.profiles, client)
-        target = guess.name if guess.sure else _asked(look, guess, "target")
+        target = guess.name if guess.sure else _ask(look, guess, "target")
         if not target:
             wrong.append(doubt(look, guess, "target", "--target"))
     _refuse_problems(wrong)
@@ -121,8 +126,8 @@ def _ends(look: Inspection, client: str | None, target: str | None) -> tuple[str
     return client, target
 
 
-def _asked(look: Inspection, guess: Guess, role: str) -> str:
-    """What a person at a terminal says; nothing where there is none."""
+def _ask(look: Inspection, guess: Guess, role: str) -> str:
+    """The answer of the person at the terminal; empty if nobody is there."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("CI"):
         return ""
     columns = [profile.name for profile in look.profiles]
@@ -136,7 +141,7 @@ def _asked(look: Inspection, guess: Guess, role: str) -> str:
 
 
 def _refuse_problems(problems: Sequence[str]) -> None:
-    """Raises the one problem, or shows them all."""
+    """Raises the problem; several problems are printed first."""
     if len(problems) == 1:
         raise InputError(f"{problems[0]}.")
     for problem in problems:
@@ -148,7 +153,7 @@ def _refuse_problems(problems: Sequence[str]) -> None:
 
 
 def _show(found: Findings, look: Inspection) -> None:
-    """Prints what was found and assumed."""
+    """Prints what was found, and what was assumed."""
     source = look.source
     count = sum(len(frame) for frame in source.frames)
     files = f" in {len(source.files)} files" if len(source.files) > 1 else ""
@@ -159,15 +164,15 @@ def _show(found: Findings, look: Inspection) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("column", "holds", "what happens to it"):
         table.add_column(heading, overflow="fold")
-    for finding in _together(found.columns):
+    for finding in _group_alike(found.columns):
         table.add_row(*finding)
     out.print(table)
     for note in found.notes:
         out.print(f"- {note}.", soft_wrap=True)
 
 
-def _together(columns: Sequence[ColumnFinding]) -> list[ColumnFinding]:
-    """The columns; of many, those that are used alike in one line."""
+def _group_alike(columns: Sequence[ColumnFinding]) -> list[ColumnFinding]:
+    """The columns; if there are many, those of one kind and use share a line."""
     if len(columns) <= _SHOWN:
         return list(columns)
     groups: dict[tuple[str, str], list[ColumnFinding]] = {}

@@ -31,19 +31,19 @@ class Item(NamedTuple):
     name: str
     text: str  # what it is
     options: dict[str, Any]  # with their defaults
-    required: list[str]  # options that have none
+    required: list[str]  # options without a default
     ingredients: dict[str, str]  # of an algorithm, with their default recipes
     reference: str = ""
-    goes_by: tuple[str, ...] = ()  # an algorithm: rounds, time
-    used_by: tuple[str, ...] = ()  # an ingredient: algorithms
+    goes_by: tuple[str, ...] = ()  # of an algorithm: rounds, time
+    used_by: tuple[str, ...] = ()  # of an ingredient: algorithms
 
 
 def list_(
     what: Annotated[
         str,
         typer.Argument(
-            help="algorithms, ingredients, datasets, splits, models, graphs, measures "
-            "or losses.",
+            help="One of algorithms, ingredients, datasets, splits, models, graphs, "
+            "measures or losses; without it, lists all.",
             autocompletion=kinds,
         ),
     ] = "",
@@ -64,7 +64,7 @@ def _algorithms() -> list[Item]:
     return [
         item._replace(
             reference=reference_of(ALGORITHMS[item.name]),
-            ingredients=_taken(ALGORITHMS[item.name]),
+            ingredients=_default_recipes(ALGORITHMS[item.name]),
             goes_by=faces_of(ALGORITHMS[item.name]),
         )
         for item in _items(ALGORITHMS)
@@ -72,7 +72,10 @@ def _algorithms() -> list[Item]:
 
 
 def _ingredients() -> list[Item]:
-    taken = {label: _taken(factory) for label, factory in sorted(ALGORITHMS.items())}
+    taken = {
+        label: _default_recipes(factory)
+        for label, factory in sorted(ALGORITHMS.items())
+    }
     return [
         Item(
             name,
@@ -105,13 +108,13 @@ KINDS: dict[str, Callable[[], list[Item]]] = {
     "measures": _measures,
     "losses": lambda: _items({name: loss.make for name, loss in LOSSES.items()}),
 }
-"""What can be listed."""
+"""Kind of thing -> the function that lists its items."""
 
 
 def _items(
     registry: dict[str, Callable[..., Any]], *, hidden: int | None = None
 ) -> list[Item]:
-    """What a registry has; `hidden` leading parameters are none of the user's."""
+    """The items of a registry, without the first `hidden` parameters of each."""
     found = []
     for name, function in sorted(registry.items()):
         first = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
@@ -122,8 +125,8 @@ def _items(
     return found
 
 
-def _taken(factory: Callable[..., Any]) -> dict[str, str]:
-    """The ingredients of an algorithm, and what they are made from by default."""
+def _default_recipes(factory: Callable[..., Any]) -> dict[str, str]:
+    """The ingredients of an algorithm, with their default recipes."""
     return {name: RECIPES[name][1] for name in ingredients_of(factory)}
 
 
@@ -135,7 +138,7 @@ def reference_of(function: Callable[..., Any]) -> str:
 
 
 def _listing(title: str, items: list[Item]) -> Table:
-    """The items as a table for the terminal, in which no name is cut."""
+    """The items as a table for the terminal that cuts no name."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("name", no_wrap=True)
     faces = any(item.goes_by for item in items)
@@ -150,15 +153,15 @@ def _listing(title: str, items: list[Item]) -> Table:
 
 
 def _text(item: Item) -> Text:
-    """What an item is, and below that what it takes."""
+    """What an item is, and below that its options."""
     options = [f"{name}={default}" for name, default in item.options.items()]
-    made = [f"{name}={default}" for name, default in item.ingredients.items()]
+    recipes = [f"{name}={default}" for name, default in item.ingredients.items()]
     lines = [
         item.text,
         item.reference,
         ", ".join(item.required + options),
-        f"ingredients: {', '.join(made)}" if made else "",
-        f"taken by: {', '.join(item.used_by)}" if item.used_by else "",
+        f"ingredients: {', '.join(recipes)}" if recipes else "",
+        f"used by: {', '.join(item.used_by)}" if item.used_by else "",
     ]
     return Text("\n").join(
         Text(line, style="dim" if number else "")

@@ -14,7 +14,7 @@ Overrides = Annotated[
     typer.Option("--set", help="Override a setting: table.key=value (repeatable)."),
 ]
 Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object in place of tables.")
+    bool, typer.Option("--json", help="Print one JSON object instead of tables.")
 ]
 Quiet = Annotated[bool, typer.Option(help="No progress bar.")]
 STUDY = typer.Argument(metavar="STUDY", help="A TOML file.")
@@ -27,6 +27,6 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="MODULE",
-        help="Run code of this module, which the folder names (repeatable).",
+        help="Let code of this module run, if the folder names it (repeatable).",
     ),
 ]

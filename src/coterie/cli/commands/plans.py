@@ -1,4 +1,4 @@
-"""The command `plan`: of a study, and of a graph, as tables or one object."""
+"""The command `plan`: plans a study or a graph, as tables or one JSON object."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ...checks import InputError
 from ...data.federation import client_name
 from ...engine.clocks import trace
 from ...records.files import refuse_target
-from ...records.keys import keyed
-from ...study import Study, identity_of
-from ..beside import read_beside
+from ...records.keys import digests_with_key
+from ...study import identity_of
+from ..own_modules import read_study_file
 from ..progress import plain_progress
 from ..tables import print_json, print_plan, rows_of
 from ..terminal import err, interruptible, out
@@ -32,11 +32,11 @@ Force = Annotated[
 ]
 Graph = Annotated[
     str | None,
-    typer.Option(help="In place of a study: a CSV with v, w, or a name: torus(2)."),
+    typer.Option(help="Instead of a study: a CSV with v, w, or a name: torus(2)."),
 ]
 
 _SHOWN = 20
-"""So many links are listed; --json has them all."""
+"""The most links that are printed; --json has all of them."""
 
 
 @interruptible(err, "no plan was written.")
@@ -44,84 +44,86 @@ def plan(
     path: Annotated[Path | None, STUDY] = None,
     overrides: Overrides = None,
     seed: Annotated[
-        int | None, typer.Option(help="Which of the study's federations.")
+        int | None, typer.Option(help="The seed of the study's federation.")
     ] = None,
     lr: Annotated[
         float | None, typer.Option(help="Step size of the pilot's common model.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Its steps in a round.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of its training.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps of the pilot in each round.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of the pilot.")] = None,
     samples: Annotated[
-        int, typer.Option(help="Plan for so many samples of each client.")
+        int, typer.Option(help="Plan for this number of samples per client.")
     ] = 0,
     times: Annotated[
         Path | None,
         typer.Option(help="Measured compute times, a CSV: client, number, seconds."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Where the plan is written.")
+        Path | None, typer.Option("--out", help="The folder for the plan.")
     ] = None,
     graph: Graph = None,
-    nodes: Annotated[int | None, typer.Option(help="Of a graph by name.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="The number of nodes of a named graph.")
+    ] = None,
     delays: Annotated[
-        Path | None, typer.Option(help="Of its links, a CSV: v, w, delay in seconds.")
+        Path | None, typer.Option(help="Delays of links, a CSV: v, w, seconds.")
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="What noise it needs, and what that costs.")
+        float | None,
+        typer.Option(help="Show the noise that this epsilon needs, and its cost."),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="With --epsilon.")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="The delta that goes with --epsilon.")
+    ] = None,
     force: Force = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Say how much learning together can help each client, before training.
 
-    With --graph: which links to leave out so that everybody agrees sooner. With
-    --epsilon, or [privacy]: what noise it takes, and what accuracy that would cost.
+    With --graph, say which links to leave out so that all clients agree sooner. With
+    --epsilon or [privacy], say how much noise it takes and how much accuracy it costs.
     """
     if (path is None) == (graph is None):
-        raise InputError("`plan` needs a study or --graph, and not both.")
+        raise InputError("`plan` needs either a study or --graph.")
     pilot: dict[str, Any] = {"lr": lr, "steps": steps, "rounds": rounds}
     own = {**pilot, "samples": samples or None, "times": times, "out": folder}
     own |= {"force": force or None}
     if path is None:
-        _refuse_privacy(epsilon, delta)
-        _refuse_unused(own | {"set": overrides or None}, "a study, not for --graph")
+        own |= {"epsilon": epsilon, "delta": delta, "set": overrides or None}
+        _refuse_unused(own, "a study, not for --graph")
         return _show_links(graph or "", nodes, delays, seed or 0, as_json=as_json)
     if nodes is not None or delays is not None:
-        raise InputError("--nodes and --delays are for --graph.")
-    study = read_beside(path, overrides)
-    _refuse_delta(study, epsilon, delta)
+        raise InputError("--nodes and --delays need --graph.")
+    study = read_study_file(path, overrides)
     if epsilon is not None or study.privacy is not None:
         _refuse_unused(own | {"seed": seed}, "a plan without --epsilon and [privacy]")
         return show_costs(study, epsilon, delta, quiet=quiet, as_json=as_json)
+    if delta is not None:
+        raise InputError(
+            f"--delta needs --epsilon or a table [privacy], got only --delta {delta:g}."
+        )
     _refuse_files(path, folder, times, force=force)
     pilot |= {"seed": seed, "samples": samples}
-    _show_plan(_planned(study, pilot, quiet), folder, times, as_json=as_json)
+    from ...planning import plans
+
+    with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
+        found = plans.plan_study(study, **pilot, progress=show)
+    _show_plan(found, folder, times, as_json=as_json)
 
 
 def _refuse_files(
     path: Path, folder: Path | None, times: Path | None, *, force: bool
 ) -> None:
-    """Refuses bad times, and files that would be replaced, before any work."""
+    """Refuses unreadable times, and files that exist, before any work."""
     if force and folder is None:
-        raise InputError("--force is for --out.")
+        raise InputError("--force needs --out.")
     if times is not None:
         trace(times)
     for target in [] if folder is None else [folder / name for name in PLAN_FILES]:
         refuse_target(target, [path], force=force)
-
-
-def _planned(study: Study, pilot: dict[str, Any], quiet: bool) -> Plan:
-    from ...planning import plans
-
-    with plain_progress(err, f"{study.name}, pilot", quiet=quiet) as show:
-        return plans.plan_study(study, **pilot, progress=show)
-
-
-def _refuse_privacy(epsilon: float | None, delta: float | None) -> None:
-    if epsilon is not None or delta is not None:
-        raise InputError("--epsilon and --delta are for a study, not for --graph.")
 
 
 def _refuse_unused(options: dict[str, Any], what: str) -> None:
@@ -131,22 +133,15 @@ def _refuse_unused(options: dict[str, Any], what: str) -> None:
             raise InputError(f"--{name} is for {what}.")
 
 
-def _refuse_delta(study: Study, epsilon: float | None, delta: float | None) -> None:
-    if delta is not None and epsilon is None and study.privacy is None:
-        raise InputError(
-            f"--delta needs --epsilon or a table [privacy], got {delta:g} alone."
-        )
-
-
 def _show_plan(
     found: Plan, folder: Path | None, times: Path | None, *, as_json: bool
 ) -> None:
-    """Writes a plan into a folder, by default of the study's name, and prints it."""
+    """Writes a plan into a folder, by default named after the study, and prints it."""
     from ...planning.waiting import waiting_of, waiting_sentences
 
     runs = Path("runs")
     if folder is None:
-        read = keyed(found.read, runs)
+        read = digests_with_key(found.read, runs)
         folder = runs / f"plan-{identity_of(found.study, read)}"
     lines = found.summary()
     if times is not None:
@@ -178,7 +173,7 @@ def _show_plan(
 def _show_links(
     graph: str, nodes: int | None, delays: Path | None, seed: int, *, as_json: bool
 ) -> None:
-    """Prints what leaving links out would bring."""
+    """Prints what a network would gain without some of its links."""
     from ...planning.links import network_of, plan_links
 
     found = plan_links(network_of(graph, nodes, delays, seed))
@@ -190,8 +185,8 @@ def _show_links(
         table.add_column(column, justify="right" if column else "left")
     table.add_row("as it is", *_cells(found.before))
     if found.removed_links:
-        table.add_row("without them", *_cells(found.without))
-        table.add_row("and others used as often as is best", *_cells(found.after))
+        table.add_row("without these links", *_cells(found.without))
+        table.add_row("and the others used at the best rates", *_cells(found.after))
     out.print(table)
     if not found.removed_links:
         return

@@ -1,4 +1,4 @@
-"""The commands `run` and `report`: a study is run, and what came of it is shown."""
+"""The commands `run` and `report`: runs a study, and shows its results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...checks import InputError
-from ...deploy import joined
+from ...deploy import join_processes
 from ...study.experiment import run_study
-from ..beside import read_beside
 from ..completion import examples, run_folders
 from ..examples import example_named
+from ..own_modules import read_study_file
 from ..progress import study_progress
 from ..tables import (
     print_chosen,
@@ -23,14 +23,14 @@ from ..tables import (
     print_summary,
     rows_of,
 )
-from ..terminal import SPEAKS, err, interruptible, notice, out, stop_code
+from ..terminal import IS_MAIN_PROCESS, err, interruptible, notice, out, stop_code
 from .options import STUDY, Json, Overrides, Quiet, RunFolder
 
 if TYPE_CHECKING:
     from ...records import Records
 
 
-@interruptible(err, "nothing was begun.")
+@interruptible(err, "nothing had started.")
 def run(
     path: Annotated[Path | None, STUDY] = None,
     overrides: Overrides = None,
@@ -40,24 +40,26 @@ def run(
             help="A study that comes with coterie: digits, ...", autocompletion=examples
         ),
     ] = None,
-    runs: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path(
+    runs: Annotated[Path, typer.Option(help="The folder for run folders.")] = Path(
         "runs"
     ),
     resume: Annotated[
         Path | None,
-        typer.Option(help="Go on in this run folder.", autocompletion=run_folders),
+        typer.Option(help="Continue in this run folder.", autocompletion=run_folders),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Compare the algorithms of a study, and write a report."""
     if (path is None) == (example is None):
-        raise InputError("`run` needs a study or --example, and not both.")
+        raise InputError("`run` needs either a study or --example.")
     path = path or example_named(str(example))
-    study = read_beside(path, overrides)
-    group = joined(study.run.device)  # with torchrun, several processes
+    study = read_study_file(path, overrides)
+    group = join_processes(study.run.device)  # torchrun starts several processes
     try:
-        with study_progress(err, study.name, quiet=quiet or not SPEAKS) as show:
+        with study_progress(
+            err, study.name, quiet=quiet or not IS_MAIN_PROCESS
+        ) as show:
             result = run_study(
                 study,
                 runs=runs,
@@ -67,22 +69,22 @@ def run(
                 group=group,
             )
     except KeyboardInterrupt as stopped:
-        notice("Interrupted: run the same command again to go on.")
+        notice("Interrupted: run the same command again to continue.")
         raise typer.Exit(stop_code(stopped)) from None
-    if SPEAKS:
+    if IS_MAIN_PROCESS:
         _report(result.records, result.folder, as_json=as_json)
 
 
 @interruptible(err, "no report was written.")
 def report(folder: RunFolder, as_json: Json = False) -> None:
-    """Write the report of a run anew, also of one that was interrupted."""
+    """Write the report of a run again; the run may be unfinished."""
     from ...records import load_records
 
     _report(load_records(folder), folder, as_json=as_json)
 
 
 def _report(records: Records, folder: Path, *, as_json: bool) -> None:
-    """Prints the tables of a run, or one object, and writes its page."""
+    """Prints the tables of a run, or one JSON object, and writes its page."""
     from ...privacy.mechanisms.noise import simulated_text
     from ...report import (
         chosen_options,
@@ -98,9 +100,9 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
     from ...scores.finals import score_of
     from ...scores.roles import epsilon_by_role
 
-    records = with_cache(records)  # the page and the tables ask the same
+    records = with_cache(records)  # the page and the tables need the same results
     path = write_report(records, folder / "report.html")
-    table, beside = summary(records), baseline_summary(records)
+    table, baselines = summary(records), baseline_summary(records)
     answers = headline(records, table)
     newcomers = None if records.newcomers.empty else newcomer_summary(records)
     tuned = not records.trials.empty and records.trials["chosen"].any()
@@ -116,7 +118,7 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
                 "higher_is_better": records.higher_is_better,
                 "verdict": answers["Verdict"],
                 "algorithms": rows_of(table),
-                "baselines": rows_of(beside) if len(beside) else [],
+                "baselines": rows_of(baselines) if len(baselines) else [],
                 "epsilon": rows_of(roles) if len(roles) else [],
                 "newcomers": [] if newcomers is None else rows_of(newcomers),
                 "chosen": [] if found is None else rows_of(found),
@@ -125,7 +127,7 @@ def _report(records: Records, folder: Path, *, as_json: bool) -> None:
         )
     print_headline(answers)
     score = score_of(records)
-    print_summary(table, score, beside)
+    print_summary(table, score, baselines)
     out.print(f"\n{best_of(records, table)[0]}")
     if len(roles):
         source = records.study["privacy"].get("noise_source", "seed")

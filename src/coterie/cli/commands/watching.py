@@ -1,4 +1,4 @@
-"""A run while it goes on: a live table in the terminal, or a page that reloads."""
+"""The command `watch`: a live table of a run, or a page that reloads itself."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ..terminal import err, out, plain, stop_code
 from .options import RunFolder
 
 _EVERY = 2.0
-"""Seconds between two looks."""
+"""Seconds between two updates."""
 
 _POINTS = 10
-"""Of a curve in the terminal."""
+"""The most points of a curve in the terminal."""
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -38,7 +38,7 @@ def watch(
         bool, typer.Option("--page", help="Also write RUN/watch.html, which reloads.")
     ] = False,
 ) -> None:
-    """Show where a run stands, until it ends."""
+    """Show the progress of a run until it ends."""
     try:
         _watch(folder, page=page)
     except KeyboardInterrupt as stopped:
@@ -47,17 +47,13 @@ def watch(
 
 
 def _watch(folder: Path, *, page: bool) -> None:
-    """Shows where a run stands until it ends.
-
-    Raises:
-        InputError: where no run is there.
-    """
-    standings_of(folder)  # refused before anything is shown
+    """Shows the progress of a run until it ends."""
+    standings_of(folder)  # refuses a bad folder before anything is shown
     with Live(console=out, auto_refresh=False, transient=True) as live:
         while True:
-            running = in_use(folder)  # before what it has written last is read
+            running = in_use(folder)  # asked first, so that we read its last words
             found = standings_of(folder)
-            goes_on = running or (running is None and not found.finished)
+            goes_on = running or (running is None and not found.is_finished)
             live.update(_table(found), refresh=True)
             if page:
                 _write_page(found, folder, goes_on=bool(goes_on))
@@ -71,17 +67,18 @@ def _watch(folder: Path, *, page: bool) -> None:
 
 
 def _end(found: Standings, folder: Path) -> str:
-    """Why there is nothing more to watch."""
-    if not found.finished:
+    """A sentence that says why there is nothing more to watch."""
+    if not found.is_finished:
         return (
-            "Nobody runs it: it stopped before its end; run the study again to go on."
+            "Nobody runs it: it stopped before its end. Run the study again to "
+            "continue."
         )
     report = folder / "report.html"
     return f"The run has ended{f': see {report}' if report.exists() else ''}."
 
 
 def _table(found: Standings) -> Group:
-    """A row for each algorithm and seed, in which no name is cut."""
+    """A table with a row for each algorithm and seed, which cuts no name."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("algorithm", overflow="fold")
     for name in ("seed", "round", f"validation\n{found.measure_words or 'score'}"):
@@ -104,8 +101,8 @@ def _heading(found: Standings) -> str:
 
 
 def _round(cell: RunStanding, found: Standings) -> str:
-    if cell.judged and not cell.rounds:
-        return f"tuning {cell.judged}"
+    if cell.trials_done and not cell.rounds:
+        return f"tuning {cell.trials_done}"
     return f"{cell.round}/{found.last}" if cell.rounds else "-"
 
 
@@ -116,7 +113,7 @@ def _score(cell: RunStanding, found: Standings) -> str:
 
 
 def _limits(found: Standings) -> tuple[float, float]:
-    """The least and the largest score of all, so that curves compare."""
+    """The smallest and the largest score of all, so that curves share one scale."""
     scores = [s for cell in found.cells for s in cell.scores if math.isfinite(s)]
     return (min(scores), max(scores)) if scores else (0.0, 1.0)
 
@@ -138,13 +135,13 @@ def spark(scores: Sequence[float], low: float, high: float) -> str:
 
 
 def _step(score: float, low: float, high: float, steps: int) -> int:
-    """Where a score stands between two, in steps; halves go up."""
+    """The step from `low` to `high` that a score is on; halves are rounded up."""
     share = (score - low) / (high - low) if high > low else 0.5
     return math.floor(share * steps + 0.5)
 
 
 def _write_page(found: Standings, folder: Path, *, goes_on: bool) -> None:
-    """Replaces watch.html, which reloads itself as long as the run goes on."""
+    """Replaces watch.html, which reloads itself while the run goes on."""
     with replacing(folder / "watch.html") as file:
         file.write_text(_document(found, folder, goes_on=goes_on), encoding="utf-8")
 
@@ -159,8 +156,10 @@ def _document(found: Standings, folder: Path, *, goes_on: bool) -> str:
         room="cli",
         name=found.name,
         heading=_heading(found),
-        state="" if goes_on else "ended" if found.finished else "stopped",
-        reported=(folder / "report.html").exists() and found.finished and not goes_on,
+        state="" if goes_on else "ended" if found.is_finished else "stopped",
+        reported=(folder / "report.html").exists()
+        and found.is_finished
+        and not goes_on,
         done=sum(cell.round for cell in found.cells),
         total=max(1, found.last * len(found.cells)),
         measure=found.measure,
@@ -179,14 +178,14 @@ class Picture(NamedTuple):
 
     width: int
     height: int
-    left: int  # where lines begin; numbers stand before it
-    levels: list[tuple[float, str]]  # height of each line, and its score
-    rounds: list[tuple[float, str]]  # place of each round that is named
+    left: int  # where lines begin, to the right of their numbers
+    levels: list[tuple[float, str]]  # height and score of each line
+    rounds: list[tuple[float, str]]  # place and number of each round on the axis
     curves: list[tuple[str, str]]  # colour and points, for each algorithm and seed
 
 
 def _picture(found: Standings, colours: dict[str, str]) -> Picture | None:
-    """The curves of all algorithms and seeds; None before there are any."""
+    """The curves of all algorithms and seeds; None if there are none yet."""
     if not any(len(cell.scores) > 1 for cell in found.cells):
         return None
     width, height, left, below = 900, 320, 70, 40

@@ -1,10 +1,10 @@
-"""Tables as CSV that a spreadsheet opens without running anything.
+"""CSV tables that a spreadsheet opens without running anything.
 
-A cell of text that begins as a formula does would be run: `=cmd|'/c calc'!A0`. Such a
-text gets an apostrophe before its sign, also behind a semicolon, at which spreadsheets
-of some countries begin a new cell. Control characters, and those that turn the
-direction of a line, are written out. Numbers stay as they are. Different texts stay
-different.
+A spreadsheet would run a text that begins like a formula: `=cmd|'/c calc'!A0`. Such a
+text gets an apostrophe in front. So does a formula after a semicolon, where
+spreadsheets of some countries begin a new cell. Control characters, and those that
+reverse the direction of a line, become escapes. Numbers stay as they are. Different
+texts stay different.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _CONTROLS = re.compile(
 )
 
 _WRITTEN = re.compile(r"\\[abfnrtv0-9xuU\\]")
-"""What looks like a character that was written out."""
+"""What looks like an escaped character."""
 
 
 def safe_text(text: str) -> str:
-    r"""A text as a cell may hold it.
+    r"""The text in a form that is safe in a cell.
 
     >>> safe_text("=1+1"), safe_text("-5"), safe_text("a\tb"), safe_text("Chur")
     ("'=1+1", '-5', 'a\\tb', 'Chur')
@@ -42,12 +42,12 @@ def safe_text(text: str) -> str:
 
 
 def safe_cell(value: Any) -> Any:
-    """A value as a cell may hold it: text is made safe, all else stays."""
+    """The value in a form that is safe in a cell; only texts change."""
     return safe_text(value) if isinstance(value, str) else value
 
 
 def safe_table(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with names of columns and texts that a spreadsheet does not run."""
+    """The table with column names and texts that a spreadsheet does not run."""
     new = table.rename(columns=safe_cell)
     for place in range(new.shape[1]):
         column = new.iloc[:, place]
@@ -59,12 +59,12 @@ def safe_table(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def csv_text(table: pd.DataFrame) -> str:
-    """The table as CSV that a spreadsheet opens without running anything."""
+    """The table as safe CSV."""
     text = io.StringIO()
     safe_table(table).to_csv(text, index=False, lineterminator="\n")
     return text.getvalue()
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
-    """Writes the table as CSV that a spreadsheet opens without running anything."""
+    """Writes the table as safe CSV."""
     path.write_text(csv_text(table), encoding="utf-8")

@@ -32,7 +32,7 @@ from ....records.ledgers import (
     DataLedger,
     LedgerEntry,
     Reservations,
-    Reserved,
+    ReservedRounds,
     read_reserved,
     reserved_file,
     write_reserved,
@@ -52,7 +52,7 @@ PARTNERS = "choice of partners"
 """The label, in the ledger of the data, of what clients release before training."""
 
 
-def lost_rounds(kept: Sequence[Reserved], cell: Cell) -> list[Reserved]:
+def lost_rounds(kept: Sequence[ReservedRounds], cell: Cell) -> list[ReservedRounds]:
     """The reserved rounds that may have left and that a checkpoint does not have."""
     begins = not cell.rounds  # no checkpoint: the beginning may be lost, too
     found = []
@@ -94,7 +94,7 @@ class CellAccount:
     ) -> None:
         """Finds the rounds that may have left and that the cell does not have."""
         privacy = setup.study.privacy
-        self.lost: list[Reserved] = []
+        self.lost: list[ReservedRounds] = []
         self.attempt, self._ledger = 0, ledger
         self._begun = 0  # the last round that has begun
         if privacy is None or ledger is None:
@@ -147,7 +147,7 @@ class CellAccount:
     def _keep(self) -> None:
         """Writes reserved rounds into the run folder."""
         if self._fresh:
-            mine = Reserved(self.attempt, self._next, self._last)
+            mine = ReservedRounds(self.attempt, self._next, self._last)
             kept = Reservations(self._number, (*self.lost, mine))
             from_first(self._group, lambda: write_reserved(self._file, kept))
 

@@ -1,4 +1,4 @@
-"""Modules beside a study: those that it names are found, and no others run."""
+"""Claims about modules next to a study: it finds those that it names, and no others."""
 
 from __future__ import annotations
 

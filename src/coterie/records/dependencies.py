@@ -1,7 +1,8 @@
-"""Files of one's own that a module uses and does not name in an `import` statement.
+"""The user's files that a module needs without an `import` statement.
 
-They are loaded by name or by path with `importlib`, or lie elsewhere on the path. What
-Python has loaded (`sys.modules`), what a module holds and what it calls tell of them.
+A module can load them with `importlib` by name or by path, or find them elsewhere on
+Python's path. We find them in `sys.modules`, in the objects that the module holds, and
+in the calls that it makes.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _LOADERS = ("import_module", "__import__", "run_module", "find_spec")
 
 
 def file_of(module: object) -> Path | None:
-    """The file of a module, if it has one."""
+    """The file of a module; None if it has none."""
     file = getattr(module, "__file__", None)
     return Path(file) if isinstance(file, str) else None
 
 
 def is_installed(path: Path) -> bool:
-    """Whether a file is of Python itself, of this package or of an installed one.
+    """Whether a file belongs to Python, to this package or to an installed package.
 
     >>> is_installed(Path(ast.__file__))
     True
@@ -40,20 +41,15 @@ def is_installed(path: Path) -> bool:
     return any(Path(place) in path.parents for place in places)
 
 
-def brought_by(name: str, path: Path) -> Iterator[tuple[str, Path]]:
-    """Modules and files that a module's import loaded, or whose objects it holds.
-
-    Args:
-        name: of the module, which is one's own.
-        path: of its file.
-    """
+def modules_loaded_by(name: str, path: Path) -> Iterator[tuple[str, Path]]:
+    """Modules and files that a user's module loads, or whose objects it holds."""
     module = sys.modules.get(name)
     holds = dict(vars(module)) if file_of(module) == path else {}
     for each in sorted(holds.pop("__brought__", ())):
         if file := file_of(sys.modules.get(each)):
             yield each, file
     for value in holds.values():
-        # Whoever imports a part of a package puts it into the package.
+        # Importing a part of a package makes it an attribute of the package.
         if not isinstance(value, ModuleType) or not value.__name__.startswith(
             f"{name}."
         ):
@@ -64,7 +60,7 @@ def brought_by(name: str, path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _origins(value: Any) -> Iterator[tuple[str, Path]]:
-    """From where a module, a function, a class or an object comes."""
+    """The modules and files that a module, function, class or object comes from."""
     if isinstance(value, functools.partial):
         value = value.func
     if isinstance(value, ModuleType):
@@ -82,8 +78,8 @@ def _origins(value: Any) -> Iterator[tuple[str, Path]]:
         yield str(kind.__module__), file
 
 
-def named_in(name: str, path: Path) -> Iterator[str]:
-    """Modules in calls such as `importlib.import_module("helper")` of a module."""
+def modules_named_in(name: str, path: Path) -> Iterator[str]:
+    """The modules that calls like `importlib.import_module("helper")` name."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     calls = [node for node in _nodes(path.read_bytes()) if isinstance(node, ast.Call)]
     for call in calls:
@@ -92,7 +88,7 @@ def named_in(name: str, path: Path) -> Iterator[str]:
             if re.fullmatch(r"\.*\w+(\.\w+)*", text):
                 try:
                     yield importlib.util.resolve_name(text, package)
-                except ImportError:  # of no package: another text that begins with dots
+                except ImportError:  # not a module: a text that begins with dots
                     continue
 
 
@@ -106,5 +102,5 @@ def _texts(nodes: Iterator[ast.AST] | list[ast.AST]) -> Iterator[str]:
 def _nodes(source: bytes) -> list[ast.AST]:
     try:
         return [*ast.walk(ast.parse(source))]
-    except (SyntaxError, ValueError):  # compiled, or not to be imported
+    except (SyntaxError, ValueError):  # compiled, or not a module
         return []
