@@ -128,7 +128,7 @@ def test_the_command_prints_a_table_or_one_object(towns):
     ("words", "said"),
     [
         (["plan"], "needs either a study or --graph"),
-        (["plan", "s.toml", "--graph", "ring"], "needs a study or --graph"),
+        (["plan", "s.toml", "--graph", "ring"], "needs either a study or --graph"),
         (["plan", "s.toml", "--nodes", "3"], "need --graph"),
     ],
 )
