@@ -110,7 +110,11 @@ def test_the_budget_is_the_same_for_all_and_as_computed_by_hand(tuned):
         assert search.rungs == (Rung(5, 1), Rung(3, 3), Rung(2, 6))
         assert len(search.settings) == 5
         # Five settings for one round, three for two more, two for three more.
-        assert sum(step.spent for step in search.steps) == 5 + 6 + 6 == search.planned
+        assert (
+            sum(step.spent for step in search.steps)
+            == 5 + 6 + 6
+            == search.planned_rounds
+        )
     table = tuned.records.trials
     assert set(table.groupby(["algorithm", "seed"])["spent"].sum()) == {17}
     assert set(table.groupby(["algorithm", "seed"])["trial"].nunique()) == {5}
