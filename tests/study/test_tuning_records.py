@@ -130,7 +130,9 @@ def test_the_example_of_the_documentation_runs(tmp_path):
     tables = tomllib.loads(re.search(r"```toml\n(.*?)```", section, re.DOTALL)[1])
     # "A search trains as many rounds as 4.7 runs."
     whole = rungs(tables["tune"]["trials"], 300, tables["tune"]["halving"])
-    assert Search("", 0, 1, (), whole).planned == pytest.approx(4.7 * 300, rel=0.01)
+    assert Search("", 0, 1, (), whole).planned_rounds == pytest.approx(
+        4.7 * 300, rel=0.01
+    )
     tables["run"] |= {"rounds": 3, "seeds": [1]}
     tables["tune"]["trials"] = 4
     result = run_study(study_of(tables), runs=tmp_path)
