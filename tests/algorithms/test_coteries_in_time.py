@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie.algorithms.coteries import coteries, in_use
-from coterie.algorithms.coteries_task import FIRST, LOOK, LOOKS, NOTHING, TELL, Found
+from coterie.algorithms.coteries_task import CHOOSE, FIRST, LOOK, LOOKS, NOTHING, Found
 from coterie.checks import InputError
 from coterie.collaboration.divisions import CONTEST, PIECES, REST, TRIAL
 from coterie.engine.clocks import clock
@@ -41,7 +41,7 @@ def uneven(**options):
 # Phases at the end of each round, and the number of groups, one look after the other.
 PHASES = {
     # Groups are so clear that the contest begins at once, and later needs no other.
-    "hurried": (uneven, {"steps": 2}, 3, "T1 C1 C1 R2 T2 R2 R2 R2 T2 R2"),
+    "at once": (uneven, {"steps": 2}, 3, "T1 C1 C1 R2 T2 R2 R2 R2 T2 R3"),
     # Nothing is sure: the next rest is three times as long.
     "in vain": (
         lambda: two_groups(noise=3.0),
@@ -71,7 +71,7 @@ PHASES = {
         lambda: two_groups(noise=0.5),
         {"steps": 6},
         1,
-        "T1 C1 C1 R2 T2 T2",
+        "T1 C1 C1 R2 T2 R2",
     ),
 }
 
@@ -228,9 +228,9 @@ def test_a_client_that_missed_a_look_looks_with_its_next_task_and_tells_every_ot
 
     assert looks(0) == FIRST
     state.every = 4
-    # Those of rounds 4 and 12 were missed; looks of rounds 8, 16, ... tell.
-    asked = [(3, NOTHING), (5, LOOK), (7, NOTHING), (13, TELL), (14, NOTHING)]
-    asked += [(16, TELL), (21, LOOK), (24, TELL), (32, TELL), (33, NOTHING)]
+    # Those of rounds 4 and 12 were missed; in rounds 8, 16, ... clients choose.
+    asked = [(3, NOTHING), (5, LOOK), (7, NOTHING), (13, CHOOSE), (14, NOTHING)]
+    asked += [(16, CHOOSE), (21, LOOK), (24, CHOOSE), (32, CHOOSE), (33, NOTHING)]
     assert [(number, looks(number)) for number, _ in asked] == asked
 
 
@@ -284,7 +284,7 @@ def test_who_has_yet_to_choose_gets_both_models_and_moves_that_which_it_takes(pi
     # Who leaves begins anew with its offset, and all that it knew counts as one look.
     apart = 1 - part if pick else 8 + (1 - part - 8) / 4
     assert_close(state.offset[3], torch.full((3,), apart, dtype=REAL))
-    assert float(state.ballot.looks[3]) == 1 + (0.5 if pick else 0.75)
+    assert float(state.ballot.looks[3]) == (1 if pick else 1.5)
 
 
 def test_a_client_that_joins_while_pieces_are_tried_has_a_piece_of_its_new_group():

@@ -12,11 +12,12 @@ from coterie.collaboration.divisions import (
     PIECES,
     REST,
     TRIAL,
+    BetterBy,
     Evidence,
     PhaseClock,
+    better_by,
     one_group,
     places,
-    surely_better,
     with_directions,
     with_evidence,
 )
@@ -115,14 +116,19 @@ def test_one_client_that_differs_from_all_is_a_side():
     assert sides(direction, ZERO).tolist() == [0, 0, 1, 0, 0, 0]
 
 
-def test_of_two_clients_each_is_a_side_and_rounding_does_not_say_which():
+def test_where_both_sides_are_alike_rounding_does_not_say_which_is_which():
     for seed in range(20):
-        two, member = normal(2, D, seed=seed), torch.zeros(2, dtype=torch.long)
-        found = sides(two, member)
-        assert sorted(found.tolist()) == [0, 1]
-        rounded = two * (1 + 1e-12 * normal(2, D, seed=99))
+        half, member = normal(2, D, seed=seed), torch.zeros(4, dtype=torch.long)
+        four = torch.cat([half, -half])
+        found = sides(four, member)
+        assert found.sum() == 2
+        rounded = four * (1 + 1e-12 * normal(4, D, seed=99))
         assert torch.equal(sides(rounded, member), found)
-        assert torch.equal(sides(two.flip(0), member), found.flip(0))
+        assert torch.equal(sides(four.flip(0), member), found.flip(0))
+
+
+def test_two_clients_have_no_sides_since_each_has_a_model_of_its_own():
+    assert not sides(normal(2, D), torch.zeros(2, dtype=torch.long)).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -300,42 +306,60 @@ def knowing(d, member=ZERO, samples=None):
     return coordinator(member, evidence=Evidence(total, around), samples=held.to(REAL))
 
 
-def by_loops(d, member, *, as_they_are):
-    """Of each group, the best pair's total over its standard error, one by one."""
-    found = []
+def by_loops(d, member):
+    """Of each group, totals over their standard errors, one pair after the other."""
+    plain, tuned, best = [], [], []
     for group in range(int(member.max()) + 1):
         here = [d[i].numpy() for i in range(N) if member[i] == group]
-        total = sum(one.sum(1) for one in here).reshape(2, 2)  # half, whole
-        half, whole = total.sum(1).argmax(), total.sum(0).argmin()
-        if as_they_are:
-            half = whole = 0
-        error = sum(one.shape[1] * one[2 * half + whole].var(ddof=1) for one in here)
-        found.append(total[half, whole] / error**0.5)
-    return torch.tensor(found, dtype=REAL)
+        total = sum(one.sum(1) for one in here)  # of half and whole
+        table = total.reshape(2, 2)
+        pair = 2 * table.sum(1).argmax() + table.sum(0).argmin()
+        error = sum(one.shape[1] * one.var(1, ddof=1) for one in here) ** 0.5
+        for found, k in ((plain, 0), (tuned, 1), (best, pair)):
+            found.append(total[k] / error[k])
+    return [torch.tensor(found, dtype=REAL) for found in (plain, tuned, best)]
 
 
-@pytest.mark.parametrize("as_they_are", [False, True])
-def test_how_surely_halves_are_better_is_that_of_plain_loops(as_they_are):
+def test_how_much_better_halves_are_is_that_of_plain_loops():
     member = torch.tensor([0, 1, 0, 1, 1, 0])
     for seed in range(20):
         d = drawn(normal(N, 4, seed=seed), noise=1.0, seed=100 + seed)
-        found = surely_better(knowing(d, member), as_they_are=as_they_are)
-        assert_close(found, by_loops(d, member, as_they_are=as_they_are), **EXACT)
+        for found, wanted in zip(
+            better_by(knowing(d, member)), by_loops(d, member), strict=True
+        ):
+            assert_close(found, wanted, **EXACT)
 
 
 def test_halves_and_wholes_are_compared_as_they_are_best_used():
     """Losses of wholes minus halves: pairs with the better half and better whole."""
     # As they are, halves gain 1; what clients differ by makes wholes as good.
-    of = knowing(drawn([[1.0, 0.0, 1.1, 0.1]]))
+    found = better_by(knowing(drawn([[1.0, 0.0, 1.1, 0.1]])))
     error = float((rows(drawn([[0.0] * 4]))[:, 4:].sum(0) * 20 / 19)[3].sqrt())
-    assert float(surely_better(of)) == pytest.approx(N * 20 * 0.1 / error)
-    assert float(surely_better(of, as_they_are=True)) > 5 * float(surely_better(of))
+    assert float(found.best) == pytest.approx(N * 20 * 0.1 / error)
+    assert float(found.plain) > 5 * float(found.best)
+
+
+@pytest.mark.parametrize(
+    ("plain", "tuned", "best", "surely"),
+    [
+        (2.6, 1.1, 0.5, True),  # better than the tuned whole
+        (2.6, 0.9, 2.4, False),  # nothing is sure
+        (2.6, 0.9, 2.6, True),
+        (2.4, 3.0, 3.0, False),  # not surely as they are
+        (9.0, -7.0, 2.6, True),  # the tuned whole is better by less than 3 times 2.6
+        (9.0, -8.0, 2.6, False),  # skewed labels
+    ],
+)
+def test_when_halves_become_groups(plain, tuned, best, surely):
+    """The rule of the documentation, with `sure` = 2.5."""
+    found = BetterBy(*(torch.tensor([z], dtype=REAL) for z in (plain, tuned, best)))
+    assert found.surely(2.5).tolist() == [surely]
 
 
 def test_one_client_with_much_to_gain_is_seen_among_many_who_gain_nothing():
     gains = torch.zeros(N, dtype=REAL)
     gains[3] = 1.0
-    z = float(surely_better(knowing(drawn(gains))))
+    z = float(better_by(knowing(drawn(gains))).best)
     # Standard errors are of samples within clients: 20 / sqrt(6 * 20) / 0.1.
     assert z == pytest.approx(20 / 120**0.5 / 0.1, rel=0.25)
     # That of clients around each other would see next to nothing.
@@ -347,14 +371,16 @@ def test_one_sample_of_each_counts_by_its_own_square():
     of = knowing(d)
     total = d[:, :, 0].sum(0).reshape(2, 2)  # half, whole
     some = d[:, 2 * int(total.sum(1).argmax()) + int(total.sum(0).argmin()), 0]
-    assert_close(surely_better(of)[0], some.sum() / some.square().sum().sqrt(), **EXACT)
+    assert_close(
+        better_by(of).best[0], some.sum() / some.square().sum().sqrt(), **EXACT
+    )
 
 
 def test_without_evidence_nothing_is_better():
     member = torch.tensor([0, 1, 0, 1, 1, 0])
-    assert surely_better(coordinator(member)).tolist() == [0, 0]
+    assert torch.stack(better_by(coordinator(member))).tolist() == [[0, 0]] * 3
     nobody = coordinator(member, samples=torch.zeros(N, dtype=REAL))
-    assert surely_better(nobody).tolist() == [0, 0]
+    assert torch.stack(better_by(nobody)).tolist() == [[0, 0]] * 3
 
 
 # Phases.
@@ -431,12 +457,12 @@ def test_a_trial_is_as_long_as_the_shares_of_clients_heard():
     assert state.clock == PhaseClock(CONTEST)
 
 
-@pytest.mark.parametrize(("errors", "hurried"), [(4.0, False), (6.5, True)])
-def test_halves_that_are_better_by_twice_as_much_at_once_need_no_trial(errors, hurried):
+@pytest.mark.parametrize(("errors", "at_once"), [(4.0, False), (6.5, True)])
+def test_halves_that_are_better_by_twice_as_much_at_once_need_no_trial(errors, at_once):
     """Twice 2.5 standard errors, of means over noise of 0.1."""
     state, moved = judged(PhaseClock(TRIAL, **BEGUN), errors * ERROR)
-    wanted = PhaseClock(CONTEST, hurried=True, **BEGUN)
-    assert state.clock == (wanted if hurried else PhaseClock(TRIAL, 1.0, **BEGUN))
+    wanted = PhaseClock(CONTEST, **BEGUN)
+    assert state.clock == (wanted if at_once else PhaseClock(TRIAL, 1.0, **BEGUN))
     assert not moved.any()
 
 
@@ -445,9 +471,8 @@ def test_halves_that_are_better_only_later_do_not_hurry():
     assert state.clock == PhaseClock(TRIAL, 2.0)
 
 
-@pytest.mark.parametrize("hurried", [False, True])
-def test_halves_that_pass_a_contest_are_groups(hurried):
-    clock = PhaseClock(CONTEST, 1.0, hurried=hurried, **BEGUN)
+def test_halves_that_pass_a_contest_are_groups():
+    clock = PhaseClock(CONTEST, 1.0, **BEGUN)
     state, moved = judged(clock, 1.0)
     assert state.clock == PhaseClock(settled=True)  # lengths are as at first
     assert torch.equal(state.member, SECOND)
@@ -592,27 +617,21 @@ def test_once_a_division_has_passed_a_contest_sure_halves_divide_at_once():
     assert not moved.any()
 
 
-@pytest.mark.parametrize(
-    ("errors", "hurried", "then"),
-    [
-        (1.8, True, PhaseClock(TRIAL, 1e-6)),  # better, and had no time
-        (1.8, False, PhaseClock(**BEGUN)),
-        (0.5, True, PhaseClock(**BEGUN)),
-        (-3.0, True, PhaseClock(**BEGUN)),
-    ],
-)
-def test_a_contest_in_vain_ends_the_trial_unless_it_was_hurried(errors, hurried, then):
-    """Halves that may be better, by more than one standard error, get their trial."""
-    state, moved = judged(PhaseClock(CONTEST, 1.0, hurried=hurried), errors * ERROR)
-    assert state.clock == then
+@pytest.mark.parametrize("errors", [1.8, 0.5, -3.0])
+def test_after_a_contest_in_vain_the_next_rest_and_trial_are_longer(errors):
+    state, moved = judged(PhaseClock(CONTEST, 1.0), errors * ERROR)
+    assert state.clock == PhaseClock(**BEGUN)
     assert torch.equal(state.member, ZERO)
     assert not moved.any()
-    if then.phase == TRIAL:  # which is a whole one, at whose end there is a contest
-        for phase in (TRIAL, TRIAL, CONTEST):
-            told = rows(drawn(10 * ERROR))
-            state, _ = with_evidence(state, ALL, SECOND, told, sure=2.5)
-            assert state.clock.phase == phase
-        assert not state.clock.hurried
+
+
+def test_where_tuning_the_whole_is_enough_the_next_rest_is_longest():
+    """Halves are better as they are; with what clients differ by, the whole is."""
+    gains = torch.tensor([[3.0, -3.0, 3.0, -1.0]], dtype=REAL) * ERROR
+    told = rows(drawn(gains))
+    old = coordinator(clock=PhaseClock(CONTEST, 1.0))
+    state, _ = with_evidence(old, ALL, SECOND, told, sure=2.5)
+    assert state.clock == PhaseClock(REST, rest=9.0, trial=BEGUN["trial"])
 
 
 def test_who_is_away_counts_as_it_was_heard_last():
@@ -632,4 +651,6 @@ def test_a_coordinator_keeps_the_precision_of_models():
     for part in (state.shares, state.samples, state.sketch, *state.evidence):
         assert part.dtype == torch.float32
     there = judged(PhaseClock(TRIAL), 3 * ERROR)[0]
-    assert_close(surely_better(state), surely_better(there), rtol=1e-4, atol=0)
+    pairs = zip(better_by(state), better_by(there), strict=True)
+    for found, wanted in pairs:
+        assert_close(found, wanted, rtol=1e-4, atol=0)

@@ -59,19 +59,21 @@ from .coteries_client import (
     Ballot,
     averaged,
     candidates,
+    compared,
     cut,
     empty_ballot,
+    few_of,
     first_look,
     followed,
     look,
     plan,
+    prior,
     shared_steps,
     sharing,
     take_half,
     tell,
     weigh,
     welcomed,
-    without_chance,
 )
 from .coteries_in_time import flow_of_coteries
 
@@ -171,9 +173,8 @@ def coteries(
         if not state.every:
             state = _begun(state, oracle, sizes)
         looks = number % state.every == 0
-        if looks and number:
-            tells = number % (2 * state.every) == 0
-            state = _looked(state, oracle, models, tells=tells)
+        if number and number % (2 * state.every) == 0:
+            state = _looked(state, oracle, models, shares.to(share))
         state = state._replace(own=own[0], own_velocity=own[1])
         evidence = None
         if looks:
@@ -229,29 +230,33 @@ def _begun(state: State, oracle: Oracle, sizes: Tensor) -> State:
 
 
 def _looked(
-    state: State, oracle: Oracle, models: tuple[Tensor, ...], *, tells: bool
+    state: State,
+    oracle: Oracle,
+    models: tuple[Tensor, ...],
+    shares: Float[Tensor, " N"],
 ) -> State:
     """With what clients find out for themselves, what all are told, and choices."""
     old, most = state.ballot, state.most[:, 0]
+    few = few_of(shares * oracle.present)
     rows = torch.zeros_like(old.losses), torch.zeros_like(old.losses)
     losses, exact, samples, cap = oracle.each(
         look, *rows, old.samples, old.cap, *models, most, at_home=True
     )
-    mean, looks = averaged(old.losses, old.looks, losses)
-    new = old._replace(losses=mean, looks=looks, samples=samples, cap=cap)
-    if tells:
-        told = oracle.each(tell, rows[0], *models, most)[0]
-        mean, tellings = averaged(old.told, old.tellings, told)
-        new = new._replace(
-            told=mean,
-            tellings=tellings,
-            everybody=mean_of_all(oracle, Numbers(mean)),
-            noise=(told - exact).square().mean(1) / oracle.present.sum(),
-        )
+    told = oracle.each(tell, rows[0], *models, most)[0]
+    looks, losses, mean = averaged(old, losses, told)
+    new = Ballot(
+        losses=losses,
+        told=mean,
+        looks=looks,
+        everybody=oracle.average(shares[oracle.mine], Numbers(compared(mean))),
+        noise=(told - exact).square().mean(1) * few,
+        samples=samples,
+        cap=cap,
+    )
     # Who is away learns nothing.
     pairs = zip(new, old, strict=True)
     new = Ballot(*[_where(oracle.active, a, b) for a, b in pairs])
-    choice = choices(new.losses, new.samples, without_chance(new))
+    choice = choices(new.losses, new.samples, prior(new, few))
     choice = _where(oracle.active, choice, state.choice)
     return state._replace(ballot=new, choice=choice)
 
@@ -446,7 +451,6 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
         # All that is known of the models before counts as one look.
         ballot = state.ballot
         looks = _where(moved[:, 0], ballot.looks.clamp(max=1), ballot.looks)
-        tellings = _where(moved[:, 0], ballot.tellings.clamp(max=1), ballot.tellings)
         half = _taken(state.halves, state.pick)
         state = state._replace(
             group=torch.where(moved, half, state.group),
@@ -454,7 +458,7 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
             group_velocity=torch.where(
                 moved, state.half_velocity, state.group_velocity
             ),
-            ballot=ballot._replace(looks=looks, tellings=tellings),
+            ballot=ballot._replace(looks=looks),
         )
     if phase == REST and state.halves.shape[1]:
         none = state.own[:, :0]

@@ -28,13 +28,15 @@ from .coteries_client import (
     GROUP,
     Ballot,
     averaged,
+    compared,
     cut,
     empty_ballot,
+    few_of,
     followed,
     plan,
-    without_chance,
+    prior,
 )
-from .coteries_task import FIRST, TELL, Found
+from .coteries_task import CHOOSE, FIRST, Found
 
 
 @dataclass
@@ -105,8 +107,8 @@ def hear(state: FlowState, i: Tensor, found: Found, phase: int, looks: int) -> N
         state.first[i], server = found.told, state.server
         held = server.samples.index_copy(0, i, found.told[:, 0].to(server.samples))
         state.server = server._replace(samples=held)
-    elif looks:
-        _learn(state, i, found, tells=looks == TELL)
+    elif looks == CHOOSE:
+        _learn(state, i, found)
     counts = _competes(state, i, phase)
     if looks and bool(counts.any()):
         who, pick, server = i[counts], found.pick[counts], state.server
@@ -164,22 +166,19 @@ def _join(state: FlowState, i: Int[Tensor, " m"], pick: Int[Tensor, " m"]) -> No
 def _forget(ballot: Ballot, who: Tensor) -> None:
     """All that these know of the models before counts as one look."""
     ballot.looks[who] = ballot.looks[who].clamp(max=1)
-    ballot.tellings[who] = ballot.tellings[who].clamp(max=1)
 
 
-def _learn(
-    state: FlowState, i: Int[Tensor, " m"], found: Found, *, tells: bool
-) -> None:
+def _learn(state: FlowState, i: Int[Tensor, " m"], found: Found) -> None:
     """What clients find out for themselves, what all are told, and choices."""
-    of = state.ballot
-    of.losses[i], of.looks[i] = averaged(of.losses[i], of.looks[i], found.losses)
-    of.samples[i], of.cap[i] = found.samples, found.cap
-    if tells:
-        of.told[i], of.tellings[i] = averaged(of.told[i], of.tellings[i], found.told)
-        of.everybody[:] = of.told[of.tellings > 0].mean(0)
-        of.noise[i] = (found.told - found.exact).square().mean(1) / len(of.noise)
+    of, shares = state.ballot, state.server.shares.to(state.own)
     mine = Ballot(*(part[i] for part in of))
-    state.choice[i] = choices(mine.losses, mine.samples, without_chance(mine))
+    of.looks[i], of.losses[i], of.told[i] = averaged(mine, found.losses, found.told)
+    of.samples[i], of.cap[i] = found.samples, found.cap
+    weights = shares * (of.looks > 0)
+    of.everybody[:] = weights / weights.sum() @ compared(of.told)
+    of.noise[i] = (found.told - found.exact).square().mean(1) * few_of(shares)
+    mine = Ballot(*(part[i] for part in of))
+    state.choice[i] = choices(mine.losses, mine.samples, prior(mine, few_of(weights)))
 
 
 def decide(state: FlowState, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:

@@ -39,8 +39,12 @@ _KNOWN = 1e-3
 _ROUNDING = 16
 """Units of rounding by which losses of equal models may differ."""
 
-MEMORY = 0.5
+MEMORY = 0.25
 """How much of the recorded losses is kept from one look to the next."""
+
+_BONUS = 0.25
+"""Of what own models are better by than groups': what they count as better by, at most,
+because samples are few."""
 
 _COST = 0.4
 """Of a training: what looking at all data may cost, at most, in an average round."""
@@ -53,10 +57,9 @@ class Ballot(NamedTuple):
     """
 
     losses: Rows  # (n, 4) of the client, means over the last looks
-    looks: Rows  # (n,) discounted number of them
-    told: Rows  # (n, 4) of the client, as others are told: means over tellings
-    tellings: Rows  # (n,) discounted number of these
-    everybody: Rows  # (n, 4) the mean of what all told last
+    told: Rows  # (n, 4) the same, as others are told
+    looks: Rows  # (n,) the discounted number of looks
+    everybody: Rows  # (n, 4) the mean of what all said last: see `compared`
     noise: Rows  # (n,) variance of that mean, by what is told and is not so
     samples: Rows  # (n,) held-out samples of the client
     cap: Rows  # (n,) of a sample's loss, 0 before the first look
@@ -65,7 +68,7 @@ class Ballot(NamedTuple):
 def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:
     """Nothing is known."""
     zero, losses = x.new_zeros(len(x)), x.new_zeros(len(x), MODELS)
-    return Ballot(losses, zero, losses, zero, losses, zero, zero, zero)
+    return Ballot(losses, losses, zero, losses, zero, zero, zero)
 
 
 def candidates(own: Tensor, group: Tensor, offset: Tensor) -> tuple[Tensor, ...]:
@@ -124,18 +127,48 @@ def _found(
     return torch.where(known & found.isnan(), torch.inf, found)
 
 
-def without_chance(ballot: Ballot) -> Float[Tensor, "n 4"]:
+def compared(told: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
+    """What a client says of its models, from the losses that it tells.
+
+    The first three numbers are by how much v, w + o and (v + w) / 2 are worse than w.
+    The last one is the square of by how much v is worse than (v + w) / 2.
+    """
+    own, group, tuned, middle = told.unbind(1)
+    worse = own - group, tuned - group, middle - group
+    return torch.stack([*worse, (own - middle).square()], 1)
+
+
+def few_of(weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The sum of squares of weights that sum to 1: as 1 over the number of equals."""
+    total = weights.sum().clamp(min=torch.finfo(weights.dtype).tiny ** 0.5)
+    return weights.square().sum() / total.square()
+
+
+def prior(ballot: Ballot, few: Float[Tensor, ""]) -> Float[Tensor, "n 4"]:
     """By how much models are worse than groups', for everybody on the whole.
+
+    A client's own model is insurance, so where it is better than its group's, it counts
+    as better by one standard error of the difference between v and (v + w) / 2, or by a
+    quarter of what it is better by, if that is less. The error is sqrt(few V), with V
+    the variance of that difference among clients.
 
     With `coterie.privacy`, what clients tell has noise, and each sees by how much its
     own numbers were changed. A mean m whose noise has variance e counts for
     max(0, 1 - 4 e / m^2) times as much. Without noise, it counts as it is.
+
+    Args:
+        ballot: what clients know.
+        few: the sum of squares of the weights in the mean (`few_of`).
     """
-    mean = ballot.everybody - ballot.everybody[:, [GROUP]]
+    own, tuned, middle, square = ballot.everybody.unbind(1)
+    mean = torch.stack([own, torch.zeros_like(own), tuned, middle], 1)
     error = 2 * ballot.noise[:, None]  # of a difference
     # What rounding makes of a mean is no noise.
-    error = torch.where(error > 1e-9 * ballot.everybody.square(), error, 0)
-    return mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
+    error = torch.where(error > 1e-9 * ballot.told[:, [GROUP]].square(), error, 0)
+    mean = mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
+    spread = (square - (own - middle).square()).clamp(min=0)
+    mean[:, OWN] -= (few * spread).sqrt().minimum(_BONUS * -mean[:, OWN].clamp(max=0))
+    return mean
 
 
 def first_look(
@@ -169,11 +202,13 @@ def plan(
 
 
 def averaged(
-    mean: Float[Tensor, "n 4"], looks: Float[Tensor, " n"], new: Float[Tensor, "n 4"]
-) -> tuple[Tensor, Tensor]:
-    """Means over the last looks and their number, after one more."""
-    looks = MEMORY * looks + 1
-    return mean + (new - mean) / looks[:, None], looks
+    old: Ballot, losses: Float[Tensor, "n 4"], told: Float[Tensor, "n 4"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The number of looks after one more, and means of what they found."""
+    looks = MEMORY * old.looks + 1
+    pairs = (old.losses, losses), (old.told, told)
+    mean, mean_told = (mean + (new - mean) / looks[:, None] for mean, new in pairs)
+    return looks, mean, mean_told
 
 
 def take_half(
@@ -184,13 +219,15 @@ def take_half(
 ) -> Int[Tensor, " n"]:
     """A client program: the half that fits the training data, of clients that may move.
 
-    Clients that are not `free` keep the half that they took.
+    It is the first where both fit alike. Clients that are not `free` keep theirs.
     """
     if not bool(free.any()):
         return pick
     data = clients.whole()
-    best = torch.stack([data.loss(one) for one in halves.unbind(1)], 1).argmin(1)
-    return torch.where(free, best, pick)
+    first, second = (data.loss(one) for one in halves.unbind(1))
+    # Where nobody is on the second side, halves differ by rounding alone.
+    better = first - second > _ROUNDING * torch.finfo(first.dtype).eps * first
+    return torch.where(free, better.to(pick), pick)
 
 
 def weigh(

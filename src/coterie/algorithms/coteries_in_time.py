@@ -28,7 +28,7 @@ from ..optim.steps import LocalDescent
 from ..types import Arrivals, Flow, Info, Oracle, Task, TaskKind
 from .coteries_arrivals import FlowState, begin, decide, hear, move, place
 from .coteries_client import candidates, sharing, welcomed
-from .coteries_task import FIRST, LOOK, LOOKS, NOTHING, TELL, Asked, Found, task_of
+from .coteries_task import CHOOSE, FIRST, LOOK, LOOKS, NOTHING, Asked, Found, task_of
 
 _QUORUM = 0.75
 
@@ -96,7 +96,7 @@ def _kind(
     Where nobody looks in a trial, the whole is known from its halves.
     """
     down, up = ["notes"], ["told"]
-    if phase != TRIAL or looks:
+    if phase != TRIAL or looks in (CHOOSE, FIRST) or asks:
         down += ["group"]
     if phase != TRIAL:
         up += ["group"]
@@ -125,8 +125,8 @@ def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
     looked, other = int(state.looked[client]), int(state.other[client])
     halves, half_offset = state.halves[server.pair[client]], state.half_offset[client]
     takes = phase == CONTEST and int(state.took[client]) != state.stage
-    # Every other look tells, or the next one of a client that missed it.
-    looks = TELL if period // 2 > looked // 2 else LOOK
+    # Every other look is one to choose, or the next one of a client that missed it.
+    looks = CHOOSE if period // 2 > looked // 2 else LOOK
     if looked < 0:
         phase, looks, asks = REST, FIRST, False
     elif other >= 0:

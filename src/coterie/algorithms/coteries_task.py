@@ -21,12 +21,13 @@ from .coteries_client import (
     weigh,
 )
 
-NOTHING, LOOK, TELL, FIRST = range(4)
-"""What a task does besides local steps: nothing, a look, one that tells, the first."""
+NOTHING, LOOK, CHOOSE, FIRST = range(4)
+"""What a task does besides local steps: nothing, a look at halves, one at all models by
+which the client chooses, or the first one."""
 
 LOOKS = 4
 
-_CALLS = (0, 1, 2, 1)
+_CALLS = (0, 0, 2, 1)
 """How many calls that takes in a round."""
 
 
@@ -90,11 +91,10 @@ def task_of(
         told = first_look(clients, own.new_zeros(n, 2), group)
         batch = (~clients.same_batch().losses(group).isnan()).sum(1, keepdim=True)
         told = torch.cat([told, steps * batch.to(told)], 1)
-    elif looks:
+    elif looks == CHOOSE:
         losses = own.new_zeros(n, MODELS)
         known = losses, losses, samples, cap
         losses, exact, samples, cap = look(clients, *known, *models, level)
-    if looks == TELL:
         told = tell(clients, torch.zeros_like(losses), *models, level)
     if phase != REST:
         halves, half_offset, pick = beside

@@ -10,15 +10,21 @@ All clients begin in one group, and all groups go through phases together:
     PIECES    the same for more than two pieces, between which nobody chooses
 
 `coterie.collaboration.pieces` proposes halves or pieces from the members' updates,
-added up since the beginning. Before anybody has trained them, they are compared with
-the whole on held-out samples. If they are not better, they are given up. If halves are
-better by twice `sure` standard errors, their contest begins at once. After one division
-has passed a contest, later ones need none if they are better by `sure` standard errors
-at once. After a contest, halves or pieces become groups if they are better by `sure`
-standard errors. Otherwise all go on with the whole. After pieces, two halves are tried
-next. After halves, both the next rest and the next trial are longer. Phases last until
-the shares of clients that were heard add up to their length, so rounds in which few
-take part count less.
+added up since the beginning. Held-out losses decide:
+
+- Before anybody has trained halves, they are compared with the whole. They are given up
+  if they are not better, and their contest begins at once if they are better by twice
+  `sure`. After one division has passed a contest, later ones need none if they are
+  better by `sure`.
+- After a trial, halves have a contest if they are better by one standard error.
+- After a contest, halves or pieces become groups if they are surely better as they are,
+  and also better than the whole with what clients differ by (`BetterBy`).
+- Otherwise all go on with the whole. After pieces, two halves are tried next. After
+  halves, the next trial is longer, and so is the next rest: 3 times, or 9 times where
+  halves were better only as long as nobody tunes the whole, as with skewed labels.
+
+Phases last until the shares of clients that were heard add up to their length, so
+rounds in which few take part count less.
 """
 
 from __future__ import annotations
@@ -40,9 +46,16 @@ _FIRST_TRIAL, _CONTEST, _PIECES = 3.0, 2.0, 3.0
 _LONGER_REST, _LONGER_TRIAL = 3.0, 1.5
 """Factors of the next lengths, where halves did not become groups."""
 
+_LONGEST_REST = 9.0
+"""That of a rest, where what clients differ by is all that halves were better by."""
+
 _HOPE = 1.0
-"""Standard errors by which halves must be better at the end of a trial, or after a
-contest that began without one, to get more time."""
+"""Standard errors by which halves must be better after a trial to get a contest, and
+better than the tuned whole after that."""
+
+_SKEW = 3.0
+"""Standard errors by which the tuned whole may be better than halves as they are, for
+each by which tuned halves are better than that."""
 
 _MOST = 3.0
 """An update counts for at most this many times the median length of all."""
@@ -61,7 +74,6 @@ class PhaseClock(NamedTuple):
     heard: float = 0.0  # shares of the clients, added up over looks of this phase
     rest: float = 1.0
     trial: float = _FIRST_TRIAL
-    hurried: bool = False  # whether the contest began without a trial
     settled: bool = False  # whether a division has passed a contest
     deep: bool = True  # whether more than two pieces may be tried
 
@@ -216,33 +228,33 @@ def with_evidence(
         kept = Evidence(*(a.index_copy(0, who, b) for a, b in pairs))
         new = new._replace(evidence=kept)
     nobody = torch.zeros_like(old.member, dtype=torch.bool)
+    better = better_by(new)
     if clock.phase in (TRIAL, PIECES) and begins:
-        better = surely_better(new, as_they_are=True)
-        if clock.settled and bool((better > sure).any()):
-            return _divided(new, better, sure)
-        if bool((better <= (sure if clock.phase == PIECES else 0)).all()):
+        if clock.settled and bool((better.plain > sure).any()):
+            return _divided(new, better.plain > sure, better)
+        if bool((better.plain <= (sure if clock.phase == PIECES else 0)).all()):
             return _rested(new, better), nobody
-        if clock.phase == TRIAL and bool((better > 2 * sure).any()):
-            clock = clock._replace(phase=CONTEST, heard=0.0, hurried=True)
+        if clock.phase == TRIAL and bool((better.plain > 2 * sure).any()):
+            clock = clock._replace(phase=CONTEST, heard=0.0)
             return new._replace(clock=clock), nobody
     if not clock.is_over:
         return new, nobody
     if clock.phase != TRIAL:
-        return _divided(new, surely_better(new), sure)
-    # What clients differ from the whole by comes from their halves here.
-    better = surely_better(new, as_they_are=True)
-    if bool((better > _HOPE).any()):
+        return _divided(new, better.surely(sure), better)
+    if bool((better.plain > _HOPE).any()):
+        # What clients differ from the whole by comes from their halves here, so
+        # halves and whole are compared as they are.
         return new._replace(clock=clock._replace(phase=CONTEST, heard=0.0)), nobody
     return _rested(new, better), nobody
 
 
 def _divided(
-    old: Coordinator, better: Float64[Tensor, " c"], sure: float
+    old: Coordinator, becomes: Bool[Tensor, " c"], better: BetterBy
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
-    """After a trial: groups that are surely better divided become several."""
+    """After the halves or pieces of these groups became groups; a rest, if of none."""
     member, free = old.member.clone(), old.groups
     piece = 2 * old.pair + old.pick
-    for group in (better > sure).nonzero()[:, 0].tolist():
+    for group in becomes.nonzero()[:, 0].tolist():
         _, *others = piece[old.member == group].unique().tolist()
         for one in others:  # the first keeps the name
             here = (old.member == group) & (piece == one)
@@ -255,49 +267,63 @@ def _divided(
     return old._replace(member=member, pair=member, clock=clock), moved
 
 
-def _rested(old: Coordinator, better: Float64[Tensor, " c"]) -> Coordinator:
-    """After a trial in vain: what comes next."""
+def _rested(old: Coordinator, better: BetterBy) -> Coordinator:
+    """After halves or pieces that did not become groups: what comes next."""
     clock = old.clock
-    if clock.hurried and bool((better > _HOPE).any()):
-        # The halves get the time that they were not given.
-        clock = clock._replace(phase=TRIAL, heard=1e-6, hurried=False)
-        return old._replace(clock=clock)
     if clock.phase == PIECES:
         # Perhaps two are enough: they are tried after the next look.
         clock = clock._replace(phase=REST, heard=max(0.0, clock.rest - 1), deep=False)
     else:
-        longer = clock.rest * _LONGER_REST, clock.trial * _LONGER_TRIAL
-        clock = PhaseClock(REST, 0.0, *longer, settled=clock.settled)
+        tuning = clock.phase == CONTEST and better.tuning_is_enough
+        rest = clock.rest * (_LONGEST_REST if tuning else _LONGER_REST)
+        trial = clock.trial * _LONGER_TRIAL
+        clock = PhaseClock(REST, 0.0, rest, trial, settled=clock.settled)
     return old._replace(pair=old.member, clock=clock)
 
 
-def surely_better(
-    of: Coordinator, *, as_they_are: bool = False
-) -> Float64[Tensor, " c"]:
-    """By how many standard errors the halves of each group are better than it.
+class BetterBy(NamedTuple):
+    """By how many standard errors the halves of each group are better than the whole.
 
-    Halves and wholes are compared as they are best used, that is as they are or with
-    what a client differs by. Standard errors are of samples within clients, so that one
-    client with much to gain is seen among many who gain nothing.
+    A model is used as it is, or with what a client differs from it by.
+    """
 
-    Args:
-        of: what is known.
-        as_they_are: whether nobody uses what a client differs by.
+    plain: Float64[Tensor, " c"]  # both as they are
+    tuned: Float64[Tensor, " c"]  # halves as they are, the whole with differences
+    best: Float64[Tensor, " c"]  # halves and whole as each is best
+
+    def surely(self, sure: float) -> Bool[Tensor, " c"]:
+        """Halves that become groups, after both they and the whole were trained.
+
+        They must be better as they are. Where labels are skewed, they are; but then the
+        whole with what clients differ by is better than they are, and it must not be.
+        """
+        enough = (self.best > sure) & (self.best > -self.tuned / _SKEW)
+        return (self.plain > sure) & ((self.tuned > _HOPE) | enough)
+
+    @property
+    def tuning_is_enough(self) -> bool:
+        """Whether halves are better only while nobody tunes the whole, everywhere."""
+        return bool((self.plain > _HOPE).any()) and bool((self.best < 0).all())
+
+
+def better_by(of: Coordinator) -> BetterBy:
+    """By how much the halves or pieces of each group are better than it.
+
+    Standard errors are of samples within clients, so that one client with much to gain
+    is seen among many who gain nothing.
     """
     count, n = of.groups, of.samples.double()
     total, around = (part.double() for part in of.evidence)
     spread = around * (n / (n - 1).clamp(min=1))[:, None]
     few = _totals((n > 1).double(), of.member, count) == 0
     spread = torch.where(few[of.member][:, None], total**2, spread)
-    sums = _totals(total, of.member, count).unflatten(1, (2, 2))  # (C, half, whole)
-    spread = _totals(spread, of.member, count)
-    half, whole = sums.sum(2).argmax(1), sums.sum(1).argmin(1)
-    if as_they_are:
-        half, whole = torch.zeros_like(half), torch.zeros_like(whole)
-    pair = (2 * half + whole)[:, None]
-    gain = sums.flatten(1).gather(1, pair)[:, 0]
-    error = spread.gather(1, pair)[:, 0].clamp(min=1e-300).sqrt()
-    return gain / error
+    sums = _totals(total, of.member, count)  # (C, 4) of a half and a whole
+    error = _totals(spread, of.member, count).clamp(min=1e-300).sqrt()
+    table = sums.unflatten(1, (2, 2))
+    half, whole = table.sum(2).argmax(1), table.sum(1).argmin(1)
+    best = (2 * half + whole)[:, None]
+    errors = sums / error
+    return BetterBy(errors[:, 0], errors[:, 1], errors.gather(1, best)[:, 0])
 
 
 def _nothing(shares: Tensor) -> Evidence:

@@ -70,7 +70,7 @@ def sides(sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"]) -> Int[Tensor
         values, vectors = torch.linalg.eigh(
             apart @ apart.T if wide else apart.T @ apart
         )
-        if len(here) < 2 or values[-1] < len(here) * 1e-8:
+        if len(here) < 3 or values[-1] < len(here) * 1e-8:
             continue
         along = vectors[:, -1] if wide else apart @ vectors[:, -1]
         # The sign of an eigenvector means nothing. Where both sides are alike, as those
