@@ -19,7 +19,7 @@ from coterie.algorithms.coteries_client import (
     OWN,
     TUNED,
     cut,
-    followed,
+    follow,
     sharing,
 )
 from coterie.algorithms.fedavg import fedavg
@@ -404,7 +404,8 @@ def test_updates_are_cut_to_a_length_and_lost_ones_are_none():
     )
     end = first + update
     end[3], end[4] = math.inf, math.nan
-    found = cut(end, first, torch.full((5,), 2.5, dtype=REAL))
+    everybody = torch.ones(5, dtype=torch.bool)
+    found = cut(end, first, torch.full((5,), 2.5, dtype=REAL), everybody)
     assert torch.equal(found[:2], end[:2])
     assert_close(found[2], first[2] + update[2] * 2.5 / 4, **EXACT)
     assert torch.equal(found[3:], first[3:])
@@ -414,9 +415,10 @@ def test_an_offset_is_a_mean_of_the_last_rounds_that_begins_with_the_first():
     active, apart = torch.tensor([True, True, False]), torch.ones(3, 2, dtype=REAL)
     offset = torch.zeros(3, 2, dtype=REAL)
     offset[1] = 1e-17  # by rounding
-    once = followed(offset, apart, active)
+    none = torch.zeros_like(apart)
+    once = follow(offset, apart, none, active)
     assert_close(once, torch.tensor([[1.0], [1.0], [0.0]], dtype=REAL).expand(3, 2))
-    twice = followed(once, 3 * apart, active)
+    twice = follow(once, 3 * apart, none, active)
     assert_close(twice, torch.tensor([[1.5], [1.5], [0.0]], dtype=REAL).expand(3, 2))
 
 
@@ -492,7 +494,7 @@ def test_clients_choose_only_at_every_other_look():
     states = train(algorithm, simulate(federation), zeros(federation), 12)[0]
     ballots = [state.ballot for state in states]
     for number, (old, new) in enumerate(itertools.pairwise(ballots)):
-        # A look takes place in every other round, and clients choose at every other look.
+        # Every other round has a look, and every other look is one to choose.
         chooses = number > 0 and number % 4 == 0
         assert (old.losses != new.losses).any() == chooses
         assert (old.everybody != new.everybody).any() == chooses

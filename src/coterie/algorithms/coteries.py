@@ -49,7 +49,7 @@ from ..collaboration.divisions import (
     with_evidence,
 )
 from ..collaboration.evidence import choices
-from ..collaboration.rows import mean_of_all
+from ..collaboration.rows import change_rows, mean_of_all
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Positive, Sizes, method
@@ -57,15 +57,16 @@ from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows, S
 from .coteries_client import (
     GROUP,
     Ballot,
-    averaged,
+    add_look,
     candidates,
-    compared,
+    comparison_of,
     cut,
     empty_ballot,
     few_of,
     first_look,
-    followed,
+    follow,
     look,
+    newcomer_models,
     plan,
     prior,
     shared_steps,
@@ -73,7 +74,6 @@ from .coteries_client import (
     take_half,
     tell,
     weigh,
-    welcomed,
 )
 from .coteries_in_time import flow_of_coteries
 
@@ -171,27 +171,27 @@ def coteries(
         # It comes first, so that these are the steps of `local`.
         own = oracle.each(sgd, state.own, state.own_velocity, **work)
         if not state.every:
-            state = _begun(state, oracle, sizes)
+            state = _first_round(state, oracle, sizes)
         looks = number % state.every == 0
         if number and number % (2 * state.every) == 0:
-            state = _looked(state, oracle, models, shares.to(share))
+            state = _choose(state, oracle, models, shares.to(share))
         state = state._replace(own=own[0], own_velocity=own[1])
         evidence = None
         if looks:
-            state, evidence = _competed(state, oracle)
-        state, ends = _trained(state, oracle, work)
+            state, evidence = _compete(state, oracle)
+        state, ends = _train(state, oracle, work)
         place = state.place
         if looks:
-            state, place = _decided(state, oracle, evidence, sure)
-        state = _averaged(state, oracle, share, ends, place.second)
-        state = _placed(state, oracle, share, place)
+            state, place = _decide(state, oracle, evidence, sure)
+        state = _average(state, oracle, share, ends, place.second)
+        state = _place(state, oracle, share, place)
         state = state._replace(t=state.t + steps)
         return state, sharing(state.place.member, state.choice)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         of = state.place.member, state.choice
         work: Options = {"steps": steps, "taken": state.t}
-        return welcomed(oracle, state.group, *of, rule=rule, **work)
+        return newcomer_models(oracle, state.group, *of, rule=rule, **work)
 
     flow = flow_of_coteries(sizes, shares, rule, steps, sure)
     sent = Releases(average=3, central=1, losses=True)
@@ -214,7 +214,7 @@ def _begin(
     return new, *places(new)
 
 
-def _begun(state: State, oracle: Oracle, sizes: Tensor) -> State:
+def _first_round(state: State, oracle: Oracle, sizes: Tensor) -> State:
     """With what a coordinator learns before the first shared steps.
 
     All models are the same so far, and nobody has anything to choose.
@@ -229,7 +229,7 @@ def _begun(state: State, oracle: Oracle, sizes: Tensor) -> State:
     return state._replace(server=server, most=most, every=int(every[0]))
 
 
-def _looked(
+def _choose(
     state: State,
     oracle: Oracle,
     models: tuple[Tensor, ...],
@@ -243,12 +243,12 @@ def _looked(
         look, *rows, old.samples, old.cap, *models, most, at_home=True
     )
     told = oracle.each(tell, rows[0], *models, most)[0]
-    looks, losses, mean = averaged(old, losses, told)
+    looks, losses, mean = add_look(old, losses, told)
     new = Ballot(
         losses=losses,
         told=mean,
         looks=looks,
-        everybody=oracle.average(shares[oracle.mine], Numbers(compared(mean))),
+        everybody=oracle.average(shares[oracle.mine], Numbers(comparison_of(mean))),
         noise=(told - exact).square().mean(1) * few,
         samples=samples,
         cap=cap,
@@ -266,7 +266,7 @@ def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
 
 
-class Ends(NamedTuple):
+class Endpoints(NamedTuple):
     """Where local steps end, from the models that clients received."""
 
     group: Rows  # (n, D), or (n, 0) in a trial
@@ -274,7 +274,7 @@ class Ends(NamedTuple):
     start: Rows  # (n, D) of the half
 
 
-def _competed(
+def _compete(
     state: State, oracle: Oracle
 ) -> tuple[State, Float64[Tensor, "n 9"] | None]:
     """With the halves that clients take, and evidence of what these are worth."""
@@ -289,7 +289,7 @@ def _competed(
         state = state._replace(pick=pick, free=free, half_offset=offset)
     if not bool(place.asks[0]):
         return state, None
-    half = _taken(state.halves, state.pick)
+    half = _half_of(state.halves, state.pick)
     told = oracle.each(
         weigh,
         half.new_zeros(len(half), 1 + 2 * PAIRS, dtype=torch.float64),
@@ -298,7 +298,7 @@ def _competed(
     return state, told
 
 
-def _trained(state: State, oracle: Oracle, work: Options) -> tuple[State, Ends]:
+def _train(state: State, oracle: Oracle, work: Options) -> tuple[State, Endpoints]:
     """After local steps of the models that a client shares in this phase."""
     place, none = state.place, state.own[:, :0]
     phase, group, half, start = int(place.phase[0]), none, none, none
@@ -308,24 +308,26 @@ def _trained(state: State, oracle: Oracle, work: Options) -> tuple[State, Ends]:
         group, v = oracle.each(shared_steps, *rows, **work)
         update, state = group - state.group, state._replace(group_velocity=v)
     if phase != REST:
-        start = _taken(state.halves, state.pick)
+        start = _half_of(state.halves, state.pick)
         rows = start, state.half_velocity, place.together
         half, v = oracle.each(shared_steps, *rows, **work)
         update = half - start if phase == TRIAL else update
         state = state._replace(half_velocity=v)
-    heard = oracle.active.to(state.drifts)
-    drifts = state.drifts + heard
-    rate = (heard / drifts.clamp(min=1))[:, None]
-    drift = state.drift + rate * (update - state.drift)
-    return state._replace(drift=drift, drifts=drifts), Ends(group, half, start)
+    drifts = state.drifts + oracle.active.to(state.drifts)
+    drift = change_rows(
+        oracle.active,
+        lambda mean, new, count: mean + (new - mean) / count[:, None],
+        *(state.drift, update, drifts),
+    )
+    return state._replace(drift=drift, drifts=drifts), Endpoints(group, half, start)
 
 
-def _taken(halves: Float[Tensor, "n h d"], pick: Int[Tensor, " n"]) -> Tensor:
+def _half_of(halves: Float[Tensor, "n h d"], pick: Int[Tensor, " n"]) -> Tensor:
     """The half that each client takes."""
     return halves[torch.arange(len(pick), device=pick.device), pick]
 
 
-def _decided(
+def _decide(
     state: State, oracle: Oracle, evidence: Tensor | None, sure: float
 ) -> tuple[State, Places]:
     """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
@@ -393,8 +395,8 @@ def _judgement(
     return new, *places(new)
 
 
-def _averaged(
-    state: State, oracle: Oracle, share: Tensor, ends: Ends, second: Tensor
+def _average(
+    state: State, oracle: Oracle, share: Tensor, ends: Endpoints, second: Tensor
 ) -> State:
     """New models of groups and of halves, and what clients differ from them by.
 
@@ -403,22 +405,25 @@ def _averaged(
     place, active, most = state.place, oracle.active, state.most[:, 1]
     phase, of = int(place.phase[0]), (place.member, int(place.groups[0]))
     if phase != REST:
-        end, pairs = cut(ends.half, ends.start, most), (place.pair, int(place.pairs[0]))
+        end, pairs = (
+            cut(ends.half, ends.start, most, active),
+            (place.pair, int(place.pairs[0])),
+        )
         both = []
         for j in range(state.halves.shape[1]):
             taken, part = share * (state.pick == j), second if j else 1 - second
             both.append(_mean(oracle, taken, end, pairs, state.halves[:, j], part))
         halves = torch.stack(both, 1)
-        apart = end - _taken(halves, state.pick)
-        offset = followed(state.half_offset, apart, active)
+        of_pick = _half_of(halves, state.pick)
+        offset = follow(state.half_offset, end, of_pick, active)
         state = state._replace(halves=halves, half_offset=offset)
     if phase == TRIAL:
         # The whole is the mean of its halves, by who takes them.
         group = state.halves[:, 0].lerp(state.halves[:, 1], second[:, None])
     else:
-        end = cut(ends.group, state.group, most)
+        end = cut(ends.group, state.group, most, active)
         group = _mean(oracle, share, end, of, state.group, torch.ones_like(second))
-    offset = followed(state.offset, end - group, active)
+    offset = follow(state.offset, end, group, active)
     return state._replace(group=group, offset=offset)
 
 
@@ -442,7 +447,7 @@ def _mean(
     return torch.where((part > 0)[:, None], mean, before)
 
 
-def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
+def _place(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
     """In the phase that follows, with halves if a trial begins, or in new groups."""
     phase = int(new.phase[0])
     # A group becomes smaller only where halves or pieces became groups.
@@ -451,7 +456,7 @@ def _placed(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
         # All that is known of the models before counts as one look.
         ballot = state.ballot
         looks = _where(moved[:, 0], ballot.looks.clamp(max=1), ballot.looks)
-        half = _taken(state.halves, state.pick)
+        half = _half_of(state.halves, state.pick)
         state = state._replace(
             group=torch.where(moved, half, state.group),
             offset=torch.where(moved, state.half_offset, state.offset),

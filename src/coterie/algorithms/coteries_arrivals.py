@@ -27,12 +27,12 @@ from ..collaboration.evidence import choices
 from .coteries_client import (
     GROUP,
     Ballot,
-    averaged,
-    compared,
+    add_look,
+    comparison_of,
     cut,
     empty_ballot,
     few_of,
-    followed,
+    follow,
     plan,
     prior,
 )
@@ -172,10 +172,10 @@ def _learn(state: FlowState, i: Int[Tensor, " m"], found: Found) -> None:
     """What clients find out for themselves, what all are told, and choices."""
     of, shares = state.ballot, state.server.shares.to(state.own)
     mine = Ballot(*(part[i] for part in of))
-    of.looks[i], of.losses[i], of.told[i] = averaged(mine, found.losses, found.told)
+    of.looks[i], of.losses[i], of.told[i] = add_look(mine, found.losses, found.told)
     of.samples[i], of.cap[i] = found.samples, found.cap
     weights = shares * (of.looks > 0)
-    of.everybody[:] = weights / weights.sum() @ compared(of.told)
+    of.everybody[:] = weights / weights.sum() @ comparison_of(of.told)
     of.noise[i] = (found.told - found.exact).square().mean(1) * few_of(shares)
     mine = Ballot(*(part[i] for part in of))
     state.choice[i] = choices(mine.losses, mine.samples, prior(mine, few_of(weights)))
@@ -214,14 +214,16 @@ def move(
     """
     share, (whole, half) = now.shares, _ends(found, phase)
     most, counts = state.most.expand(len(i)), _competes(state, i, phase)
-    end, half_end = cut(*whole, most), cut(*half, most)[counts]
+    everybody = torch.ones_like(i, dtype=torch.bool)
+    end = cut(*whole, most, everybody)
+    half_end = cut(*half, most, everybody)[counts]
     if bool(counts.any()):
         taken, halves = 2 * now.pair + now.pick, state.halves.view(-1, end.shape[1])
         who, of = i[counts], taken[i[counts]]
         part = _parts(share, taken)[who, None]
         halves.index_add_(0, of, part * (half_end - half[1][counts]))
-        kept, apart = state.half_offset[who], half_end - halves[of]
-        state.half_offset[who] = followed(kept, apart, torch.ones_like(who))
+        rows = state.half_offset[who], half_end, halves[of]
+        state.half_offset[who] = follow(*rows, everybody[counts])
     of, same = now.member[i], state.since[i] >= 0
     if now.clock.phase == TRIAL:
         # The whole is the mean of its halves, by who takes them.
@@ -231,7 +233,7 @@ def move(
         of_group = same & ((state.offered[i] >= 0) | (phase != TRIAL))
         part = (_parts(share, now.member)[i] * of_group)[:, None]
         state.models.index_add_(0, of, part * (end - whole[1]))
-    state.offset[i] = followed(state.offset[i], end - state.models[of], same)
+    state.offset[i] = follow(state.offset[i], end, state.models[of], same)
 
 
 def _parts(share: Float[Tensor, " n"], of: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

@@ -15,6 +15,7 @@ from ..checks import InputError
 from ..collaboration.best_fit import best_fit
 from ..collaboration.divisions import Coordinator
 from ..collaboration.evidence import bounded
+from ..collaboration.rows import change_rows
 from ..optim.steps import LocalDescent, rule_in_numbers, sgd, take_steps, velocity
 from ..types import ALONE, Clients, Info, Oracle, Rows
 
@@ -127,7 +128,7 @@ def _found(
     return torch.where(known & found.isnan(), torch.inf, found)
 
 
-def compared(told: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
+def comparison_of(told: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
     """What a client says of its models, from the losses that it tells.
 
     The first three numbers are by how much v, w + o and (v + w) / 2 are worse than w.
@@ -201,7 +202,7 @@ def plan(
     return server, level.expand(n), every.expand(n)
 
 
-def averaged(
+def add_look(
     old: Ballot, losses: Float[Tensor, "n 4"], told: Float[Tensor, "n 4"]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The number of looks after one more, and means of what they found."""
@@ -281,28 +282,46 @@ def _mean(losses: Float[Tensor, "n ... b"]) -> Float[Tensor, "n ..."]:
     return losses.nanmean(-1).nan_to_num()
 
 
-def followed(
-    offset: Float[Tensor, "n d"], apart: Float[Tensor, "n d"], active: Tensor
+def follow(
+    offset: Float[Tensor, "n d"],
+    end: Float[Tensor, "n d"],
+    shared: Float[Tensor, "n d"],
+    active: Tensor,
 ) -> Float[Tensor, "n d"]:
-    """The mean of the last rounds' `apart`, at first all of it: a client's offset.
+    """A client's offset: the mean of the last rounds' `end - shared`.
+
+    At first it is all of that.
 
     Args:
         offset: so far; 0 where nothing is known.
-        apart: where local steps end, seen from the new shared model.
+        end: where local steps end.
+        shared: the new shared model.
         active: who took steps.
     """
+    return change_rows(active.bool(), _follow, offset, end, shared)
+
+
+def _follow(offset: Tensor, end: Tensor, shared: Tensor) -> Tensor:
+    apart = end - shared
     before, now = (torch.linalg.vector_norm(v, dim=1) for v in (offset, apart))
-    rate = torch.where(before > _KNOWN * now, RATE, 1.0) * active
+    rate = torch.where(before > _KNOWN * now, RATE, 1.0)
     return offset + rate.to(offset)[:, None] * (apart - offset)
 
 
 def cut(
-    end: Float[Tensor, "n d"], start: Float[Tensor, "n d"], most: Float[Tensor, " n"]
+    end: Float[Tensor, "n d"],
+    start: Float[Tensor, "n d"],
+    most: Float[Tensor, " n"],
+    active: Tensor,
 ) -> Float[Tensor, "n d"]:
     """Where local steps end, or nearer to the start, if it is farther than `most`.
 
     It is the start itself, where steps do not end at any distance.
     """
+    return change_rows(active.bool(), _cut, end, start, most)
+
+
+def _cut(end: Tensor, start: Tensor, most: Tensor) -> Tensor:
     update = end - start
     length = torch.linalg.vector_norm(update, dim=1)
     far, lost = (length > most)[:, None], ~length.isfinite()[:, None]
@@ -320,7 +339,7 @@ def sharing(member: Int[Tensor, " n"], choice: Int[Tensor, " n"]) -> Info:
     return {"member": member, "uses": uses, "alone": alone.float()}
 
 
-def welcomed(
+def newcomer_models(
     oracle: Oracle,
     group: Float[Tensor, "n d"],
     member: Int[Tensor, " n"],

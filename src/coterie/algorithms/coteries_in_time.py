@@ -27,7 +27,7 @@ from ..collaboration.divisions import CONTEST, PIECES, REST, TRIAL, places
 from ..optim.steps import LocalDescent
 from ..types import Arrivals, Flow, Info, Oracle, Task, TaskKind
 from .coteries_arrivals import FlowState, begin, decide, hear, move, place
-from .coteries_client import candidates, sharing, welcomed
+from .coteries_client import candidates, newcomer_models, sharing
 from .coteries_task import CHOOSE, FIRST, LOOK, LOOKS, NOTHING, Asked, Found, task_of
 
 _QUORUM = 0.75
@@ -64,7 +64,7 @@ def flow_of_coteries(
     def welcome(state: FlowState, oracle: Oracle) -> Tensor:
         member, taken = state.server.member, steps * state.number
         of = state.models[member], member, state.choice
-        return welcomed(oracle, *of, rule=rule, steps=steps, taken=taken)
+        return newcomer_models(oracle, *of, rule=rule, steps=steps, taken=taken)
 
     def info(state: FlowState) -> Info:
         return sharing(state.server.member, state.choice)

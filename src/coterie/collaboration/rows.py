@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..checks import InputError
@@ -26,6 +26,23 @@ def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
         one = function(*(row[:1] for row in rows))
         return one.expand(n, *one.shape[1:])
     return function(*rows)
+
+
+def change_rows(
+    active: Bool[Tensor, " n"], function: Callable[..., Tensor], *rows: Tensor
+) -> Tensor:
+    """The first of the rows, after a row-wise function of all of them where `active`.
+
+    >>> import torch
+    >>> x = torch.tensor([[1.0], [2.0]])
+    >>> change_rows(torch.tensor([True, False]), torch.add, x, x)
+    tensor([[2.],
+            [2.]])
+    """
+    if bool(active.all()):
+        return function(*rows)
+    here = active.nonzero()[:, 0]
+    return rows[0].index_copy(0, here, function(*(row[here] for row in rows)))
 
 
 def mean_of_all(oracle: Oracle, rows: Message) -> Float[Tensor, "n d"]:
