@@ -232,7 +232,7 @@ def test_own_models_are_read_where_their_module_is_trusted(tmp_path, monkeypatch
 
 
 def replace_by(path: str, make) -> None:
-    """Replaces a file by what `make` makes."""
+    """Replaces a file by another kind, which `make` creates."""
     Path(path).unlink()
     make(path)
 

@@ -247,7 +247,7 @@ def _gain(row: Any, score: Score) -> str:
 
 
 def _verdicts(row: Any) -> str:
-    """The numbers of clients that gain, that lose, and of which we are not sure."""
+    """The numbers of clients that gain, that lose, and that may do either."""
     if row["gain"] != row["gain"]:
         return "-"
     return "/".join(f"{row[n]:.0f}" for n in ("gaining", "losing", "cannot_tell"))
