@@ -76,8 +76,8 @@ def _dying(study, runs: Path, step: int) -> None:
             file.write("row\n")
         return found
 
-    really = Mechanism.released
-    Mechanism.released = record_release  # type: ignore[method-assign]
+    really = Mechanism.release
+    Mechanism.release = record_release  # type: ignore[method-assign]
     ledgers.write_secret = fatal(ledgers.write_secret)
     Folder.save = fatal(Folder.save)  # type: ignore[method-assign]
     run_study(study, runs=runs)
