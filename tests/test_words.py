@@ -1,8 +1,10 @@
-"""Claims about the English of the documents: short sentences in everyday words."""
+"""Claims about the English of documents and source, and about names."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,6 +109,69 @@ def faults(text: str) -> list[str]:
 def test_sentences_and_blocks_are_short_and_words_are_everyday_words(page):
     found = faults(page.read_text(encoding="utf-8"))
     assert not found, "\n".join([name_of(page), *found])
+
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+_PROSE = re.compile(
+    r"\w[\w,;:'`-]*( \S+){5,}[.!?]$", re.DOTALL
+)  # what ends as sentences do
+
+
+def texts_of(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Docstrings without code, formulas and references, and messages; with lines."""
+    of = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, of) and (told := ast.get_docstring(node)):
+            for part in re.split(r"\n\s*\n", told):
+                if not re.match(r"    |References|>>> ", part):
+                    for item in _ITEM.split(part):
+                        lines = [row for row in item.splitlines() if row[:4].strip()]
+                        yield node.body[0].lineno, plain(" ".join(lines))
+        elif isinstance(node, ast.JoinedStr):
+            parts = (getattr(part, "value", "x") for part in node.values)
+            text = "".join(part if isinstance(part, str) else "x" for part in parts)
+            yield node.lineno, plain(text)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if "\n" not in node.value and _PROSE.match(node.value):
+                yield node.lineno, plain(node.value)
+
+
+def test_docstrings_and_messages_have_short_sentences_in_everyday_words():
+    found = []
+    for path in SOURCES:
+        for line, text in texts_of(ast.parse(path.read_text(encoding="utf-8"))):
+            where = f"{name_of(path)}:{line}: "
+            for sentence in _END.split(text):
+                if (count := words(sentence)) > SENTENCE:
+                    found.append(f"{where}a sentence of {count}: {sentence[:60]}")
+            for pattern, instead in AVOIDED.items():
+                if avoided := re.search(pattern, text):
+                    found.append(f"{where}{avoided[0]!r}: write {instead}")
+    assert not found, "\n".join(found)
+
+
+BARE = 56
+"""Functions and classes with the name of a bare participle or preposition. The number
+may fall, and must not grow: name what a class holds, and what a function does."""
+
+_IRREGULAR = set(
+    "met made given known found drawn told seen held kept cut put left sent built "
+    "begun bound brought chosen done felt fit grown heard hidden lost meant read "
+    "run said set shown spent split spread taken thought thrown underway worn "
+    "written among between beside within without above below apart alike alone".split()
+)
+
+
+def test_no_more_names_are_bare_participles():
+    found = [
+        f"{name_of(path)}: {node.name}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and "_" not in (word := node.name.strip("_").lower())
+        and (re.fullmatch(r"\w*[^e]ed", word) or word in _IRREGULAR)
+    ]
+    assert len(found) <= BARE, "\n".join(found)
 
 
 def test_the_readme_is_short_and_has_a_picture_near_its_top():

@@ -144,7 +144,7 @@ def _competes(state: FlowState, i: Int[Tensor, " m"], phase: int) -> Bool[Tensor
 
 
 def _join(state: FlowState, i: Int[Tensor, " m"], pick: Int[Tensor, " m"]) -> None:
-    """Who was busy when its group divided goes to the half that it takes.
+    """A client that was busy when its group divided goes to the half that it takes.
 
     If its group has divided again since, and it stays, it has yet to choose there.
     """
@@ -208,9 +208,9 @@ def decide(state: FlowState, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
 def move(
     state: FlowState, i: Int[Tensor, " m"], found: Found, phase: int, now: Coordinator
 ) -> None:
-    """Models move by what arrives, with places as they are before a verdict.
+    """Moves models by the answers that arrive.
 
-    `phase` is that of the tasks.
+    Places are as they were before a verdict. `phase` is that of the tasks.
     """
     share, (whole, half) = now.shares, _ends(found, phase)
     most, counts = state.most.expand(len(i)), _competes(state, i, phase)

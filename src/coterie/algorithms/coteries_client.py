@@ -32,7 +32,7 @@ helps.
 """
 
 RATE = 0.25
-"""Of the mean by which a client differs: the last four rounds or so."""
+"""Weight of a round in what a client differs by: a mean of about four rounds."""
 
 _KNOWN = 1e-3
 """An offset that is so much smaller than the next one was nothing, but for rounding."""
@@ -44,11 +44,10 @@ MEMORY = 0.25
 """How much of the recorded losses is kept from one look to the next."""
 
 _BONUS = 0.25
-"""Of what own models are better by than groups': what they count as better by, at most,
-because samples are few."""
+"""The most by which own models count as better, as a share of their lead."""
 
 _COST = 0.4
-"""Of a training: what looking at all data may cost, at most, in an average round."""
+"""What looking may cost in an average round, at most, as a share of a training."""
 
 
 class Ballot(NamedTuple):
@@ -90,8 +89,8 @@ def look(
 ) -> tuple[Tensor, ...]:
     """A client program: mean losses of all models, for the client alone.
 
-    They are bounded by what one's own group's model lost at the first look, and again
-    as others are told (`tell`).
+    Their bound is the loss of the group's model at the client's first look. They are
+    also given with the bound that others are told (`tell`).
     """
     held = clients.validation()
     found = _found(held, own, group, offset)
@@ -148,10 +147,10 @@ def few_of(weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
 def prior(ballot: Ballot, few: Float[Tensor, ""]) -> Float[Tensor, "n 4"]:
     """By how much models are worse than groups', for everybody on the whole.
 
-    A client's own model is insurance, so where it is better than its group's, it counts
-    as better by one standard error of the difference between v and (v + w) / 2, or by a
-    quarter of what it is better by, if that is less. The error is sqrt(few V), with V
-    the variance of that difference among clients.
+    Models trained alone are insurance. Where they are better than groups' on the whole,
+    they count as better by one more standard error, or by a quarter of the difference,
+    if that is less. The error is sqrt(few V), with V the variance among clients of the
+    difference between v and (v + w) / 2.
 
     With `coterie.privacy`, what clients tell has noise, and each sees by how much its
     own numbers were changed. A mean m whose noise has variance e counts for
@@ -272,7 +271,7 @@ def shared_steps(
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: local steps of a model that so many train together."""
+    """A client program: local steps of a model that `together` clients train."""
     own = rule_in_numbers(rule, clients, x, together)
     return take_steps(clients, x, v, own, steps, t)
 

@@ -91,7 +91,7 @@ def flow_of_coteries(
 def _kind(
     program: functools.partial[Found], phase: int, looks: int, *, asks: bool
 ) -> TaskKind:
-    """What travels: shared models, a few numbers, and no model of one's own.
+    """What travels: shared models, a few numbers, and no client's own model.
 
     Where nobody looks in a trial, the whole is known from its halves.
     """

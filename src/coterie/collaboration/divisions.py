@@ -64,7 +64,7 @@ _NEARLY = 1e-9
 """What rounding may take from a sum of shares."""
 
 PAIRS = 4
-"""Of a half and a whole, each as it is and with what the client differs by."""
+"""Half and whole, each as it is or with what the client differs by."""
 
 
 class PhaseClock(NamedTuple):
@@ -136,7 +136,7 @@ class Places(NamedTuple):
 def one_group(
     shares: Float[Tensor, " n"], samples: Float[Tensor, " n"], columns: int
 ) -> Coordinator:
-    """Everybody together, and nothing known of models with so many columns.
+    """Everybody together, and nothing known of models with this number of columns.
 
     Args:
         shares: of clients in averages.
@@ -339,7 +339,7 @@ def _totals(rows: Tensor, member: Int[Tensor, " n"], count: int) -> Tensor:
 def _group_means(
     rows: Float64[Tensor, "p d"], member: Int[Tensor, " p"], shares: Float[Tensor, " p"]
 ) -> Float64[Tensor, "p d"]:
-    """Of each row, the mean of those of its group."""
+    """For each row, the mean of the rows of its group."""
     names, place = member.unique(return_inverse=True)
     weight = shares.double()
     total = _totals(weight[:, None] * rows, place, len(names))

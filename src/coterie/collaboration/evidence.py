@@ -18,9 +18,9 @@ def bounded(losses: Tensor, most: Tensor) -> Tensor:
     """`c (1 - exp(-loss / c))`: small losses as they are, none above c.
 
     So a model that is surely wrong about a few samples, as one is that has seen little,
-    loses little more by them than one that is just wrong. Numbers below 0 are no losses
-    but have noise on them (`coterie.privacy`): those of such a client stay as they are,
-    since it had bounded them before, and noise of both signs must cancel.
+    loses little more by them than one that is just wrong. Numbers below 0 have noise on
+    them (`coterie.privacy`). Those of such a client stay as they are, since it had
+    bounded them before, and noise of both signs must cancel.
     """
     most = most.clamp(min=torch.finfo(losses.dtype).tiny)
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))

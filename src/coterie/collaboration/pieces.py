@@ -24,7 +24,7 @@ BUCKETS = 256
 """Numbers by which a coordinator remembers a direction."""
 
 _GAP = 0.12
-"""Of the height of the whole tree: a jump that is a clear gap."""
+"""A jump that is a clear gap, as a share of the height of the whole tree."""
 
 _FEWEST = 12
 """Members without which a tree tells too little: two sides are found one by one."""
