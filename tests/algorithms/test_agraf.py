@@ -23,14 +23,6 @@ EDGES = torch.tensor([[i, (i + 1) % 6] for i in range(6)])
 RINGS = Rings(EDGES, torch.full((6,), 1.5, dtype=torch.float64), seed=1)
 
 
-def test_all_together_with_j_is_minibatch_sgd(simulation, x):
-    same = x.mean(0).repeat(6, 1)
-    run = EventLoop(agraf(J, lr=0.1), simulation, same, clock=EQUAL)
-    for r in run_rounds(all_for_all(J, lr=0.1), simulation, same, rounds=15):
-        run.step()
-        torch.testing.assert_close(run.personal(), r.state.x, **EXACT)
-
-
 def test_one_by_one_with_j_is_asynchronous_sgd(simulation, x):
     """With a step n times as long."""
     same = x.mean(0).repeat(6, 1)
@@ -42,47 +34,44 @@ def test_one_by_one_with_j_is_asynchronous_sgd(simulation, x):
         torch.testing.assert_close(ours.personal(), theirs.personal(), **EXACT)
 
 
+@pytest.mark.parametrize("mixing", [RING, J], ids=["ring", "minibatch SGD"])
 @pytest.mark.parametrize("order", ["step_then_mix", "mix_then_step"])
-def test_all_together_with_a_gossip_matrix_is_decentralised_sgd(simulation, x, order):
-    run = EventLoop(agraf(RING, lr=0.1, order=order), simulation, x, clock=EQUAL)
+def test_all_together_with_a_gossip_matrix_is_decentralised_sgd(
+    simulation, x, order, mixing
+):
+    run = EventLoop(agraf(mixing, lr=0.1, order=order), simulation, x, clock=EQUAL)
     models = x.clone()
     for t in range(1, 16):
         g = simulation.at(t).grads(models)
         if order == "mix_then_step":
-            models = RING @ models - 0.1 * g
+            models = mixing @ models - 0.1 * g
         else:
-            models = RING @ (models - 0.1 * g)
+            models = mixing @ (models - 0.1 * g)
         run.step()
         torch.testing.assert_close(run.personal(), models, **EXACT)
 
 
-@pytest.mark.parametrize("every", [4, 9, 13])
-def test_models_mix_when_the_count_of_gradients_passes_a_multiple(simulation, x, every):
-    """Six arrive together, and a multiple of `every` may be any of the six."""
-    run = EventLoop(agraf(RING, lr=0.1, every=every), simulation, x, clock=EQUAL)
+@pytest.mark.parametrize(
+    ("mixing", "every", "times"), [(RING, 4, 9), (RING, 9, 6), (RING, 13, 4), (J, 18, 3)]
+)
+def test_models_mix_when_the_count_of_gradients_passes_a_multiple(
+    simulation, x, mixing, every, times
+):
+    """Six arrive together, and a multiple of `every` may be any of the six.
+
+    With J and a multiple of six it is local SGD, the average of copies.
+    """
+    run = EventLoop(agraf(mixing, lr=0.1, every=every), simulation, x, clock=EQUAL)
     models, mixed = x.clone(), 0
     for t in range(1, 10):
         models = models - 0.1 * simulation.at(t).grads(models)
         arrived = range(6 * (t - 1) + 1, 6 * t + 1)
         if any(k % every == 0 for k in arrived):
-            models = RING @ models
+            models = mixing @ models
             mixed += 1
         run.step()
         torch.testing.assert_close(run.personal(), models, **EXACT)
-    assert mixed == {4: 9, 9: 6, 13: 4}[every]
-
-
-def test_mixing_now_and_then_is_local_sgd(simulation, x):
-    """J at every third joint step: the average of copies after three local steps."""
-    same = x.mean(0).repeat(6, 1)
-    run = EventLoop(agraf(J, lr=0.1, every=18), simulation, same, clock=EQUAL)
-    models = same.clone()
-    for t in range(1, 13):
-        models = models - 0.1 * simulation.at(t).grads(models)
-        if t % 3 == 0:
-            models = models.mean(0).repeat(6, 1)
-        run.step()
-        torch.testing.assert_close(run.personal(), models, **EXACT)
+    assert mixed == times
 
 
 def test_without_mixing_nodes_are_alone(simulation, x):

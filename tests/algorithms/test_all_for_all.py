@@ -119,15 +119,6 @@ def test_identity_weights_are_local_training_bit_by_bit():
     assert info["sent"] == 0
 
 
-def test_identity_weights_are_local_training_on_real_data_too(classification):
-    given = {"lr": 0.2, **SETTINGS}
-    ours, alone = (
-        train(algorithm, simulate(classification), quadratics.start(6, 26))[0][-1].x
-        for algorithm in (all_for_all(torch.eye(6), **given), local(**given))
-    )
-    assert_close(ours, alone, **EXACT)
-
-
 def test_uniform_weights_are_one_model_that_follows_the_mean_gradient():
     lam = torch.full((N, N), 1 / N, dtype=REAL)
     ours, _ = trained(all_for_all(lam, lr=0.2), start())

@@ -101,12 +101,6 @@ def test_without_local_models_it_is_fedavg_and_without_the_global_one_local_trai
         assert [info["sent"] for info in infos] == [info["sent"] for info in expected]
 
 
-def test_a_fixed_mixture_is_not_changed():
-    states, infos = train(apfl(SAMPLES), simulate(quadratics()), start(), 2)
-    assert (states[-1].a == 0.5).all()
-    assert (infos[-1]["mixture"] == 0.5).all()
-
-
 @pytest.mark.parametrize("lr", [0.01, 10.0])
 def test_the_mixture_moves_to_the_model_that_fits_and_stays_between_0_and_1(lr):
     federation = quadratics()

@@ -63,16 +63,6 @@ def test_the_steps_are_those_of_a_plain_loop_over_all_pairs(active):
         assert torch.equal(x[~active], start()[~active])
 
 
-def test_relabelling_relabels_the_result_where_all_pairs_meet():
-    order = torch.tensor([3, 0, 5, 1, 4, 2])
-    algorithm = cobo(gamma=0.02, meetings=5, **STEPS)
-    here, _ = train(algorithm, simulate(quadratics()), start())
-    other = simulate(quadratics().select(order))
-    there, _ = train(algorithm, other, start()[order])
-    assert_close(there[-1].x, here[-1].x[order], **EXACT)
-    assert_close(there[-1].w, here[-1].w[order][:, order], **EXACT)
-
-
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
 def test_without_a_pull_it_is_local_training(active):
     simulation = simulate(quadratics())

@@ -78,14 +78,6 @@ def test_without_gradients_it_is_gossip_and_all_keep_the_mean(x):
         torch.testing.assert_close(now.mean(0), x.mean(0), **EXACT)
 
 
-def test_it_is_agraf_where_all_finish_together(x):
-    whole = simulate(quadratics())
-    run = EventLoop(agraf(RING, lr=0.1), whole, x, clock=EQUAL)
-    for expected in models(decentralised_sgd(RING, lr=0.1), whole, x)[1:]:
-        run.step()
-        torch.testing.assert_close(run.personal(), expected, **EXACT)
-
-
 def test_gradients_come_first_and_have_a_step_where_1_11_prints_none(x):
     """`X' = W (X - g)`, as printed, is another method."""
     whole = simulate(quadratics())

@@ -169,25 +169,6 @@ def test_the_estimate_is_unbiased_and_the_printed_one_is_not(s):
     assert float((theirs.mean(0) - gradient).abs().max()) > 0.1
 
 
-def test_with_everybody_the_printed_step_is_no_gradient_descent():
-    # What the printed update does where it should be plain gradient descent.
-    federation = quadratics()
-    a, b = hessians(federation)
-    best = solve(a, b)
-    x = start()
-    g = weights()[:, None] * gradients(a, b, x) / N
-    everybody = torch.ones(N, dtype=torch.bool)
-    distances = []
-    for _ in range(30):
-        fresh = weights()[:, None] * gradients(a, b, x)
-        nu = printed(g, fresh, everybody)
-        g, x = fresh, x - N * 0.1 * nu
-        distances.append(float((x - best).norm()))
-    assert distances[-1] > 10 * distances[0]
-    ours = last(karula(dissimilarity(), SAMPLES, t=1e9, lr=0.1), federation, 30)
-    assert float((ours.x - best).norm()) < 0.5 * float((start() - best).norm())
-
-
 def test_only_proportions_of_the_dissimilarity_matter():
     federation = quadratics()
     one = last(karula(dissimilarity(), SAMPLES, t=0.3), federation)

@@ -230,15 +230,6 @@ def test_links_within_groups_are_kept_and_each_group_ends_at_its_fedavg(batch_si
         assert_close(states[-1].shared[here], limit, rtol=0, atol=1e-3)
 
 
-def test_who_takes_no_part_keeps_its_models_and_links():
-    federation = two_groups(6, noise=0.5)
-    states, _ = trained(federation, "complete", 8, active=ACTIVE, steps=4)
-    assert (models_in_use(states[-1])[~ACTIVE] == 0).all()
-    kept = states[-1].links.kept
-    assert kept[~ACTIVE].sum(1).tolist() == [5, 5]
-    assert (kept[ACTIVE].sum(1) < 5).all()
-
-
 # Costs.
 
 
