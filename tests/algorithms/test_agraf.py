@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from coterie.algorithms.agraf import agraf
-from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.server_sgd import server_sgd
 from coterie.checks import InputError
 from coterie.engine.clocks import Rings, clock
 from coterie.engine.events import EventLoop, run_events
-from coterie.engine.rounds import run_rounds
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, D, hessians, quadratics, simulate, start
 
@@ -52,7 +50,8 @@ def test_all_together_with_a_gossip_matrix_is_decentralised_sgd(
 
 
 @pytest.mark.parametrize(
-    ("mixing", "every", "times"), [(RING, 4, 9), (RING, 9, 6), (RING, 13, 4), (J, 18, 3)]
+    ("mixing", "every", "times"),
+    [(RING, 4, 9), (RING, 9, 6), (RING, 13, 4), (J, 18, 3)],
 )
 def test_models_mix_when_the_count_of_gradients_passes_a_multiple(
     simulation, x, mixing, every, times

@@ -17,7 +17,6 @@ from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.engine.rounds import run_rounds
 from coterie.study.newcomers import models_for
-from support import quadratics
 from support.gradient_oracles import (
     ALL,
     EXACT,
@@ -33,7 +32,7 @@ from support.gradient_oracles import (
     trained,
 )
 from support.oracles import begun
-from support.quadratics import simulate, train
+from support.quadratics import simulate
 from support.recipes import weights as weights_of
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 0.1, "steps": 2, "schedule": "inverse(9)"}

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.algorithms.agraf import agraf
 from coterie.algorithms.decentralised_sgd import decentralised_sgd
 from coterie.algorithms.extra import extra
 from coterie.algorithms.fedavg import fedavg
@@ -16,12 +15,11 @@ from coterie.algorithms.gradient_tracking import gradient_tracking
 from coterie.checks import InputError
 from coterie.conformance.cases import Case
 from coterie.conformance.suite import CHECKS
-from coterie.engine.events import EventLoop
 from coterie.graphs import among_present, edges_of, gossip_matrix
 from coterie_theory.gossip import chebyshev, plain
 from support.gradient_oracles import Quadratics
 from support.oracles import begun
-from support.paces import EQUAL, EXACT
+from support.paces import EXACT
 from support.quadratics import (
     ACTIVE,
     REAL,

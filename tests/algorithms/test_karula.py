@@ -27,7 +27,6 @@ from support.quadratics import (
     hessians,
     quadratics,
     simulate,
-    solve,
     start,
     train,
 )

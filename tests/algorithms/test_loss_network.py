@@ -75,7 +75,7 @@ def test_events_are_the_exchanges_that_networks_admit_and_updates_are_5_7(
     assert run.lost_rings == int((before & ~kept).sum())
     # Two models travel in each exchange, also in those that are under way.
     under_way = sum(client.busy for client in run.moment().clients)
-    assert run.sent == (0, (25 * 2 + under_way) * x.shape[1])
+    assert run.sent == (0, (run.updates + under_way) * x.shape[1])
 
 
 def test_pairs_that_end_together_are_pairs_one_after_the_other(x):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 
 import pandas as pd
 import pytest
