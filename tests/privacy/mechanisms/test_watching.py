@@ -59,22 +59,29 @@ def method(leak, use=lambda state, oracle: state.x) -> Algorithm:
     return Algorithm(start, step, use)
 
 
+def long_yes(g: Tensor) -> Tensor:
+    """The same, of the length of a model."""
+    return yes(g).expand_as(g).clone()
+
+
+def averaging(rows, shares=ones, since=0):
+    """A leak by rows, or by how they are weighed, from some round on."""
+
+    def leak(oracle, state, g):
+        if state.t >= since:
+            oracle.average(shares(g), rows(g))
+
+    return leak
+
+
+def shares_of_data(g: Tensor) -> Tensor:
+    return yes(g)[:, 0] + 1
+
+
 # Late, and otherwise than without data.
 
 
-def late_row(oracle, state, g):
-    """From round 20 on a model's length of yes or no."""
-    if state.t >= LATE:
-        oracle.average(ones(g), yes(g).expand_as(g).clone())
-
-
-def late_number(oracle, state, g):
-    if state.t >= LATE:
-        oracle.average(ones(g), yes(g))
-
-
-def in_shares(oracle, state, g):
-    oracle.average(yes(g)[:, 0] + 1, torch.zeros_like(g))
+late_number = averaging(yes, since=LATE)
 
 
 def in_groups(oracle, state, g):
@@ -99,11 +106,6 @@ def by_the_order(oracle, state, g):
     oracle.average(ones(g), second)
 
 
-def by_a_shape(oracle, state, g):
-    many = len((g.norm(dim=1) < 1e9).nonzero())
-    oracle.average(ones(g), torch.full_like(g, many))
-
-
 def by_an_error(oracle, state, g):
     try:
         torch.linalg.cholesky(g.T @ g + 1e9 * torch.eye(g.shape[1]).to(g))
@@ -111,15 +113,6 @@ def by_an_error(oracle, state, g):
     except torch.linalg.LinAlgError:
         told = 0.0
     oracle.average(ones(g), torch.full_like(g, told))
-
-
-def by_a_list(oracle, state, g):
-    oracle.average(ones(g), torch.tensor([[float(r.norm() < 1e9)] for r in g]).to(g))
-
-
-def by_tensors_of_a_list(oracle, state, g):
-    told = torch.tensor([(r.norm() < 1e9) for r in g]).to(g)
-    oracle.average(ones(g), told[:, None])
 
 
 def by_the_round_before(oracle, state, g):
@@ -133,7 +126,7 @@ by_the_round_before.kept = [False]
 
 def in_the_state(oracle, state, g):
     oracle.average(ones(g), state.hidden)
-    return yes(g).expand_as(g).clone()
+    return long_yes(g)
 
 
 def deciding(clients, x):
@@ -187,11 +180,6 @@ def by_a_function_of_python(oracle, state, g):
     oracle.average(ones(g), torch.full_like(g, found[0]))
 
 
-def by_rows_mapped_in_python(oracle, state, g):
-    row = torch.zeros_like(g[:1, :1]).map_(yes(g)[:1], lambda _, value: value)
-    oracle.average(ones(g), row.expand_as(g).clone())
-
-
 def by_how_much_is_drawn(oracle, state, g):
     rng = torch.Generator().manual_seed(0)
     torch.poisson(1000 * yes(g), generator=rng)
@@ -205,51 +193,61 @@ def by_running_statistics(oracle, state, g):
     oracle.average(ones(g), norm.running_mean.expand_as(g).clone())
 
 
-REFUSED = [
-    by_a_function_of_python,
-    by_rows_mapped_in_python,
-    by_how_much_is_drawn,
-    in_shares,
-    in_groups,
-    in_pairs,
-    by_a_branch,
-    by_the_order,
-    by_a_shape,
-    by_an_error,
-    by_a_list,
-    by_tensors_of_a_list,
-    by_the_round_before,
-    by_a_program,
-    by_an_option,
-    by_who_is_asked,
-    by_weights,
-    by_blends,
-]
+REFUSED = {
+    "function of python": by_a_function_of_python,
+    "map_": averaging(
+        lambda g: (
+            torch.zeros_like(g[:1, :1])
+            .map_(yes(g)[:1], lambda _, value: value)
+            .expand_as(g)
+            .clone()
+        )
+    ),
+    "how much is drawn": by_how_much_is_drawn,
+    "shares": averaging(torch.zeros_like, shares_of_data),
+    "groups": in_groups,
+    "pairs": in_pairs,
+    "branch": by_a_branch,
+    "order": by_the_order,
+    "shape": averaging(
+        lambda g: torch.full_like(g, len((g.norm(dim=1) < 1e9).nonzero()))
+    ),
+    "error": by_an_error,
+    "list": averaging(
+        lambda g: torch.tensor([[float(r.norm() < 1e9)] for r in g]).to(g)
+    ),
+    "tensors of a list": averaging(
+        lambda g: torch.tensor([(r.norm() < 1e9) for r in g]).to(g)[:, None]
+    ),
+    "round before": by_the_round_before,
+    "program": by_a_program,
+    "option": by_an_option,
+    "who is asked": by_who_is_asked,
+    "weights": by_weights,
+    "blends": by_blends,
+}
 
 
-@pytest.mark.parametrize("leak", REFUSED, ids=lambda leak: leak.__name__)
+@pytest.mark.parametrize("leak", REFUSED.values(), ids=REFUSED)
 def test_what_tells_data_is_refused_before_training(leak):
     with pytest.raises(InputError, match="it cannot be trained privately: "):
         seen(method(leak), rounds=ROUNDS)
 
 
-LENGTHS = [late_row, in_the_state, by_running_statistics]
-
-
-@pytest.mark.parametrize("leak", LENGTHS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "leak",
+    [averaging(long_yes, since=LATE), in_the_state, by_running_statistics],
+    ids=["late", "state", "statistics"],
+)
 def test_rows_of_a_model_s_length_get_noise_whenever_they_come(leak):
     found = seen(method(leak), rounds=ROUNDS)
     last = found.rounds[-1]
     assert [call.fresh for call in last] == [(True,), (True,)]
 
 
-def even(g: Tensor) -> Tensor:
-    return g.new_full((len(g), len(g)), 1 / len(g))
-
-
 def chosen_weights_sent_on(oracle, state, g):
     """The second exchange sends mixtures, by weights that nobody released."""
-    oracle.mix((yes(g) * yes(g).T) * even(g), state.x, exchanges=2)
+    oracle.mix((yes(g) * yes(g).T) / len(g), state.x, exchanges=2)
 
 
 def test_what_neighbours_send_on_is_made_of_releases_alone():
@@ -291,21 +289,7 @@ def trained(algorithm: Algorithm, planned: Algorithm, rounds: int) -> Any:
     return made, state
 
 
-def harmless(oracle, state, g):
-    """Known rows of a model's length."""
-    oracle.average(ones(g), torch.ones_like(g))
-
-
-def own_rows(oracle, state, g):
-    oracle.average(ones(g), yes(g).expand_as(g).clone())
-
-
-def own_shares(oracle, state, g):
-    oracle.average(yes(g)[:, 0] + 1, torch.ones_like(g))
-
-
-def branching(oracle, state, g):
-    oracle.average(ones(g), torch.full_like(g, float(g.norm())))
+own_rows = averaging(long_yes)
 
 
 def caught(oracle, state, g):
@@ -318,7 +302,7 @@ def caught(oracle, state, g):
 def remembered(oracle, state, g):
     """Made of data in one round, sent in the next."""
     oracle.average(ones(g), state.hidden if state.t else torch.ones_like(g))
-    return yes(g).expand_as(g).clone()
+    return long_yes(g)
 
 
 def wide(clients, x, a):
@@ -346,15 +330,21 @@ def by_a_type_of_a_program(oracle, state, g):
         (by_a_shape_of_a_program, "results of `wide` must have the shapes and types"),
         (by_a_type_of_a_program, "results of `double` must have the shapes and types"),
         (own_rows, "in round 1: the method sends rows by `average` that are made of"),
-        (own_shares, "in round 1: the weights of `average`, which others see"),
-        (branching, "in round 1 the method cannot be .* it reads numbers"),
+        (
+            averaging(torch.ones_like, shares_of_data),
+            "in round 1: the weights of `average`, which others see",
+        ),
+        (
+            averaging(lambda g: torch.full_like(g, float(g.norm()))),
+            "in round 1 the method cannot be .* it reads numbers",
+        ),
         (caught, "in round 1: the method sends rows by `average`"),
         (remembered, "in round 2: the method sends rows by `average`"),
     ],
 )
 def test_training_stops_before_data_leave_that_were_not_foreseen(leak, message):
     with pytest.raises(InputError, match=message):
-        trained(method(leak), method(harmless), 3)
+        trained(method(leak), method(averaging(torch.ones_like)), 3)
 
 
 @pytest.mark.parametrize("leak", [late_number, by_a_caught_refusal])
@@ -369,7 +359,7 @@ def test_a_large_released_value_is_no_way_out():
 
     def leak(oracle, state, g):
         mean = oracle.average(ones(g), torch.ones_like(g))
-        rows = yes(g).expand_as(g).clone() if float(mean.sum()) > 0 else mean
+        rows = long_yes(g) if float(mean.sum()) > 0 else mean
         oracle.average(ones(g), rows)
 
     def planned(oracle, state, g):
@@ -405,7 +395,7 @@ def test_reading_is_not_forgotten_in_the_next_round():
 
 def test_a_watched_run_is_the_run_that_is_planned():
     """Four releases of one row each in two rounds; nothing else is in the ledger."""
-    algorithm = method(lambda oracle, state, g: in_the_state(oracle, state, g))
+    algorithm = method(in_the_state)
     _, state = trained(algorithm, algorithm, 2)
     events = events_of(state.ledger)
     assert [event.verb for event in events] == ["average"] * 4
@@ -418,7 +408,7 @@ def test_absent_clients_do_not_get_their_own_rows_back_as_known_ones():
 
     def leak(oracle, state, g):
         weights = torch.eye(CLIENTS).to(g)
-        told = oracle.mix(weights, yes(g).expand_as(g).clone())
+        told = oracle.mix(weights, long_yes(g))
         oracle.average(ones(g), told[:, :2])
 
     with pytest.raises(InputError, match="cannot be trained privately: by `average`"):
