@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from coterie import algorithms
 from coterie.checks import InputError
 from coterie.privacy import epsilon_of, mu_of
-from coterie.privacy.accounting.accounts import by_pairs, by_role, remaining, totals
+from coterie.privacy.accounting.accounts import by_pairs, by_role, totals
 from coterie.privacy.accounting.calibration import noise_for_clients
 from coterie.privacy.accounting.ledger import Release
 from coterie.privacy.mechanisms import Mechanism, costs_of, make_private, plan_calls
@@ -51,33 +51,24 @@ def test_a_sum_that_costs_1_to_the_server_costs_more_to_those_who_took_part(
     assert found["others"] == pytest.approx(others, abs=0.005)
 
 
-@pytest.mark.parametrize("colluders", range(6))
-def test_with_equal_shares_the_noise_of_the_others_is_left(colluders):
-    event = sum_of([0.2] * 6, noise=0.5)
-    left = 6 - min(colluders, 5)
-    expected = torch.full((6,), (2.0 / 0.5) ** 2 / left).double()
-    assert_close(totals([event], 6, colluders=colluders), expected)
-
-
 def test_all_others_leave_the_noise_of_the_client_alone():
     event = sum_of([3.0, 1.0, 0.5, 0.0], noise=0.5)
-    expected = torch.tensor(
-        [16.0, 16, 16, 0]
-    ).double()  # who has no share tells nothing
-    assert_close(totals([event], 4), expected)
+    # Who has no share tells nothing.
+    assert_close(totals([event], 4), torch.tensor([16.0, 16, 16, 0]).double())
 
 
-@pytest.mark.parametrize("colluders", range(5))
-def test_colluders_are_those_whose_noise_is_missed_most(colluders):
-    shares = torch.tensor([3.0, 1.0, 7.0, 2.0, 2.0, 0.1]).double()
-    square = shares.square()
+@pytest.mark.parametrize("colluders", range(6))
+@pytest.mark.parametrize("shares", [[3.0, 1.0, 7.0, 2.0, 2.0, 0.1], [0.2] * 6])
+def test_colluders_are_those_whose_noise_is_missed_most(shares, colluders):
+    square = torch.tensor(shares, dtype=torch.float64).square()
+    found = totals([sum_of(shares, noise=0.5)], 6, colluders=colluders)
     for i in range(6):
         others = [k for k in range(6) if k != i]
         worst = max(
             float(square[i] / square[[k for k in range(6) if k not in some]].sum())
             for some in itertools.combinations(others, colluders)
         )
-        assert float(remaining(shares, colluders)[i]) == pytest.approx(worst, rel=1e-12)
+        assert float(found[i]) == pytest.approx((2 / 0.5) ** 2 * worst, rel=1e-12)
 
 
 def test_a_server_pays_pairs_by_the_own_share():
@@ -157,15 +148,11 @@ def test_an_attack_that_takes_known_noise_off_reaches_what_each_role_is_told():
 @pytest.mark.usefixtures("unchecked")
 def test_colluders_are_for_secure_sums_and_at_least_one():
     assert Privacy(noise=1.0, aggregation="secure").assumed_colluders == 1
-    assert (
-        privacy_of(
-            {"noise": 1.0, "aggregation": "secure", "colluders": 3}
-        ).assumed_colluders
-        == 3
-    )
+    secure = {"noise": 1.0, "aggregation": "secure"}
+    assert privacy_of({**secure, "colluders": 3}).assumed_colluders == 3
     with pytest.raises(InputError, match=r"needs `privacy.aggregation` secure"):
         Privacy(noise=1.0, colluders=2)
     with pytest.raises(InputError, match="must be at least 1, got 0"):
         Privacy(noise=1.0, aggregation="secure", colluders=0)
     with pytest.raises(InputError, match="must be a whole number"):
-        privacy_of({"noise": 1.0, "aggregation": "secure", "colluders": 1.5})
+        privacy_of({**secure, "colluders": 1.5})
