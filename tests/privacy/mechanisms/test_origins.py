@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +15,6 @@ from coterie.privacy.mechanisms.dry_run.origins import (
     track_marks,
     unmarked_copy,
 )
-from coterie.types import Algorithm, Rows
 from support.private_runs import method, seen
 
 
@@ -98,79 +95,6 @@ def test_spag_is_refused_however_many_clients_and_rounds_there_are(n):
     for rounds in range(1, 9):
         with pytest.raises(InputError, match=r"spag cannot .* and that nothing bounds"):
             plan_calls(algorithm, [everybody] * rounds, seed=rounds, label="spag")
-
-
-class State(NamedTuple):
-    """Models."""
-
-    x: Rows
-
-
-def sending(numbers):
-    """A method whose clients train and then send some numbers of their gradients."""
-
-    def step(state, oracle, rng):
-        g = oracle.grads(state.x)
-        x = oracle.average(g.new_ones(len(g)), state.x - 0.1 * g)
-        oracle.average(g.new_ones(len(g)), numbers(g))
-        return State(x), {}
-
-    return Algorithm(lambda x, oracle: State(x), step)
-
-
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        lambda g: (g.sum(1, keepdim=True) < 1e9).to(g),
-        lambda g: 0 * g[:, :2],
-        lambda g: torch.where(g[:, :1].isnan(), 1.0, 2.0),
-    ],
-)
-def test_numbers_made_of_data_are_refused_also_where_no_world_shows_it(numbers):
-    with pytest.raises(InputError, match=r"it cannot .* by `average` clients send num"):
-        seen(sending(numbers), rounds=1)
-
-
-def test_numbers_that_are_made_of_releases_may_leave():
-    found = seen(sending(lambda g: torch.zeros_like(g[:, :2])), rounds=1)
-    assert [call.fresh for call in found.rounds[1]] == [(True,), (False,)]
-
-
-def looking(before: bool):
-    """Averaging of models, by a method that looks at numbers of clients.
-
-    If not before it sends, then afterwards, and so before it sends again.
-    """
-
-    def step(state, oracle, rng):
-        x = state.x - 0.1 * oracle.grads(state.x)
-        weight = 1.0
-        if before and float(x.sum()) > 1e12:
-            weight = 2.0
-        mean = oracle.average(torch.full((len(x),), weight), x)
-        return State(mean), {"moved": float((mean - x).norm())}
-
-    return Algorithm(lambda x, oracle: State(x), step)
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_who_looks_at_numbers_of_clients_and_then_sends_is_refused(before):
-    with pytest.raises(InputError, match="it reads numbers that depend on clients'"):
-        seen(looking(before), rounds=1)
-
-
-def deciding(clients, x):
-    """A client program that returns one of two known rows, by a loss."""
-    return x if float(clients.loss(x).sum()) > -1e9 else -x
-
-
-def test_what_a_client_program_decides_is_its_clients():
-    def step(state, oracle, rng):
-        (x,) = oracle.each(deciding, state.x)
-        return State(oracle.average(x.new_ones(len(x)), x)), {}
-
-    found = seen(Algorithm(lambda x, oracle: State(x), step), rounds=2)
-    assert [call.fresh for calls in found.rounds[1:] for call in calls] == [(True,)] * 2
 
 
 ACCEPTED = (

@@ -193,6 +193,11 @@ def by_running_statistics(oracle, state, g):
     oracle.average(ones(g), norm.running_mean.expand_as(g).clone())
 
 
+def looking_afterwards(oracle, state, g):
+    """After it has sent, and so before it sends again."""
+    float(g.norm())
+
+
 REFUSED = {
     "function of python": by_a_function_of_python,
     "map_": averaging(
@@ -232,6 +237,39 @@ REFUSED = {
 def test_what_tells_data_is_refused_before_training(leak):
     with pytest.raises(InputError, match="it cannot be trained privately: "):
         seen(method(leak), rounds=ROUNDS)
+
+
+NUMBERS, READING = "by `average` clients send num", "reads numbers that depend on cl"
+
+
+@pytest.mark.parametrize(
+    ("leak", "message"),
+    [
+        (averaging(lambda g: (g.sum(1, keepdim=True) < 1e9).to(g)), NUMBERS),
+        (averaging(lambda g: 0 * g[:, :2]), NUMBERS),
+        (averaging(lambda g: torch.where(g[:, :1].isnan(), 1.0, 2.0)), NUMBERS),
+        (by_a_branch, READING),
+        (looking_afterwards, READING),
+    ],
+)
+def test_what_no_world_shows_is_refused_in_the_first_round(leak, message):
+    with pytest.raises(InputError, match=f"it cannot .*{message}"):
+        seen(method(leak), rounds=1)
+
+
+def test_numbers_that_are_made_of_releases_may_leave():
+    leak = averaging(lambda g: torch.zeros_like(g[:, :2]))
+    found = seen(method(leak), rounds=1)
+    assert [call.fresh for call in found.rounds[1]] == [(True,), (False,)]
+
+
+def test_what_a_client_program_decides_is_its_clients():
+    def leak(oracle, state, g):
+        (row,) = oracle.each(deciding, state.x)
+        oracle.average(ones(g), row)
+
+    found = seen(method(leak), rounds=2)
+    assert [call.fresh for calls in found.rounds[1:] for call in calls] == [(True,)] * 4
 
 
 @pytest.mark.parametrize(
