@@ -54,15 +54,21 @@ def words_of(stream: SecretStream, count: int) -> list[int]:
 # Bits.
 
 
-def test_bits_are_the_keystream_of_aes_in_counter_mode(monkeypatch):
-    keys: list[bytes] = []
+@pytest.fixture
+def keys(monkeypatch) -> list[bytes]:
+    """What the system gives from now on."""
+    given: list[bytes] = []
     true = os.urandom
 
     def key(size: int) -> bytes:
-        keys.append(true(size))
-        return keys[-1]
+        given.append(true(size))
+        return given[-1]
 
     monkeypatch.setattr(os, "urandom", key)
+    return given
+
+
+def test_bits_are_the_keystream_of_aes_in_counter_mode(keys):
     stream = SecretStream()
     count = 2**18 + 5  # more than is taken at once
     found = words_of(stream, 3) + words_of(stream, count)
@@ -80,15 +86,7 @@ def test_no_word_comes_twice():
 
 
 @pytest.mark.parametrize("what", ["fork", "worn key"])
-def test_a_forked_process_and_a_worn_key_get_a_new_key(monkeypatch, what):
-    keys = []
-    true = os.urandom
-
-    def key(size: int) -> bytes:
-        keys.append(true(size))
-        return keys[-1]
-
-    monkeypatch.setattr(os, "urandom", key)
+def test_a_forked_process_and_a_worn_key_get_a_new_key(monkeypatch, keys, what):
     monkeypatch.setattr(secret, "_BLOCKS", 64)
     stream = SecretStream()
     words_of(stream, 128)
