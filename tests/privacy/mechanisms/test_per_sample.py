@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
 from coterie.conformance.cases import trace_rounds
 from coterie.conformance.divided import run_divided as in_threads
@@ -20,9 +19,19 @@ from coterie.privacy.accounting.subsampled import steps_of
 from coterie.privacy.mechanisms.per_sample.clipping import ClippedKernel
 from coterie.types import SERVER
 from support.federations import SIZES
-from support.plain_clients import CLIP, EXACT, NOISE, private, rows, share_of, simulate
+from support.plain_clients import (
+    CLIP,
+    EXACT,
+    NOISE,
+    losses_told,
+    private,
+    rows,
+    share_of,
+    simulate,
+)
+from support.private_runs import method as a_method
 
-METHODS = {
+METHODS: dict[str, dict] = {
     "local": {"steps": 2},
     "fedavg": {"steps": 2},
     "fedavg_finetune": {"steps": 2, "tune_steps": 2},
@@ -32,16 +41,14 @@ METHODS = {
     "per_fedavg": {"variant": "hf"},
     "aruba": {"steps": 2},
     "all_for_all": {},
+    "coteries": {},
+    "ifca": {},
+    "neighbours": {},
 }
 
 
 def method(name: str, federation, **options):
-    given = [federation.train.size.double()]
-    if name == "local":
-        given = []
-    if name == "all_for_all":
-        given = [torch.full((6, 6), 1 / 6, dtype=torch.float64)]
-    return ALGORITHMS[name](*given, **{**METHODS[name], **options})
+    return a_method(name, federation, **{**METHODS[name], **options})
 
 
 def models_after(algorithm, clients, x, rounds: int = 2):
@@ -53,8 +60,9 @@ def test_without_noise_and_bound_any_method_is_what_it_is(classification, name) 
     """With whole batches; minibatches of private runs are drawn in another way."""
     plain = simulate(classification, batch_size=0)
     algorithm, x = method(name, classification), rows(plain)
-    found = models_after(algorithm, PrivateSimulation(plain, clip=math.inf, noise=0), x)
-    assert_close(found, models_after(algorithm, plain, x), **EXACT)
+    clients, rounds = PrivateSimulation(plain, clip=math.inf, noise=0), 6
+    found = models_after(algorithm, clients, x, rounds)
+    assert_close(found, models_after(algorithm, plain, x, rounds), **EXACT)
 
 
 def assert_noise(federation, ask, scale) -> None:
@@ -102,24 +110,39 @@ def program_of_two(clients, x):
     return x - 0.1 * clients.grad(x) - 0.1 * clients.whole().grad(x)
 
 
+def two_steps(oracle, x):
+    (y,) = oracle.each(program_of_two, x)
+    return oracle.grads(y)
+
+
+def losses(oracle, x):
+    return torch.cat(losses_told(oracle, x), 1)
+
+
+def blends(oracle, x):
+    return oracle.blended(x, readers())
+
+
+EVERYBODY = torch.ones(6, dtype=torch.bool)
+
+
 @pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("ask", "active"),
+    [(two_steps, torch.arange(6) != 2), (losses, EVERYBODY), (blends, EVERYBODY)],
+)
 def test_a_divided_run_draws_the_same_minibatches_and_the_same_noise(
-    classification, size
+    classification, size, ask, active
 ) -> None:
     def work(group):
         some, here = share_of(classification, group)
         clients = private(some, group=group)
-        oracle = clients.at(4, active)
-        (y,) = oracle.each(program_of_two, x[here])
-        found = oracle.grads(y)
-        return found, steps_of(clients.ledger)
+        return ask(clients.at(4, active), x[here]), steps_of(clients.ledger)
 
-    x, active = rows(simulate(classification)), torch.arange(6) != 2
-    whole = private(classification)
-    oracle = whole.at(4, active)
-    (y,) = oracle.each(program_of_two, x)
+    x, whole = rows(simulate(classification)), private(classification)
+    expected = ask(whole.at(4, active), x)
     parts = in_threads(work, size)
-    assert_close(torch.cat([g for g, _ in parts]), oracle.grads(y), **EXACT)
+    assert_close(torch.cat([g for g, _ in parts]), expected, **EXACT)
     steps = steps_of(whole.ledger)
     assert all(said == steps for _, said in parts)
     assert [bool(kinds) for kinds in steps] == active.tolist()
@@ -149,7 +172,7 @@ def test_without_delays_noise_in_time_is_that_of_rounds(classification, name) ->
 # Gradients at others' models.
 
 
-def weights_of(federation) -> torch.Tensor:
+def readers() -> torch.Tensor:
     rng = torch.Generator().manual_seed(0)
     weights = torch.rand(6, 6, generator=rng, dtype=torch.float64)
     weights[0, 3] = weights[4, 4] = 0
@@ -159,7 +182,7 @@ def weights_of(federation) -> torch.Tensor:
 def test_without_noise_blends_and_comparisons_are_what_they_are(classification) -> None:
     plain = simulate(classification, batch_size=0)
     clients, x = PrivateSimulation(plain, clip=math.inf, noise=0), rows(plain)
-    weights = weights_of(classification)
+    weights = readers()
     found, wanted = (one.at(1).blended(x, weights) for one in (clients, plain))
     assert_close(found, wanted, **EXACT)
     # The order in which halves are drawn does not depend on how minibatches are.
@@ -170,7 +193,7 @@ def test_without_noise_blends_and_comparisons_are_what_they_are(classification) 
 
 def test_every_reader_s_answer_has_noise_of_its_own(classification) -> None:
     """Row i varies by (s C)^2 sum_k (w_ik / B_k)^2, and rows do not vary together."""
-    weights = weights_of(classification)
+    weights = readers()
     expected = torch.tensor(SIZES).clamp(max=6).double()
     wanted = (weights / expected).norm(dim=1)
     assert_noise(classification, lambda oracle, x: oracle.blended(x, weights), wanted)
@@ -178,33 +201,25 @@ def test_every_reader_s_answer_has_noise_of_its_own(classification) -> None:
 
 def test_a_client_pays_for_every_reader_of_one_minibatch(classification) -> None:
     clients = private(classification, batch_size=4)
-    x, weights = rows(clients._simulation), weights_of(classification)
+    x, weights = rows(clients._simulation), readers()
     clients.at(1).blended(x, weights)
     for k, size in enumerate(SIZES):
-        readers = int((weights[:, k] != 0).sum())
+        asking = int((weights[:, k] != 0).sum())
         ((noise, rate, held_out), times), *more = steps_of(clients.ledger)[k].items()
-        assert noise == pytest.approx(NOISE / math.sqrt(readers))
+        assert noise == pytest.approx(NOISE / math.sqrt(asking))
         assert rate == pytest.approx(min(1.0, 4 / size))
         assert (held_out, times, more) == (False, 1, [])
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_divided_blends_and_comparisons_draw_the_same_noise(
-    classification, size
-) -> None:
-    x, weights = rows(simulate(classification)), weights_of(classification)
-
-    def asked(oracle, rows):
-        return oracle.blended(rows, weights), oracle.compare(rows, samples=4)
-
+def test_divided_comparisons_draw_the_same_noise(classification, size) -> None:
     def work(group):
         some, here = share_of(classification, group)
-        return asked(private(some, group=group).at(4), x[here])
+        return private(some, group=group).at(4).compare(x[here], samples=4)
 
-    blends, comparison = asked(private(classification).at(4), x)
-    parts = in_threads(work, size)
-    assert_close(torch.cat([g for g, _ in parts]), blends, **EXACT)
-    for _, said in parts:
+    x = rows(simulate(classification))
+    comparison = private(classification).at(4).compare(x, samples=4)
+    for said in in_threads(work, size):
         for one, other in zip(said, comparison, strict=True):
             assert_close(one, other, **EXACT)
 
@@ -220,7 +235,7 @@ def test_personal_columns_stay_at_home_and_do_not_go_with_blends(
     assert_close(mean[:, home], x[:, home])
     assert_close(clients.at(1).grads(x), private(classification).at(1).grads(x))
     with pytest.raises(InputError, match="others' models with columns at home"):
-        clients.at(1).blended(x, weights_of(classification))
+        clients.at(1).blended(x, readers())
 
 
 # What the ledger says.
@@ -281,20 +296,14 @@ def test_absent_clients_release_nothing(classification) -> None:
 # What is refused.
 
 
-def refused(name: str, federation, message: str, **options) -> None:
-    clients = private(federation)
-    algorithm = ALGORITHMS[name](*options.pop("given"), **options)
-    with pytest.raises(InputError, match=message):
-        models_after(algorithm, clients, rows(clients._simulation), rounds=1)
-
-
 def test_methods_that_ask_for_more_than_gradients_are_refused_by_name(
     classification,
 ) -> None:
-    sizes = classification.train.size.double()
-    given = {"given": (sizes,)}
+    clients = private(classification)
+    algorithm = method("per_fedavg", classification, variant="exact")
     hessian = "meta_sgd of per_fedavg asks for Hessian-vector products"
-    refused("per_fedavg", classification, hessian, variant="exact", **given)
+    with pytest.raises(InputError, match=hessian):
+        models_after(algorithm, clients, rows(clients._simulation), rounds=1)
 
 
 def test_gradients_of_validation_data_and_losses_of_minibatches_are_refused(

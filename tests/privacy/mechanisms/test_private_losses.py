@@ -31,7 +31,6 @@ from coterie.privacy.accounting.ledger import LOSSES, Ledger
 from coterie.privacy.accounting.subsampled import (
     epsilons_of_steps,
     quick_epsilons,
-    steps_of,
 )
 from coterie.privacy.mechanisms import (
     CallPlan,
@@ -53,7 +52,15 @@ from coterie.privacy.mechanisms.per_sample.losses import (
 from coterie.privacy.mechanisms.receivers import as_steps
 from coterie.privacy.mechanisms.telling import Questions
 from coterie.types import SERVER, Algorithm
-from support.plain_clients import CLIP, EXACT, NOISE, private, rows, share_of, simulate
+from support.plain_clients import (
+    CLIP,
+    EXACT,
+    NOISE,
+    losses_told,
+    private,
+    rows,
+    share_of,
+)
 from support.private_runs import EVERYBODY, method, one_start, private_run
 
 CHOOSING = ["coteries", "ifca", "neighbours"]
@@ -140,16 +147,8 @@ def test_noise_alone_is_rarely_sure_of_anything():
 # The unit sample.
 
 
-def losses_of_all(clients, training, held_out, x):
-    """A client program: mean losses of both parts, that of validation samples twice."""
-    held = clients.validation()
-    means = [held.losses(x).nanmean(1), held.loss(x)]
-    return clients.whole().loss(x)[:, None], torch.stack(means, 1)
-
-
 def asked(clients, x, t: int = 1):
-    nothing = x.new_zeros(len(x), 1), x.new_zeros(len(x), 2)
-    return clients.at(t).each(losses_of_all, *nothing, x)
+    return losses_told(clients.at(t), x)
 
 
 def test_losses_of_single_samples_have_noise_of_the_promised_size(classification):
@@ -213,34 +212,6 @@ def test_a_sample_is_held_out_or_not_and_pays_for_its_part_alone(classification)
         expected = sampled_epsilon(NOISE / q, delta=1e-5, rate=1.0, steps=2)
         assert found == pytest.approx(expected, rel=1e-6)
     assert (alone[0] > 0).all()
-
-
-@pytest.mark.parametrize("name", CHOOSING)
-def test_without_noise_and_bound_methods_that_choose_are_what_they_are(name):
-    federation = small()
-    plain = simulation_of(federation, Setting(batch_size=0))
-    algorithm, x = method(name, federation), one_start()
-    clients = PrivateSimulation(plain, clip=math.inf, noise=0.0)
-    found = trace_rounds(algorithm, clients, x, ROUNDS).personal
-    expected = trace_rounds(algorithm, plain, x, ROUNDS).personal
-    assert_close(found, expected, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_divided_runs_release_the_same_losses(classification, size):
-    def work(group):
-        some, here = share_of(classification, group)
-        clients = private(some, group=group)
-        found = asked(clients, x[here])
-        return torch.cat(found, 1), steps_of(clients.ledger)
-
-    x = rows(simulate(classification))
-    whole = private(classification)
-    expected = torch.cat(asked(whole, x), 1)
-    parts = run_divided(work, size)
-    assert_close(torch.cat([found for found, _ in parts]), expected, **EXACT)
-    steps = steps_of(whole.ledger)
-    assert all(steps) and all(said == steps for _, said in parts)
 
 
 def test_debugging_client_by_client_releases_the_same_losses(classification):
