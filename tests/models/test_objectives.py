@@ -41,17 +41,6 @@ def test_auc_counts_pairs_in_order_and_ties_half():
     assert float(auc(scores, labels)) == (1 + 0.5 + 0 + 3) / 6
 
 
-@pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1]])
-def test_auc_of_one_class_is_no_number(labels):
-    scores = torch.tensor([[0.1], [0.2], [0.3]])
-    assert math.isnan(auc(scores, torch.tensor(labels)))
-
-
-def test_auc_of_outputs_that_are_no_numbers_is_none():
-    scores = torch.tensor([[0.1], [math.nan], [0.3]])
-    assert math.isnan(auc(scores, torch.tensor([0, 1, 1])))
-
-
 def test_comparisons_use_the_first_measure_or_the_loss():
     scores = {task: objective.score for task, objective in OBJECTIVES.items()}
     assert scores == {

@@ -43,30 +43,12 @@ def test_unet3d_gives_one_value_per_voxel():
     assert module(torch.randn(2, 1, 8, 8, 8, generator=rng)).shape == (2, 1, 8, 8, 8)
 
 
-def test_unet3d_refuses_sides_that_do_not_halve():
-    with pytest.raises(InputError, match=r"divisible by 2\^depth = 4.*\(1, 6, 8, 8\)"):
-        models.unet3d((1, 6, 8, 8), 1)
-
-
-@pytest.mark.parametrize("name", ["cnn", "lenet"])
-def test_images_that_are_too_small_are_refused_with_their_shape(name):
-    with pytest.raises(InputError, match=r"larger images, got .* \(1, 6, 6\)"):
-        models.MODELS[name]((1, 6, 6), 2)
-
-
-@pytest.mark.parametrize("name", ["cnn", "lenet"])
-def test_features_that_are_no_images_are_refused_with_their_shape(name):
-    with pytest.raises(InputError, match=r"images of shape .*got .* \(20,\)"):
-        models.MODELS[name]((20,), 2)
-
-
-def test_an_unknown_activation_is_refused_with_a_suggestion():
-    with pytest.raises(InputError, match="Did you mean 'relu'"):
-        models.mlp((2,), 1, activation="rele")
-
-
 def test_logistic_regression_starts_at_zero():
     assert (models.ravel(models.logistic((3,), 2)) == 0).all()
+
+
+def test_a_perceptron_without_hidden_layers_is_linear():
+    assert size(models.mlp((4,), 3, hidden=())) == 3 * (4 + 1)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +61,18 @@ def test_logistic_regression_starts_at_zero():
         (lambda: models.cnn((1, 28, 28), 2, width=0), "`width` must be at least 1"),
         (lambda: models.unet3d((1, 8, 8, 8), 1, width=0), "`width` must be at least 1"),
         (lambda: models.unet3d((1, 8, 8, 8), 1, depth=0), "`depth` must be at least 1"),
+        (
+            lambda: models.unet3d((1, 6, 8, 8), 1),
+            r"divisible by 2\^depth = 4.*\(1, 6, 8, 8\)",
+        ),
+        (lambda: models.cnn((1, 6, 6), 2), r"larger images, got .* \(1, 6, 6\)"),
+        (lambda: models.lenet((1, 6, 6), 2), r"larger images, got .* \(1, 6, 6\)"),
+        (lambda: models.cnn((20,), 2), r"images of shape .*got .* \(20,\)"),
+        (lambda: models.lenet((20,), 2), r"images of shape .*got .* \(20,\)"),
+        (lambda: models.mlp((2,), 1, activation="rele"), "Did you mean 'relu'"),
     ],
 )
-def test_sizes_below_one_are_refused_by_name_and_value(make, message):
+def test_what_no_model_can_be_made_of_is_refused_by_name_and_value(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
@@ -92,11 +83,6 @@ def test_hidden_widths_that_are_no_list_of_whole_numbers_are_refused(unchecked, 
     with pytest.raises(InputError) as refusal:
         models.mlp((2,), 1, hidden=hidden)
     assert str(refusal.value) == f"{rule} {hidden!r}."
-
-
-def test_a_perceptron_without_hidden_layers_is_linear():
-    # 3 (4 + 1)
-    assert size(models.mlp((4,), 3, hidden=())) == 15
 
 
 # The layers that have parameters, in the order in which they are made.
