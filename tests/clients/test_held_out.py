@@ -10,7 +10,6 @@ from torch import nn
 from torch.testing import assert_close
 
 from coterie import models
-from coterie.conformance.divided import run_divided
 from coterie.data.federation import Part
 from coterie.types import SERVER
 from support.plain_clients import (
@@ -26,7 +25,6 @@ from support.plain_clients import (
     module,
     over_links,
     rows,
-    share_of,
     simulate,
     simulated,
     who,
@@ -161,20 +159,6 @@ def test_one_group_is_everybody(classification):
     simulation, x = simulated(classification)
     one = simulation.at(1, SOME).average(SHARES, x, torch.full((N,), 3))
     assert_close(one, simulation.at(1, SOME).average(SHARES, x), **EXACT)
-
-
-@pytest.mark.parametrize("size", [2, 3, N])
-@everybody_or_some
-def test_groups_may_be_divided_among_processes(classification, size, active):
-    whole, x = simulated(classification)
-    expected = whole.at(1, active).average(SHARES, x, GROUPS)
-
-    def run(group):
-        part, here = share_of(classification, group)
-        oracle = simulate(part, group=group).at(1, active)
-        return oracle.average(SHARES[here], x[here], GROUPS[here])
-
-    assert_close(torch.cat(run_divided(run, size)), expected, **EXACT)
 
 
 def test_averages_of_groups_keep_everybodys_personal_columns(classification):

@@ -14,7 +14,6 @@ from support.plain_clients import (
     gradient,
     in_round,
     mine,
-    rows,
     simulate,
     simulated,
     twice,
@@ -131,12 +130,3 @@ def test_a_program_leaves_the_rows_of_inactive_clients_as_they_were(classificati
     for whole, part in zip(everybody, some, strict=True):
         assert torch.equal(part[~active], x[~active])
         assert_close(part[active], whole[active], **EXACT)
-
-
-def test_an_error_in_debug_mode_names_client_and_round(classification):
-    def broken(clients, x):
-        raise ValueError("no luck")
-
-    simulation = simulate(classification, loop=True)
-    with pytest.raises(RuntimeError, match="client 0, round 3: no luck"):
-        simulation.at(3).each(broken, rows(simulation))

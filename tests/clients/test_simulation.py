@@ -22,6 +22,7 @@ from support.plain_clients import (
     EXACT,
     REAL,
     draws,
+    everybody_or_some,
     gradient,
     in_round,
     mine,
@@ -29,15 +30,18 @@ from support.plain_clients import (
     simulate,
     simulated,
     twice,
+    who,
 )
 
 
-def test_the_full_gradient_is_that_of_all_training_samples(classification):
-    simulation, x = simulated(classification, batch_size=0)
-    found = simulation.at(1).grads(x)
+@everybody_or_some
+def test_the_full_gradient_is_that_of_all_training_samples(classification, active):
+    oracle, x = in_round(classification, 1, active, batch_size=0)
+    assert active is None or torch.equal(oracle.active, active)
+    found = oracle.grads(x)
     for i in range(6):
         expected = gradient(classification, x[i], mine(classification, i))
-        assert_close(found[i], expected, **EXACT)
+        assert_close(found[i], expected * (i in who(active)), **EXACT)
 
 
 @pytest.mark.parametrize("loop", [False, True])
@@ -66,19 +70,19 @@ WEIGHTS = {
 @pytest.mark.parametrize("loop", [False, True])
 @pytest.mark.parametrize("batch_size", [0, 3])
 @pytest.mark.parametrize("kind", WEIGHTS)
+@everybody_or_some
 def test_a_blend_is_the_weighted_sum_of_gradients_at_the_reader(
-    classification, kind, batch_size, loop
+    classification, active, kind, batch_size, loop
 ):
+    """Inactive clients neither read nor contribute."""
     weights = WEIGHTS[kind](torch.Generator().manual_seed(3))
     simulation, x = simulated(classification, batch_size=batch_size, loop=loop)
-    found = simulation.at(2).blended(x, weights)
+    found = simulation.at(2, active).blended(x, weights)
     stream = simulation.at(2).key("blended", 0)
     for i in range(6):
         expected = torch.zeros_like(x[i])
-        for k in weights[i].nonzero()[:, 0].tolist():
-            batch = draws(classification, k, 3, stream)
-            if batch_size == 0:
-                batch = mine(classification, k)
+        for k in who(active) if i in who(active) else []:
+            batch = draws(classification, k, batch_size, stream)
             expected += weights[i, k] * gradient(classification, x[i], batch)
         assert_close(found[i], expected, **EXACT)
 
@@ -93,42 +97,24 @@ def test_a_blend_with_other_weights_in_the_same_round_is_right_too(classificatio
     )
 
 
-@pytest.mark.parametrize("kind", ["dense", "uneven", "sparse"])
-def test_inactive_clients_neither_read_nor_contribute(classification, kind):
-    weights = WEIGHTS[kind](torch.Generator().manual_seed(3))
-    active = torch.tensor([True, True, False, True, False, True])
-    oracle, x = in_round(classification, 1, active, batch_size=0)
-    assert torch.equal(oracle.active, active)
-    blend, g = oracle.blended(x, weights), oracle.grads(x)
-    for i in range(6):
-        expected = torch.zeros_like(x[i])
-        for k in range(6):
-            if active[i] and active[k]:
-                full = gradient(classification, x[i], mine(classification, k))
-                expected += weights[i, k] * full
-        assert_close(blend[i], expected, **EXACT)
-        own = gradient(classification, x[i], mine(classification, i))
-        assert_close(g[i], own * active[i], **EXACT)
+def without_data(federation, client):
+    """The federation where nobody can learn anything from a client's features."""
+    features = federation.features.clone()
+    features[mine(federation, client)] = math.nan
+    return replace(federation, features=features)
 
 
 @pytest.mark.parametrize("kind", ["dense", "uneven"])
 def test_data_of_a_client_without_weight_may_even_be_nan(classification, kind):
     weights = WEIGHTS[kind](torch.Generator().manual_seed(3))
     weights[:, 4] = 0
-    features = classification.features.clone()
-    features[mine(classification, 4)] = math.nan
-    spoilt = replace(classification, features=features)
-    x = rows(simulate(classification))
+    spoilt, x = in_round(without_data(classification, 4), 1)
     expected = simulate(classification).at(1).blended(x, weights)
-    assert_close(simulate(spoilt).at(1).blended(x, weights), expected, **EXACT)
+    assert_close(spoilt.blended(x, weights), expected, **EXACT)
 
 
 def test_data_of_an_inactive_client_may_even_be_nan(classification):
-    active = torch.tensor([True, True, True, True, False, True])
-    features = classification.features.clone()
-    features[mine(classification, 4)] = math.nan
-    oracle = simulate(replace(classification, features=features)).at(1, active)
-    x = rows(simulate(classification))
+    oracle, x = in_round(without_data(classification, 4), 1, torch.arange(6) != 4)
     assert oracle.grads(x).isfinite().all()
     assert oracle.compare(x).cross.isfinite().all()
     assert oracle.blended(x, torch.full((6, 6), 1 / 6, dtype=REAL)).isfinite().all()
@@ -299,15 +285,19 @@ def test_questions_do_not_modify_their_arguments(classification):
     assert torch.equal(x, before[0]) and torch.equal(weights, before[1])
 
 
+def check_precision(simulation, x):
+    """All answers have the precision of the models."""
+    oracle = simulation.at(1)
+    weights = torch.full((len(x), len(x)), 1 / len(x), dtype=x.dtype)
+    answers = oracle.grads(x), oracle.blended(x, weights), oracle.compare(x).cross
+    for answer in (*answers, simulation.evaluate(x, "test")["loss"]):
+        assert answer.dtype == x.dtype
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_answers_have_the_precision_of_the_models(classification, dtype):
     simulation = simulate(classification, dtype=dtype)
-    x = rows(simulation).to(dtype)
-    oracle = simulation.at(1)
-    assert oracle.grads(x).dtype == dtype
-    assert oracle.blended(x, torch.eye(6, dtype=dtype)).dtype == dtype
-    assert oracle.compare(x).cross.dtype == dtype
-    assert simulation.evaluate(x, "test")["loss"].dtype == dtype
+    check_precision(simulation, rows(simulation).to(dtype))
 
 
 def test_images_give_the_same_gradients_in_debug_mode(images):
@@ -365,12 +355,7 @@ def test_whole_features_are_answered_in_the_precision_asked_for(dtype):
         lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 1)), 0
     )
     simulation = Simulation(federation, net, dtype=dtype, batch_size=2)
-    x = models.ravel(net).to(dtype).repeat(2, 1)
-    oracle = simulation.at(1)
-    assert oracle.grads(x).dtype == dtype
-    assert oracle.blended(x, torch.full((2, 2), 0.5, dtype=dtype)).dtype == dtype
-    assert oracle.compare(x).cross.dtype == dtype
-    assert simulation.evaluate(x, "test")["loss"].dtype == dtype
+    check_precision(simulation, models.ravel(net).to(dtype).repeat(2, 1))
 
 
 @pytest.mark.parametrize("verb", ["grads", "blended", "compare", "each"])
@@ -411,8 +396,8 @@ def test_compiled_gradients_equal_the_others_to_rounding(regression):
     weights = torch.eye(n, dtype=x.dtype)
     weights[0] = 1 / n  # uneven: one client reads all, the rest themselves
     active = torch.arange(n) != 1
-    for who in (None, active):
-        ours, theirs = compiled.at(3, who), plain.at(3, who)
+    for some in (None, active):
+        ours, theirs = compiled.at(3, some), plain.at(3, some)
         # Sums in another order: some ulps of float64.
         close = {"rtol": 1e-12, "atol": 1e-12}
         torch.testing.assert_close(ours.grads(x), theirs.grads(x), **close)
