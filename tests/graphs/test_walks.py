@@ -123,10 +123,7 @@ def test_a_client_alone_keeps_the_token():
     none = torch.zeros(0, 2, dtype=torch.long)
     for kind in WALKS:
         walk = walk_on(kind, none, 1)
-        assert walk.following(0, walk.trail(0), torch.Generator()) == (
-            0,
-            walk.trail(0),
-        )
+        assert walk.following(0, walk.trail(0), torch.Generator()) == (0, walk.trail(0))
         assert walk.law.tolist() == [1.0]
 
 
