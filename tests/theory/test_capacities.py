@@ -93,15 +93,6 @@ def test_nobody_is_in_more_exchanges_at_once_than_its_capacity():
             assert int(inside.sum(1).max()) == capacity  # itself with it
 
 
-def test_a_star_has_one_exchange_at_a_time():
-    edges, rings = poisson("star", 7, until=100.0)
-    lengths = random_lengths(rings)
-    kept = admitted_rings(edges, rings, lengths)
-    begins, ends = rings.times[kept], (rings.times + lengths)[kept]
-    assert (begins[1:] >= ends[:-1]).all()
-    assert int(kept.sum()) > 20
-
-
 def test_room_for_all_admits_all_and_short_exchanges_lose_nothing():
     edges, rings = poisson("complete", 5)
     lengths = random_lengths(rings)

@@ -261,10 +261,3 @@ def test_a_sigma_above_a_curvature_is_refused():
     a, b, _ = losses()
     with pytest.raises(InputError, match=r"`sigma` must be at most 0\.5, got 3"):
         quadratic_phi(a, b, sigma=3.0)
-
-
-def test_gains_may_be_ones_own():
-    net = network(0.0)
-    gains = Gains(net.rates / 4, net.computing / 4)
-    found, _ = run(net, gains, 5.0)
-    assert all(now.x.isfinite().all() for now in found)

@@ -26,13 +26,8 @@ def random_network(n=6, seed=0):
     def uniform(count, low, high):
         return low + (high - low) * torch.rand(count, generator=rng_, dtype=REAL)
 
-    return Network(
-        edges,
-        uniform(n, 0.5, 2),
-        uniform(n, 0, 1.5),
-        uniform(n, 0.5, 2),
-        uniform(n, 0, 1),
-    )
+    limits = ((0.5, 2), (0, 1.5), (0.5, 2), (0, 1))
+    return Network(edges, *(uniform(n, low, high) for low, high in limits))
 
 
 def test_minibatches_of_all_are_below_their_bound():

@@ -12,12 +12,7 @@ from coterie.engine.clocks import Rings
 from coterie.graphs import RingTimes, edges_of, resistances
 from coterie.optim.meetings import DualSteps, dual_steps, meetings
 from coterie_theory.decentralised.continuized import second_moment_rate
-from coterie_theory.descent.dual import (
-    dual_accelerated,
-    incidence,
-    quadratic_duals,
-    ridge_duals,
-)
+from coterie_theory.descent.dual import dual_accelerated, incidence, quadratic_duals
 from support.draws import rng
 from support.gossip_loops import uniform
 
@@ -53,14 +48,9 @@ def test_of_distances_it_is_accelerated_gossip_where_all_edges_are_alike(text, n
         z[v], z[w] = z[v] + graph.alpha * away, z[w] - graph.alpha * away
     kept = math.exp(-2 * graph.eta * (60.0 - now))
     x, z = (x + z + kept * (x - z)) / 2, (x + z - kept * (x - z)) / 2
-    found = dual_accelerated(
-        lambda v, y: first[v] + y,
-        edges,
-        dual_steps(edges, rates, smoothness=1.0, curvature=1.0),
-        rings,
-        torch.zeros_like(first),
-        until=60.0,
-    )
+    steps = dual_steps(edges, rates, smoothness=1.0, curvature=1.0)
+    given = edges, steps, rings, torch.zeros_like(first)
+    found = dual_accelerated(lambda v, y: first[v] + y, *given, until=60.0)
     torch.testing.assert_close(found.y + first, x, **EXACT)
     torch.testing.assert_close(found.z + first, z, **EXACT)
 
@@ -212,14 +202,6 @@ def test_dual_gradients_undo_gradients():
     gradient = quadratic_duals(q, c)
     x = torch.randn(4, 3, generator=rng(), dtype=REAL)
     own = torch.einsum("nde,ne->nd", q, x - c)
-    for v in range(4):
-        torch.testing.assert_close(gradient(v, own[v]), x[v], **EXACT)
-    a = torch.randn(4, 8, 3, generator=rng(4), dtype=REAL)
-    b = torch.randn(4, 8, generator=rng(5), dtype=REAL)
-    gradient = ridge_duals(a, b, decay=0.5)
-    own = (
-        torch.einsum("nmd,nm->nd", a, torch.einsum("nmd,nd->nm", a, x) - b) / 8 + x / 2
-    )
     for v in range(4):
         torch.testing.assert_close(gradient(v, own[v]), x[v], **EXACT)
 

@@ -64,14 +64,9 @@ def test_it_is_the_mean_of_delayed_gossip():
     steps = delayed_shares(edges, rates, delays)
     x = normal(6, 1)
     apart = (edges + 6 * torch.arange(runs)[:, None, None]).reshape(-1, 2)
-    found = delayed(
-        x.repeat(runs, 1),
-        apart,
-        drawn(rates.repeat(runs), 2.0),
-        times(2.0),
-        delays=delays.repeat(runs),
-        shares=steps.repeat(runs),
-    )[0].view(runs, 6)
+    given = x.repeat(runs, 1), apart, drawn(rates.repeat(runs), 2.0), times(2.0)
+    known = {"delays": delays.repeat(runs), "shares": steps.repeat(runs)}
+    found = delayed(*given, **known)[0].view(runs, 6)
     path = mean_path(x, edges, rates * steps, delays, until=2.0, steps=200)
     error = found.std(0) / math.sqrt(runs)
     assert ((found.mean(0) - path[-1, :, 0]).abs() < 4 * error).all()
@@ -128,11 +123,16 @@ def test_the_local_condition_is_sufficient():
         assert stability_margin(edges, k, tau) > 0
 
 
-def test_gains_of_4_11_have_a_local_margin():
-    edges = edges_of("complete", 7)
-    tau = torch.full((len(edges),), 3.0, dtype=REAL)
-    k = delayed_gains(edges, 10 / tau, tau)
-    assert local_margin(edges, k, tau) >= 0.5 - 1 / math.e
+def test_gains_of_4_11_keep_the_mean_stable():
+    """Every node's sum of tau K is at most 1 / e, so that rho is at most 2 / e."""
+    rng = torch.Generator().manual_seed(0)
+    for name in ("grid", "complete", "star", "erdos_renyi(0.6)"):
+        edges = edges_of(name, 9)
+        p, tau = 5 * torch.rand(2, len(edges), generator=rng, dtype=REAL)
+        for rates in (p, 20 * p, 10 / tau):
+            k = delayed_gains(edges, rates, tau)
+            assert local_margin(edges, k, tau) >= 0.5 - 1 / math.e
+            assert stability_margin(edges, k, tau) >= 1 - 2 / math.e
 
 
 def test_the_margin_of_a_large_graph_is_found_without_a_dense_matrix():

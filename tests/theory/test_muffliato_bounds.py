@@ -7,18 +7,14 @@ import pytest
 import torch
 
 from coterie.checks import InputError
-from coterie.graphs import (
-    chebyshev_factor,
-    contraction,
-    degrees,
-    edges_of,
-    gossip_matrix,
-)
+from coterie.graphs import contraction, degrees, edges_of, gossip_matrix
 from coterie.privacy import Observer, mu_from, renyi
 from coterie_theory.decentralised import muffliato as theory
 from coterie_theory.decentralised.gossip import accelerated_rate, randomised_rate
 from coterie_theory.gossip import chebyshev
 from coterie_theory.privacy import exact_losses, muffliato
+
+UNIT = {"clip": 1.0, "noise": 1.0}
 
 
 def test_the_stopping_times_of_the_figures():
@@ -95,42 +91,19 @@ def test_accelerated_pairs_obey_6_8_with_their_pace():
     rng, error = torch.Generator().manual_seed(0), 0.0
     for _ in range(30):
         drawn = torch.randn(n, 40, generator=rng, dtype=torch.float64)
-        mixed = muffliato.accelerated(
-            x + noise * drawn,
-            edges,
-            rates,
-            until=float(until),
-            clip=1e9,
-            noise=0.0,
-            rng=rng,
-        ).x
+        given, free = (x + noise * drawn, edges, rates), {"clip": 1e9, "noise": 0.0}
+        mixed = muffliato.accelerated(*given, until=float(until), **free, rng=rng).x
         error += float((mixed - x.mean()).square().mean()) / 2 / 30
     assert error <= theory.error_bound(found, until, n, noise, spread=spread)
     assert error <= 3 * noise**2 / n
-
-
-def test_chebyshev_polynomials_are_below_their_bound_but_not_that_of_the_proof():
-    """P_t(x)^2 <= 2 e^{-t sqrt(l)} on |x| <= 1 - l; (1 - sqrt(l))^t fails at 1."""
-    for gap in (1e-3, 0.1, 0.9):
-        x = torch.linspace(-(1 - gap), 1 - gap, 101, dtype=torch.float64)
-        omega = chebyshev_factor(gap)
-        before, now = torch.ones_like(x), x
-        for t in range(2, 40):
-            before, now = now, omega * x * now + (1 - omega) * before
-            assert float(now.square().max()) <= 2 * math.exp(-t * math.sqrt(gap))
-    at_one = 1 - chebyshev_factor(1.0)  # P_2(0) for l = 1
-    assert at_one**2 > (1 - math.sqrt(1.0)) ** 2
 
 
 def test_the_mean_loss_of_rounds_has_n_and_not_n_squared():
     """A ring: the rank of a view is more than d T / n^2 times n."""
     n, rounds = 16, 4
     matrix = gossip_matrix(edges_of("ring", n), n)
-    x = torch.zeros(n, 1)
-    rng = torch.Generator().manual_seed(0)
-    ledger = muffliato.synchronous(
-        x, matrix, rounds=rounds, clip=1.0, noise=1.0, rng=rng
-    ).ledger
+    given, rng = (torch.zeros(n, 1), matrix), torch.Generator().manual_seed(0)
+    ledger = muffliato.synchronous(*given, rounds=rounds, **UNIT, rng=rng).ledger
     mean = float(exact_losses(ledger, [Observer((0,))]).mean()[0])
     assert mean <= theory.mean_loss(2, rounds, n)
     assert mean > 2 * rounds / n**2  # as printed
@@ -144,9 +117,8 @@ def test_the_mean_loss_by_pairs_is_twice_the_printed_one():
     received = 0.0
     for seed in range(runs):
         rng = torch.Generator().manual_seed(seed)
-        ledger = muffliato.randomised(
-            torch.zeros(n, 1), edges, chances, meetings=ticks, clip=1, noise=1, rng=rng
-        ).ledger
+        given = torch.zeros(n, 1), edges, chances
+        ledger = muffliato.randomised(*given, meetings=ticks, **UNIT, rng=rng).ledger
         received += sum(2 * len(e.pairs) for e in ledger.events[1:]) / n / n / runs
     expected = theory.mean_loss_by_pairs(ticks, n) * (1 - 1 / n)
     assert received == pytest.approx(expected, rel=0.05)
@@ -158,15 +130,8 @@ def test_a_pair_on_a_complete_graph_has_the_mean_loss_of_the_specification():
     n = 40
     edges = edges_of("complete", n)
     rng = torch.Generator().manual_seed(0)
-    ledger = muffliato.randomised(
-        torch.zeros(n, 1),
-        edges,
-        torch.full((len(edges),), 1 / len(edges)),
-        meetings=148,
-        clip=1.0,
-        noise=1.0,
-        rng=rng,
-    ).ledger
+    given = torch.zeros(n, 1), edges, torch.full((len(edges),), 1 / len(edges))
+    ledger = muffliato.randomised(*given, meetings=148, **UNIT, rng=rng).ledger
     share = exact_losses(ledger).share
     assert float(share.sum()) / n**2 == pytest.approx(0.185, abs=0.01)
 
@@ -179,9 +144,8 @@ def test_on_a_secret_graph_others_lose_little_and_nobody_more_than_locally():
     matrix = gossip_matrix(edges, n)
     v = int(degrees(edges).argmin())
     d = int(degrees(edges)[v])
-    ledger = muffliato.synchronous(
-        torch.zeros(n, 1), matrix, rounds=rounds, clip=1.0, noise=1.0, rng=rng
-    ).ledger
+    x = torch.zeros(n, 1)
+    ledger = muffliato.synchronous(x, matrix, rounds=rounds, **UNIT, rng=rng).ledger
     share = exact_losses(ledger, [Observer((v,))]).share[:, 0]
     others = torch.ones(n, dtype=torch.bool)
     others[v] = False
@@ -312,13 +276,9 @@ def test_the_trade_off_of_theorem_6_9_follows_from_its_noise():
     n, dim, degree, loss, gap = 50, 3, 4, 0.5, 0.25
     mu, smoothness, sampling, alpha, sensitivity = 0.5, 20.0, 7.0, 3.0, 2.0
     steps, exchanges = round(smoothness / mu), round(1 / math.sqrt(gap))
-    noise = theory.sgd_noise(
-        loss,
-        n=n,
-        received=steps * exchanges * degree,
-        alpha=alpha,
-        sensitivity=sensitivity,
-    )
+    known = {"alpha": alpha, "sensitivity": sensitivity}
+    received = steps * exchanges * degree
+    noise = theory.sgd_noise(loss, n=n, received=received, **known)
     variance = dim * noise**2 + sampling
     problem = theory.PrivateDescent(n, steps, variance, 0.0, mu, smoothness)
     private = alpha * dim * sensitivity**2 * degree / (n**2 * mu * loss * gap**0.5)

@@ -7,9 +7,9 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import RingTimes, edges_of
-from coterie_theory.gossip import admitted_rings, delayed
+from coterie_theory.gossip import admitted_rings
 from coterie_theory.gossip.capacities import accepted_messages, kept_by_truncation
-from support.gossip_loops import REAL, drawn, normal, times
+from support.gossip_loops import REAL, drawn, times
 
 WAYS = (kept_by_truncation, accepted_messages)
 LIMITS = [{"capacity": 2}, {"edge_capacity": 1}, {"capacity": 3, "edge_capacity": 2}]
@@ -107,16 +107,6 @@ def test_with_equal_delays_it_is_a_network_whose_exchanges_begin_a_delay_before(
     # Exchanges from t to t + tau in place of t - tau to t: the same order.
     same = admitted_rings(edges, rings, lengths, capacity=capacity)
     assert kept.tolist() == same.tolist()
-
-
-def test_gossip_on_what_is_kept_keeps_the_mean():
-    edges, rings, delays = crowd(4)
-    kept = kept_by_truncation(edges, rings, delays, capacity=1)
-    some = RingTimes(rings.times[kept], rings.which[kept])
-    x = normal(6, 2)
-    share = torch.full_like(delays, 0.1)
-    found = delayed(x, edges, some, times(40.0), delays=delays, shares=share)
-    torch.testing.assert_close(found[0].mean(0), x.mean(0))
 
 
 def test_bad_limits_are_refused():
