@@ -107,20 +107,15 @@ def test_all_rates_times_a_number_are_the_same_path_in_another_time():
     )
 
 
-def mean_left(name: str, n: int, until: float, runs: int, factor: float = 1.0):
-    """Mean and standard error of what is left, and theta, with eta times a factor."""
+def mean_left(name: str, n: int, until: float, runs: int):
+    """Mean and standard error of what is left, and theta."""
     edges, rates = uniform(name, n)
     eta, gamma = pace(edges, rates)
     apart = (edges + n * torch.arange(runs)[:, None, None]).reshape(-1, 2)
     x = torch.zeros(n, 1, dtype=REAL)
     x[0] = 1.0
-    found = accelerated(
-        x.repeat(runs, 1),
-        apart,
-        drawn(rates.repeat(runs), until),
-        times(until),
-        GossipPace(factor * eta, gamma),
-    )
+    given = x.repeat(runs, 1), apart, drawn(rates.repeat(runs), until), times(until)
+    found = accelerated(*given, GossipPace(eta, gamma))
     left = deviation(found.x[0].view(runs, n, 1)) / deviation(x)
     return float(left.mean()), float(left.std()) / math.sqrt(runs), eta
 

@@ -147,16 +147,9 @@ def bounds_in(length, loss):
     """All bounds of one problem, with x and the losses measured in other units."""
     slope, curve = loss / length, loss / length**2
     p = torch.linspace(0.05, 0.6, 8, dtype=REAL)
-    network = EqualNodes(8, 0.1, 5000, beta=2 * curve, variance=0.3 * slope**2)
-    sampled = SampledNodes(
-        p,
-        0.1,
-        700,
-        beta=2 * curve,
-        variance=0.3 * slope**2,
-        zeta=0.4 * slope,
-        first=5.0 * slope**2,
-    )
+    known = {"beta": 2 * curve, "variance": 0.3 * slope**2}
+    network = EqualNodes(8, 0.1, 5000, **known)
+    sampled = SampledNodes(p, 0.1, 700, **known, zeta=0.4 * slope, first=5.0 * slope**2)
     sizes = {"radius": 3.0 * length, "start": 4.0 * loss, "bound": 1.5 * slope}
     return every_bound(network, sampled, **sizes), network, sampled, sizes
 
@@ -490,14 +483,9 @@ def sampled_problem(p, sigma):
     q = np.array(p) / sum(p)
     best = float(q @ optima)
     zeta = math.sqrt(float(q @ (optima - best) ** 2))
-    network = SampledNodes(
-        torch.tensor(p, dtype=REAL),
-        RHO_BAR,
-        STEPS,
-        variance=sigma**2,
-        zeta=zeta,
-        first=float(((3.0 - optima) ** 2).sum()),
-    )
+    known = {"variance": sigma**2, "zeta": zeta}
+    known["first"] = float(((3.0 - optima) ** 2).sum())
+    network = SampledNodes(torch.tensor(p, dtype=REAL), RHO_BAR, STEPS, **known)
     active = np.random.default_rng(1).random((STEPS, N)) < np.array(p)
     return optima, best, network, active
 

@@ -259,12 +259,8 @@ def test_decreasing_bound_holds_exactly_at_every_round(problem, growth):
 @pytest.mark.parametrize("rounds", [1, 10, 1000])
 def test_stationary_bound_holds_exactly(problem, rounds):
     # On a quadratic with one curvature h, |grad R|^2 = 2 h (R - R*).
-    known = {
-        "start": problem.start,
-        "variance": problem.variance,
-        "beta": problem.beta,
-        "cap": problem.cap,
-    }
+    names = ("start", "variance", "beta", "cap")
+    known = {name: getattr(problem, name) for name in names}
     lr = theory.stationary_step(rounds, **known)
     for h in (problem.beta, problem.mu):
         x = math.sqrt(2 * problem.start / h)
@@ -491,16 +487,8 @@ def test_theorem_2_fails_if_only_the_mean_excess_is_above_the_precision():
     b, c = theory.quadratic_heterogeneity(matrices, shifts)
     suf = theory.sufficient_variance(b, c, sigma**-2, PHI, mu=1.0, eps=eps)[0]
     assert suf < 1.1 / (lam * n)
-    excess, _ = all_for_one(
-        matrices,
-        shifts,
-        torch.zeros(n, 1, dtype=torch.float64),
-        sigma,
-        lr=lr,
-        rounds=2,
-        runs=300,
-        seed=0,
-    )
+    given = matrices, shifts, torch.zeros(n, 1, dtype=torch.float64), sigma
+    excess, _ = all_for_one(*given, lr=lr, rounds=2, runs=300, seed=0)
     mean, error = mean_and_error(excess)
     assert abs(mean[1] - eps) <= error[1]
     printed = theory.constant_bound(Problem(0.0, float(suf), 1.0, 1.0, lr), 2, lr)

@@ -131,13 +131,9 @@ def test_real_and_virtual_iterates_differ_by_the_gradients_on_their_way(order):
         return matrices[worker] @ x + rng.normal(size=3)
 
     models, first, later = run(order, workers, steps, gradient, np.ones(3))
-    virtual = virtual_iterates(
-        torch.ones(3, dtype=REAL),
-        torch.from_numpy(first),
-        torch.from_numpy(later),
-        delays_of(torch.tensor(order), workers),
-        steps,
-    )
+    start, gradients = torch.ones(3, dtype=REAL), map(torch.from_numpy, (first, later))
+    delays = delays_of(torch.tensor(order), workers)
+    virtual = virtual_iterates(start, *gradients, delays, steps)
     for k in range(1, last + 1):
         flying = np.zeros(3)
         for m in set(range(workers)) - {order[k - 1]}:
@@ -295,13 +291,11 @@ def test_theorem_3_1_holds_for_every_order(order, centre):
     rng, gaps = np.random.default_rng(3), []
     for _ in range(40):  # of F(x) = E 2 |x - centre - s|, s = +-centre / 2
         shifts = rng.choice([-centre / 2, centre / 2], 5 + len(order)).tolist()
-        models, _, _ = run(
-            order,
-            5,
-            steps,
-            lambda x, m, s=shifts: 2 * np.sign(x - centre - s.pop()),
-            0.0,
-        )
+
+        def noisy(x, m, s=shifts):
+            return 2 * np.sign(x - centre - s.pop())
+
+        models, _, _ = run(order, 5, steps, noisy, 0.0)
         x = models[1:].mean()
         gaps.append(
             sum(abs(x - centre - s) for s in (-centre / 2, centre / 2)) - centre
@@ -452,11 +446,8 @@ def test_workers_with_their_own_data_reach_the_rate_weighted_optimum(adaptive):
     times, optima = [1.0, 1.3, 2.1, 9.7], np.array([0.0, 1.0, -2.0, 5.0])
     s, lr = torch.tensor(times, dtype=REAL), 2e-3
     steps = asynchrony.practical_steps(lr, 4) if adaptive else lambda k, tau: lr
-    weights = (
-        asynchrony.adaptive_limit_weights(s)
-        if adaptive
-        else asynchrony.limit_weights(s)
-    )
+    rules = asynchrony.limit_weights, asynchrony.adaptive_limit_weights
+    weights = rules[adaptive](s)
     assert float(weights.sum()) == pytest.approx(1)
     order = arrivals(times, 8000)
     models, _, _ = run(order, 4, steps, lambda x, m: x - optima[m], 0.0)

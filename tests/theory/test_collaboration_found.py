@@ -176,15 +176,8 @@ def estimated_run(size, samples, calls, *, clusters=3, d=4, runs=40, separation=
     rng = generator(size)
     centres = separation / math.sqrt(2) * torch.eye(clusters, d, dtype=REAL)
     ones = torch.ones(d, dtype=REAL)
-    found = Clusters(
-        clusters,
-        size,
-        samples,
-        separation,
-        1.0,
-        float(d),
-        theory.cluster_threshold(separation),
-    )
+    least = theory.cluster_threshold(separation)
+    found = Clusters(clusters, size, samples, separation, 1.0, float(d), least)
     losses = LossClass(1.0, 1.0, float(d))
     start = separation**2 / 4  # of x = 0
     own = replace(losses, variance=d * found.inverse_size)

@@ -55,14 +55,8 @@ def test_lower_bounds_follow_their_formulas():
 
 
 def hard(distance, *, samples, delta=0.25, d=8, variance=1.0, seed=0):
-    return hard_samples(
-        torch.tensor(distance, dtype=REAL),
-        generator(seed),
-        delta=delta,
-        dimension=d,
-        samples=samples,
-        variance=variance,
-    )
+    known = {"delta": delta, "dimension": d, "samples": samples, "variance": variance}
+    return hard_samples(torch.tensor(distance, dtype=REAL), generator(seed), **known)
 
 
 def test_the_hard_instance_has_the_gaps_of_its_proof():

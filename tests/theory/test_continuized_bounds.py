@@ -152,13 +152,8 @@ def test_eta_of_the_family_is_that_of_all_schedules_and_2_36_as_printed_is_not()
     assert found == pytest.approx((r, r, 1 / math.sqrt(MU * L)))
     root, slope = math.sinh(r * t / 2), r / 2 * math.cosh(r * t / 2)
     found = bounds.family(root**2, 4 * L * slope**2, L, MU)
-    half = r * t / 2
-    expected = (
-        r / math.tanh(half),
-        r * math.tanh(half),
-        math.tanh(half) / math.sqrt(MU * L),
-    )
-    assert found == pytest.approx(expected)
+    tanh = math.tanh(r * t / 2)
+    assert found == pytest.approx((r / tanh, r * tanh, tanh / math.sqrt(MU * L)))
     printed = math.sqrt(2 * 1.0 / (L * t**2 / (4 * L)))
     assert printed == pytest.approx(math.sqrt(2) * 2 / t)
 

@@ -111,13 +111,11 @@ def test_for_finitely_many_agents_it_is_asynchronous_all_for_all():
     for t in range(calls):
         oracle = OneAwake(int(woken[t]), best, noise[t])
         state, _ = algorithm.step(state, oracle, torch.Generator())
-    log = run_agents(
-        kernel,
-        start,
-        theta[woken],
-        lambda t, x: x - best[woken[t]] + noise[t],
-        lambda t: lr / n,
-    )
+
+    def gradient(t, x):
+        return x - best[woken[t]] + noise[t]
+
+    log = run_agents(kernel, start, theta[woken], gradient, lambda t: lr / n)
     # Eighty steps in double precision, with the operations in another order.
     assert_close(models(log, theta, kernel), state.x, rtol=1e-12, atol=1e-13)
 
@@ -229,13 +227,8 @@ def test_with_a_window_over_everything_the_error_stays():
     theta = agents(calls, 1)
     y = torch.sin(2 * math.pi * theta)
     kernel = windows(1.0)
-    log = run_agents(
-        kernel,
-        torch.zeros(1, dtype=REAL),
-        theta,
-        lambda t, x: x - y[t],
-        lambda t: 1 / (t + 1),
-    )
+    given = kernel, torch.zeros(1, dtype=REAL), theta
+    log = run_agents(*given, lambda t, x: x - y[t], lambda t: 1 / (t + 1))
     grid = (torch.arange(200, dtype=REAL)[:, None] + 0.5) / 200
     error = (models(log, grid, kernel) - torch.sin(2 * math.pi * grid)).square().mean()
     assert float(error) / 2 > 0.2  # a quarter, the variance of a sine over two

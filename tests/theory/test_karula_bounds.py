@@ -120,10 +120,8 @@ def expected_mappings(n, s, smoothness, far, rounds):
     """
     eta = theory.paper_step(smoothness)
     idle, drawn = eta / n, eta / s
-    keep, old = (
-        1 - drawn * smoothness,
-        drawn - idle,
-    )  # e' = keep e + old g - drawn noise
+    # e' = keep e + old g - drawn noise.
+    keep, old = 1 - drawn * smoothness, drawn - idle
     ee, eg, gg = far**2, smoothness * far**2, (smoothness * far) ** 2 + 1
     found = []
     for _ in range(rounds):
@@ -151,12 +149,9 @@ def equal_clients(n, d, smoothness, far):
 def test_moments_of_free_clients_are_those_of_the_algorithm():
     n, s, smoothness, far, rounds = 4, 2, 1e-2, 50.0, 60
     given = equal_clients(n, 20, smoothness, far)
-    runs = torch.stack(
-        [
-            squared_mappings(given, rounds, s, t=1e12, noise=1.0, seed=seed).mean()
-            for seed in range(8)
-        ]
-    )
+    known = {"t": 1e12, "noise": 1.0}
+    each = [squared_mappings(given, rounds, s, **known, seed=k) for k in range(8)]
+    runs = torch.stack(each).mean(1)
     expected = float(expected_mappings(n, s, smoothness, far, rounds).mean())
     # Five standard errors from eight runs.
     assert abs(float(runs.mean()) - expected) < 5 * float(runs.std()) / math.sqrt(8)
@@ -172,12 +167,7 @@ def test_the_printed_noise_term_is_too_small_where_the_step_is_long(n, s):
         found = float(expected_mappings(n, s, smoothness, far, rounds).min())
         start = smoothness * far**2 / 2
         ours = theory.gradient_mapping_bound(
-            start,
-            rounds,
-            smoothness=smoothness,
-            clients=n,
-            active=s,
-            variance=1.0,
+            start, rounds, smoothness=smoothness, clients=n, active=s, variance=1.0
         )
         assert found <= ours
         # What noise leaves does not depend on L, but 64 L / 3 times 4 sigma^2 does.

@@ -185,15 +185,8 @@ def test_without_a_step_inside_all_bounds_are_those_of_a_plain_gradient():
 
 
 def test_bounds_are_the_printed_formulas():
-    alpha, smooth, steep, twist, g, h, (a, b, c) = (
-        0.3,
-        2.0,
-        3.0,
-        1.5,
-        0.5,
-        0.7,
-        (4, 9, 6),
-    )
+    alpha, smooth, steep, twist = 0.3, 2.0, 3.0, 1.5
+    g, h, (a, b, c) = 0.5, 0.7, (4, 9, 6)
     problem = MetaProblem(alpha, smooth, steep, twist, g, h, (a, b, c))
     assert exact_bias(problem) == pytest.approx(2 * alpha * smooth * g / 2)
     inner = g**2 * (1 / b + (alpha * smooth) ** 2 / a)

@@ -9,14 +9,7 @@ import torch
 
 from coterie.checks import InputError
 from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
-from coterie.privacy import (
-    Input,
-    Ledger,
-    Meetings,
-    Observer,
-    Release,
-    seen_by,
-)
+from coterie.privacy import Input, Ledger, Meetings, Observer, Release, seen_by
 from coterie.privacy.accounting import projection
 from coterie_theory.privacy import (
     by_distance,
@@ -341,11 +334,10 @@ def test_several_inputs_of_a_client_are_left_to_joint_accounting():
         exact_losses(ledger)
 
 
-def test_what_no_link_carried_may_not_be_mixed():
-    start, exchange = events()
-    ledger = Ledger(2, (start, exchange._replace(links=exchange.links[:1])))
-    with pytest.raises(InputError, match="must carry the row of client"):
-        exact_losses(ledger)
+def met(pairs, second=0.0):
+    """Meetings of pairs of two clients."""
+    moved = torch.zeros(len(pairs), 2).double()
+    return Meetings(0, torch.tensor(pairs), moved, second)
 
 
 @pytest.mark.parametrize(
@@ -355,6 +347,12 @@ def test_what_no_link_carried_may_not_be_mixed():
         (lambda i, e: (i._replace(noise=-1.0), e), "`noise` of the Input in round 0"),
         (lambda i, e: (i, e._replace(gamma=1.5)), "must have gamma = 1, got 1.5"),
         (lambda i, e: (i, e._replace(links=e.links - 1)), "between clients 0 to 1"),
+        (
+            lambda i, e: (i, e._replace(links=e.links[:1])),
+            "must carry the row of client",
+        ),
+        (lambda i, e: (i, met([[0, 1], [1, 0]])), "must not share a client"),
+        (lambda i, e: (i, met([[0, 1]], 0.5), e), "second rows"),
         (lambda i, e: (i._replace(who=torch.ones(3).bool()), e), "each of 2 clients"),
         (lambda i, e: (e,), "must have an `Input`"),
     ],
@@ -372,13 +370,3 @@ def test_observers_and_groups_that_are_not_there_are_refused():
         exact_losses(ledger, [Observer()])
     with pytest.raises(InputError, match="one input each"):
         group_share(seen_by(ledger, Observer((0,))), [7])
-
-
-def test_pairs_that_touch_do_not_meet_at_once_and_second_rows_are_not_exchanged():
-    start, exchange = events()
-    touching = Meetings(0, torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 2).double())
-    with pytest.raises(InputError, match="must not share a client"):
-        exact_losses(Ledger(2, (start, touching)))
-    second = Meetings(0, torch.tensor([[0, 1]]), torch.zeros(1, 2).double(), 0.5)
-    with pytest.raises(InputError, match="second rows"):
-        exact_losses(Ledger(2, (start, second, exchange)))

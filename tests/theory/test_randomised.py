@@ -32,11 +32,20 @@ from support.gossip_loops import (
 )
 
 
-@pytest.mark.parametrize("name", ["expander(4)", "star", "line", "complete"])
-def test_layers_give_the_serial_order_bit_by_bit(name):
-    edges, rates = uniform(name, 30)
-    rings, x = drawn(rates, 500.0), normal(30, 7)
-    found = randomised(x, edges, rings, times(500.0))[0]
+@pytest.mark.parametrize(
+    ("name", "n", "until", "width"),
+    [
+        *((name, 30, 500.0, 7) for name in ("expander(4)", "star", "line", "complete")),
+        ("expander(4)", 40, 60.0, 5000),  # six meetings in a piece
+        ("ring", 6, 20.0, 40_000),  # and whole layers
+    ],
+)
+def test_layers_and_pieces_of_them_give_the_serial_order_bit_by_bit(
+    name, n, until, width
+):
+    edges, rates = uniform(name, n)
+    rings, x = drawn(rates, until), normal(n, width)
+    found = randomised(x, edges, rings, times(until))[0]
     assert torch.equal(found, pairwise_loop(x, edges, rings))
 
 
@@ -193,15 +202,3 @@ def test_bad_input_is_refused_in_a_sentence():
             poisson_rings(torch.tensor(values), 1.0, torch.Generator())
     with pytest.raises(InputError, match="until"):
         poisson_rings(torch.ones(2), -1.0, torch.Generator())
-
-
-def test_wide_rows_are_moved_in_pieces_to_the_same_bits():
-    edges, rates = uniform("expander(4)", 40)
-    rings, x = drawn(rates, 60.0), normal(40, 5000)  # six meetings in a piece
-    found = randomised(x, edges, rings, times(60.0))[0]
-    assert torch.equal(found, pairwise_loop(x, edges, rings))
-    long = normal(6, 40_000)  # and whole layers
-    edges, rates = uniform("ring", 6)
-    rings = drawn(rates, 20.0)
-    found = randomised(long, edges, rings, times(20.0))[0]
-    assert torch.equal(found, pairwise_loop(long, edges, rings))
