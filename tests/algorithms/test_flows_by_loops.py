@@ -9,6 +9,7 @@ Other files test `all_for_all` at uneven paces by a loop (`test_events`),
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -46,8 +47,10 @@ SOON = {"rel": 1e-12}  # sums of times in another order, in float64
 class Agenda:
     """Busy clients, and when they end: one time for every gradient of a task."""
 
-    def __init__(self, clock):
+    def __init__(self, clock, gradients=1):
         self.clock, self.ends, self.drawn = clock, {}, [0] * 6
+        for client in range(6):
+            self.begin(client, 0.0, gradients)
 
     def begin(self, client, time, gradients=1):
         for _ in range(gradients):
@@ -94,11 +97,9 @@ def test_ditto_moves_by_changes_of_what_a_client_began_with(
     p = counts / counts.sum()
     method = ditto(SAMPLES, lr=lr, steps=steps, lam=lam, late=rule, weighting=weighting)
     run = EventLoop(method, simulation, x, clock=UNEVEN)
-    agenda, w, v = Agenda(UNEVEN), x.mean(0), x.clone()
+    agenda, w, v = Agenda(UNEVEN, 2 * steps), x.mean(0), x.clone()
     began, since, numbers = [w] * 6, [0] * 6, [1] * 6
     most = 0
-    for i in range(6):
-        agenda.begin(i, 0.0, 2 * steps)
     for k in range(1, 51):
         time, i = agenda.next()
         tau = k - since[i]
@@ -128,8 +129,6 @@ def test_the_mean_of_four_answers_is_a_step(simulation, x, rule, go_on):
     run = EventLoop(method, simulation, x, clock=UNEVEN)
     agenda, model, held = Agenda(UNEVEN), x.mean(0), []
     began, since, numbers = [model] * 6, [0] * 6, [1] * 6
-    for i in range(6):
-        agenda.begin(i, 0.0)
     for k in range(1, 51):
         time, i = agenda.next()
         tau = k - since[i]
@@ -177,8 +176,6 @@ def test_agraf_on_a_graph_of_unlike_nodes_is_a_plain_loop(
         elif k % options.get("every", 1) == 0:
             models.copy_(MIXING @ models)
 
-    for i in range(6):
-        agenda.begin(i, 0.0)
     for k in range(1, 51):
         time, i = agenda.next()
         g = question(simulation, i, numbers[i], began[i])
@@ -202,8 +199,6 @@ def test_a_task_is_as_late_as_it_is_long_since_it_was_handed_out(simulation, x, 
     agenda, model = Agenda(UNEVEN), x.mean(0)
     tasks = [[(0, model)] for _ in range(6)]  # of each worker, the first under way
     numbers, longest = [1] * 6, 0
-    for i in range(6):
-        agenda.begin(i, 0.0)
     for k in range(1, 61):
         time, i = agenda.next()
         version, point = tasks[i].pop(0)
@@ -586,24 +581,18 @@ def updates_for(lr, size):
     return round(UPDATES * size / lr / PERIOD) * PERIOD
 
 
-def test_asynchronous_sgd_ends_at_the_optimum_of_rates():
-    target = optimum(RATES).repeat(6, 1)
-
+# Nodes of a graph also differ from each other, by as much as their steps: these are half
+# as long, and models contract by e^-7 of what is farther than the others end.
+@pytest.mark.parametrize(
+    ("method", "size", "longest"),
+    [(server_sgd, STEP, STEP), (partial(agraf, MIXING), 4 * STEP, 3 * STEP)],
+    ids=["server_sgd", "agraf"],
+)
+def test_one_common_model_ends_at_the_optimum_of_rates(method, size, longest):
     def find(lr):
-        return ends_at(server_sgd(lr=lr), quadratics(), updates_for(lr, STEP))
+        return ends_at(method(lr=lr), quadratics(), updates_for(lr, size))
 
-    tends_to(target, find, STEP)
-
-
-def test_agraf_ends_at_the_optimum_of_rates_at_every_node_of_a_graph():
-    target = optimum(RATES).repeat(6, 1)
-
-    # Nodes also differ from each other, by as much as their steps: these are half as
-    # long, and models contract by e^-7 of what is farther than the others end.
-    def find(lr):
-        return ends_at(agraf(MIXING, lr=lr), quadratics(), updates_for(lr, 4 * STEP))
-
-    tends_to(target, find, 3 * STEP)
+    tends_to(optimum(RATES).repeat(6, 1), find, longest)
 
 
 def test_all_for_all_ends_where_weighted_gradients_cancel():

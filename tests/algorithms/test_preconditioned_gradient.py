@@ -19,6 +19,7 @@ from coterie.data.federation import Table, federate
 from coterie.study.ingredients import RECIPES, Context, is_from_truth
 from coterie.types import traffic_of
 from coterie_theory.curvature.preconditioning import relative_condition
+from support import quadratics
 from support.plain_clients import mine
 from support.quadratics import REAL, simulate
 
@@ -64,21 +65,11 @@ def trained(method, simulation, rounds: int, x=None):
 
 
 def hessians(data):
-    """H_k of |x'a - y|^2 and the minimum of the mean with LAM."""
-    found, slopes = [], []
-    for k in range(N):
-        here = mine(data, k)
-        a, y = data.features[here], data.targets[here].to(REAL)
-        found.append(2 * a.T @ a / len(a))
-        slopes.append(2 * a.T @ y / len(a))
+    """H_k of |x'a - y|^2, their mean with LAM, and where that has its minimum."""
+    h, b = quadratics.hessians(data)
     share = data.train.size.to(REAL) / data.train.size.sum()
-    mean = sum(s * h for s, h in zip(share, found, strict=True)) + LAM * torch.eye(
-        D, dtype=REAL
-    )
-    best = torch.linalg.solve(
-        mean, sum(s * b for s, b in zip(share, slopes, strict=True))
-    )
-    return found, mean, best
+    mean = torch.einsum("k,kde->de", share, h) + LAM * torch.eye(D, dtype=REAL)
+    return h, mean, torch.linalg.solve(mean, share @ b)
 
 
 def test_for_quadratics_a_round_is_the_newton_like_step_of_the_reference():

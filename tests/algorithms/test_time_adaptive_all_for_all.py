@@ -25,12 +25,12 @@ def line(n=N):
 @pytest.mark.parametrize("some", [False, True], ids=["all", "some"])
 def test_phases_are_those_of_algorithm_2(phase_init, some):
     best, gap = line()
-    lr, mu, noise, first = 0.4, 1.0, 0.5, 0.25
+    lr, mu, noise, first = 0.4, 0.7, 0.2, 0.25
     matrices = torch.ones(N, 1, 1, dtype=REAL)
     algorithm = time_adaptive_all_for_all(
         gap, lr=lr, mu=mu, noise=noise, start=first, phase_init=phase_init
     )
-    rounds = 250 if some else 120
+    rounds = 300 if some else 150
     rng = torch.Generator().manual_seed(3)
     activity = torch.rand(rounds, N, generator=rng) < (0.5 if some else 2.0)
     activity[:, 0] |= ~activity.any(1)
@@ -73,28 +73,6 @@ def test_phases_are_those_of_algorithm_2(phase_init, some):
         assert_close(state.x, x, **EXACT)
     assert p >= 4  # so that there was something to see
     assert (lam > 0).sum() < N * N
-
-
-def test_phases_are_as_long_as_the_table_says():
-    """ceil(ln(min(start / eps_p, 8)) / (eta_p mu)), and 0 in phase 0."""
-    _, gap = line()
-    lr, mu, noise, first = 0.1, 0.7, 0.2, 0.5
-    algorithm = time_adaptive_all_for_all(gap, lr=lr, mu=mu, noise=noise, start=first)
-    oracle = Quadratics(torch.ones(N, 1, 1, dtype=REAL), line()[0])
-    state, seen = begun(algorithm, start(d=1)), []
-    for t in range(300):
-        state, info = algorithm.step(state, oracle, seeds.generator(t))
-        seen.append(info["eps"])
-    expected = []
-    for p in range(4):
-        eps = first / 2**p
-        near = (2 * gap <= eps).sum(1).to(REAL)
-        lam = (2 * gap <= eps) / near[:, None]
-        rho = float(torch.linalg.matrix_norm(lam, ord=2)) ** 2
-        eta = lr / rho * min(1.0, mu * eps / (noise * float((1 / near).mean())))
-        expected += [eps] * math.ceil(math.log(min(first / eps, 8.0)) / (eta * mu))
-    assert expected[0] == first / 2
-    assert seen[: len(expected)] == pytest.approx(expected)
 
 
 def test_ever_fewer_clients_are_trusted_until_everybody_is_alone():

@@ -87,24 +87,17 @@ def learned(split: bool, repetitions: int = 200) -> list[Belief]:
     ]
 
 
-def test_split_estimates_are_unbiased():
-    beliefs = learned(split=True)
+@pytest.mark.parametrize("split", [True, False], ids=["split", "plain"])
+def test_split_estimates_are_unbiased_and_plain_ones_too_large_by_the_noise(split):
+    beliefs = learned(split)
     mu = gradients()
     own = mu[range(N), range(N)]
-    distance = (own[:, None] - mu).square().sum(2)
-    agree(torch.stack([b.distance for b in beliefs]), distance)
-    agree(torch.stack([b.own for b in beliefs]), own.square().sum(1))
-
-
-def test_plain_estimates_are_too_large_by_the_noise_that_the_spec_states():
-    beliefs = learned(split=False)
-    mu = gradients()
-    own = mu[range(N), range(N)]
-    distance = (own[:, None] - mu).square().sum(2)
     # E Z_ik = |.|^2 + (s_i + s_k) / m and E Z_i = |.|^2 + s_i / m, with m samples.
-    bias = (NOISE[:, None] + NOISE) / M * (1 - torch.eye(N, dtype=REAL))
+    noise = torch.zeros(N, dtype=REAL) if split else NOISE / M
+    bias = (noise[:, None] + noise) * (1 - torch.eye(N, dtype=REAL))
+    distance = (own[:, None] - mu).square().sum(2)
     agree(torch.stack([b.distance for b in beliefs]), distance + bias)
-    agree(torch.stack([b.own for b in beliefs]), own.square().sum(1) + NOISE / M)
+    agree(torch.stack([b.own for b in beliefs]), own.square().sum(1) + noise)
 
 
 def test_the_noise_of_a_sample_is_estimated_without_bias():

@@ -7,14 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
 from torch.testing import assert_close
 
 from coterie.optim import dual_problems as duals
 from coterie.optim import newton as ascents
 from coterie.optim import projections
 from coterie.optim.projections import Projection, onto_balls, project
-from support.projected import excess, excess_of, general_solver
+from support.projected import excess, excess_of, general_solver, least
 
 REAL = torch.float64
 # What rounding leaves of a duality gap of 0, as a distance.
@@ -309,19 +308,12 @@ def ball(seed: int, n: int = 6, d: int = 4):
 def test_a_general_convex_solver_finds_the_same_point_in_the_balls(seed):
     point, centres, radius = ball(seed, 1 + seed % 7, 1 + seed % 5)
     p, c, r = point[0].numpy(), centres.numpy(), radius[0].numpy()
-    expected = minimize(
+    expected = least(
         lambda x: 0.5 * ((x - p) ** 2).sum(),
+        lambda x: x - p,
         c.mean(0),
-        jac=lambda x: x - p,
-        constraints=[
-            {
-                "type": "ineq",
-                "fun": lambda x: r - ((x - c) ** 2).sum(1),
-                "jac": lambda x: -2 * (x - c),
-            }
-        ],
-        method="SLSQP",
-        options={"ftol": 1e-15, "maxiter": 1000},
+        lambda x: r - ((x - c) ** 2).sum(1),
+        lambda x: -2 * (x - c),
     )
     found = onto_balls(centres, radius, tolerance=1e-13)(point)
     assert_close(found.x[0], torch.from_numpy(expected.x), rtol=1e-6, atol=1e-6)
@@ -334,24 +326,17 @@ def test_where_balls_do_not_meet_the_largest_excess_is_as_small_as_possible(seed
     point, centres, radius = ball(seed)
     radius = 0.02 * radius
     d, c, r = centres.shape[1], centres.numpy(), radius[0].numpy()
-    least = minimize(
+    wanted = least(
         lambda w: w[-1],
+        lambda w: np.append(np.zeros(d), 1.0),
         np.append(c.mean(0), 10.0),
-        jac=lambda w: np.append(np.zeros(d), 1.0),
-        constraints=[
-            {
-                "type": "ineq",
-                "fun": lambda w: w[-1] + r - ((w[:-1] - c) ** 2).sum(1),
-                "jac": lambda w: np.c_[-2 * (w[:-1] - c), np.ones(len(c))],
-            }
-        ],
-        method="SLSQP",
-        options={"ftol": 1e-14, "maxiter": 1000},
+        lambda w: w[-1] + r - ((w[:-1] - c) ** 2).sum(1),
+        lambda w: np.c_[-2 * (w[:-1] - c), np.ones(len(c))],
     )
-    assert least.fun > 0.1  # they do not meet
+    assert wanted.fun > 0.1  # they do not meet
     found = onto_balls(centres, radius)(point)
-    assert float(excess_of(found.x, centres, radius)) == pytest.approx(least.fun, 1e-6)
-    assert_close(found.x[0], torch.from_numpy(least.x[:-1]), rtol=1e-4, atol=1e-4)
+    assert float(excess_of(found.x, centres, radius)) == pytest.approx(wanted.fun, 1e-6)
+    assert_close(found.x[0], torch.from_numpy(wanted.x[:-1]), rtol=1e-4, atol=1e-4)
 
 
 def test_one_ball_is_left_along_the_line_to_its_centre():

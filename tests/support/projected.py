@@ -34,15 +34,26 @@ def general_solver(v: torch.Tensor, radius: torch.Tensor, mass=None) -> torch.Te
         rows[pair, j] = 2 * (x[i] - x[j])
         return rows.reshape(len(i), n * d)
 
-    found = minimize(
+    found = least(
         lambda x: 0.5 * (mass * (x.reshape(n, d) - given) ** 2).sum(),
+        lambda x: (mass * (x.reshape(n, d) - given)).ravel(),
         np.tile(given.mean(0), (n, 1)).ravel(),
-        jac=lambda x: (mass * (x.reshape(n, d) - given)).ravel(),
+        slack,
+        slope,
+    )
+    return torch.from_numpy(found.x.reshape(n, d))
+
+
+def least(objective, gradient, start, slack, slope):
+    """The minimum where no slack is negative, by sequential quadratic programming."""
+    return minimize(
+        objective,
+        start,
+        jac=gradient,
         constraints=[{"type": "ineq", "fun": slack, "jac": slope}],
         method="SLSQP",
         options={"ftol": 1e-15, "maxiter": 2000},
     )
-    return torch.from_numpy(found.x.reshape(n, d))
 
 
 def excess_of(x, centres, radius) -> torch.Tensor:
