@@ -96,20 +96,6 @@ def test_means_of_models_and_companions_stay_one(simulation, x):
         torch.testing.assert_close(run.personal().mean(0), z.mean(0), **EXACT)
 
 
-def test_reading_models_changes_nothing(simulation, x):
-    runs = [
-        EventLoop(
-            accelerated_gossip_sgd(RING), simulation, x, clock=UNEVEN, rings=RINGS
-        )
-        for _ in range(2)
-    ]
-    for _ in range(20):
-        for run in runs:
-            run.step()
-        runs[0].personal()
-    assert torch.equal(runs[0].personal(), runs[1].personal())
-
-
 def test_disagreement_on_a_line_falls_faster():
     """Pure averaging falls by exp(-mu t) and exp(-eta t), to 0.004 and below 4e-7."""
     n, edges = 12, edges_of("line", 12)

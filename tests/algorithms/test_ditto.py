@@ -130,10 +130,7 @@ def test_personal_models_of_clients_that_take_no_part_stay_and_go_on_later():
 def newcomers(algorithm, state):
     """Models of clients 4 and 5 in a federation where the others have trained."""
     oracle = simulate(quadratics().select(torch.tensor([4, 5]))).at(1, purpose="use")
-    before = state.w.clone()
-    models = algorithm.welcome(state, oracle)
-    assert torch.equal(state.w, before)
-    return models
+    return algorithm.welcome(state, oracle)
 
 
 def trained(rounds, **options):

@@ -581,8 +581,8 @@ def updates_for(lr, size):
     return round(UPDATES * size / lr / PERIOD) * PERIOD
 
 
-# Nodes of a graph also differ from each other, by as much as their steps: these are half
-# as long, and models contract by e^-7 of what is farther than the others end.
+# Nodes of a graph also differ from each other, by as much as their steps: these are
+# half as long, and models contract by e^-7 of what is farther than the others end.
 @pytest.mark.parametrize(
     ("method", "size", "longest"),
     [(server_sgd, STEP, STEP), (partial(agraf, MIXING), 4 * STEP, 3 * STEP)],

@@ -12,7 +12,6 @@ from coterie.engine.events import EventLoop
 from coterie.graphs import edges_of, gossip_matrix, loss_rates
 from coterie.types import Arrivals
 from coterie_theory.gossip.capacities import admitted_rings
-from coterie_theory.mixing import busy_times
 from support.paces import EXACT, UNEVEN, Paces, question
 from support.quadratics import REAL, hessians, quadratics, simulate, start
 
@@ -140,23 +139,6 @@ def test_where_exponential_waits_choose_edges_no_matching_freezes():
     for e in log:
         x[edges[e]] = x[edges[e]].mean()
     assert float((x - x.mean()).norm()) < 1e-6
-
-
-def test_messages_that_take_time_lengthen_exchanges(simulation, x):
-    matrix, rings, _ = network("ring")
-    links = Delays("constant(3)")
-    run = EventLoop(
-        loss_network(matrix), simulation, x, clock=STEADY, rings=rings, links=links
-    )
-    computing = torch.tensor(PACES, dtype=REAL)
-    whole = busy_times(rings.edges, torch.full((6,), 3.0, dtype=REAL), computing)
-    pairs = {tuple(sorted(edge)): e for e, edge in enumerate(rings.edges.tolist())}
-    began = {}
-    for _ in range(30):
-        event = run.step()
-        began |= {client: begin for client, begin, _ in event.spans}
-        length = float(whole[pairs[tuple(sorted(event.clients))]])
-        assert event.time - began[event.clients[0]] == pytest.approx(length, rel=1e-9)
 
 
 def test_a_slow_node_keeps_only_its_neighbours_waiting_now_and_then(simulation, x):

@@ -298,22 +298,13 @@ def test_one_client_alone_believes_in_itself():
 
 
 def test_without_confidence_a_meaningless_own_norm_gives_up_all_beliefs():
-    known = torch.ones(2, 2, dtype=torch.bool)
-    first = Comparison(
-        torch.zeros(2, 2),
-        torch.ones(2),
-        torch.zeros(2, 2),
-        torch.ones(2),
-        torch.zeros(2, 2),
-        torch.zeros(2),
-        torch.full((2,), 10.0),
-        known,
-    )
+    mu, none = torch.ones(2, 2, D, dtype=REAL), torch.zeros(2, dtype=REAL)
+    seen = compared(mu, none, torch.Generator())
     settings = {"split": True, "memory": 0.0, "confidence": 0.0}
-    belief = learn(no_belief(torch.zeros(2, 3)), first, **settings)
-    assert torch.equal(belief.ratio, torch.ones(2, 2))
-    belief = learn(belief, first._replace(own=-torch.ones(2)), **settings)
-    assert torch.equal(belief.ratio, torch.eye(2))
+    belief = learn(start(2), seen, **settings)
+    assert torch.equal(belief.ratio, torch.ones(2, 2, dtype=REAL))
+    belief = learn(belief, seen._replace(own=none - 1), **settings)
+    assert torch.equal(belief.ratio, torch.eye(2, dtype=REAL))
 
 
 def test_no_measurable_noise_gives_equal_precisions():
