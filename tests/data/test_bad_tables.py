@@ -305,5 +305,8 @@ def test_numbers_with_a_unit_are_said():
     told = found_in(site=SITE, age=AGE, weight=weight, y=ILL)
     sentence = "column 'weight' seems to hold numbers with a unit, such as '0 kg'"
     assert told.notes == (f"{sentence}; write plain numbers to use it",)
+    share = [f"{k * 7 % 211}.5 %" for k in range(160)]
+    notes = found_in(site=SITE * 2, age=AGE * 2, load=share, y=ILL * 2).notes
+    assert any("'load' seems to hold numbers with a unit" in note for note in notes)
     told = found_in(target="weight", site=SITE, age=AGE, weight=weight)
     assert told.problems == (f"{sentence}: write plain numbers to predict it",)

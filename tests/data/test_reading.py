@@ -49,6 +49,13 @@ def refusal(path: Path, **options: object) -> str:
         ({"features": np.zeros(4)}, "'features' .* rows and columns or more"),
         ({"features": np.zeros((4, 0))}, "must have features, got shape"),
         ({"features": np.zeros((4, 2), complex)}, "'features' .* must hold numbers"),
+        ({"features": np.full((4, 1), "x")}, "'features' .* must hold numbers"),
+        ({"features": np.array([[{}]] * 4)}, r"cannot read scans\.npz"),
+        (
+            {"features": np.array([[0.0], [np.nan], [0], [0]])},
+            "'features' .* must be finite in .* row 2 is",
+        ),
+        ({"features": np.zeros((3, 1))}, "one row per target, 4, got 3"),
         (
             {"features": np.full((4, 2), 1e39)},
             "finite in single precision, but row 1 is not",

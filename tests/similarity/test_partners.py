@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from coterie import models, seeds
 from coterie.checks import InputError
@@ -78,9 +79,7 @@ def test_draws_are_named_by_client_and_seed():
     whole = federation_of()
     some = whole.select(torch.tensor([4, 1]))
     chosen, alone = (split_for_partners(f, 20)[0].train.rows for f in (whole, some))
-    torch.testing.assert_close(
-        chosen(torch.tensor([4, 1]))[0], alone(torch.tensor([0, 1]))[0]
-    )
+    assert_close(chosen(torch.tensor([4, 1]))[0], alone(torch.tensor([0, 1]))[0])
     other = split_for_partners(whole, 20, seed=1)[0].train.rows(torch.tensor([4]))[0]
     assert not torch.equal(chosen(torch.tensor([4]))[0], other)
 
@@ -93,9 +92,9 @@ def test_samples_are_features_and_response_of_the_training_part(classification):
         rows = samples.values[i, : size[i]]
         order = rows[:, 0].argsort()
         here = mine[classification.features[mine, 0].argsort()]
-        torch.testing.assert_close(rows[order][:, :12], classification.features[here])
+        assert_close(rows[order][:, :12], classification.features[here])
         one_hot = torch.nn.functional.one_hot(classification.targets[here], 2)
-        torch.testing.assert_close(rows[order][:, 12:], 3.0 * one_hot.to(REAL))
+        assert_close(rows[order][:, 12:], 3.0 * one_hot.to(REAL))
     assert (samples.values[~samples.mask] == 0).all()
     assert samples_of(classification, labelled=False).values.shape[2] == 12
 
@@ -121,22 +120,22 @@ def test_pairs_that_nobody_compared_are_undecided():
     for confidence in (0.5, 0.95):
         verdict = classify_pairs(unknown, 1.0, confidence=confidence)
         assert verdict.tolist() == [[1, 0], [0, 1]]
-    torch.testing.assert_close(filled_weights(unknown, 1.0), torch.eye(2))
+    assert_close(filled_weights(unknown, 1.0), torch.eye(2))
 
 
 def test_open_pairs_count_as_far_unless_told():
     assert (weights_from(LINE, 3.0) > 0).tolist()[1] == [True, True, False]
     near = weights_from(LINE, 3.0, undecided_is_near=True)
-    torch.testing.assert_close(near[1], torch.full((3,), 1 / 3, dtype=REAL))
-    torch.testing.assert_close(weights_from(LINE, 0.0), torch.eye(3, dtype=REAL))
+    assert_close(near[1], torch.full((3,), 1 / 3, dtype=REAL))
+    assert_close(weights_from(LINE, 0.0), torch.eye(3, dtype=REAL))
     everybody = weights_from(LINE, 1e6)
-    torch.testing.assert_close(everybody, torch.full((3, 3), 1 / 3, dtype=REAL))
+    assert_close(everybody, torch.full((3, 3), 1 / 3, dtype=REAL))
 
 
 def test_water_filling_of_estimates_never_drops_oneself():
     noisy = distances_of([[0, -3, 9], [-3, 0, 4], [9, 4, 0]], 1.0)
     found = filled_weights(noisy, 0.1)
-    torch.testing.assert_close(found.sum(1), torch.ones(3, dtype=REAL))
+    assert_close(found.sum(1), torch.ones(3, dtype=REAL))
     assert (found.diagonal() == found.max(1).values).all()
 
 
@@ -146,7 +145,7 @@ def test_the_threshold_lies_in_the_widest_gap():
     assert found == pytest.approx((2.5 * 50) ** 0.5)  # 2.5 errors are the floor
     strangers = 50.0 * ~torch.eye(6, dtype=torch.bool)
     lonely = Distances(strangers, torch.full((6, 6), 1.0))
-    torch.testing.assert_close(weights_from(lonely), torch.eye(6))
+    assert_close(weights_from(lonely), torch.eye(6))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +198,7 @@ def test_estimated_weights_become_those_of_the_clusters():
     errors = [wrong(size) for size in (4, 12, 48)]
     assert errors[0] > 2 * errors[1] > 0 == errors[2]
     far_apart = moment_distances(clustered_means(16, 0))
-    torch.testing.assert_close(weights_from(far_apart), right)
+    assert_close(weights_from(far_apart), right)
 
 
 def test_the_theorem_says_how_many_samples():
@@ -215,8 +214,8 @@ def test_unlabelled_samples_show_features_and_not_labelling():
     right = same_cluster(CLUSTERS)
     for name in ("means", "mmd"):
         found = weights(f"unlabelled_{name}(50)", by_features)
-        torch.testing.assert_close(found, right)
-    torch.testing.assert_close(weights("moments(50)", by_labels), right)
+        assert_close(found, right)
+    assert_close(weights("moments(50)", by_labels), right)
     with pytest.raises(InputError, match="no gap"):
         weights("unlabelled_moments(50)", by_labels)
     with pytest.raises(InputError, match="no gap"):  # means of labels are equal too
@@ -225,7 +224,7 @@ def test_unlabelled_samples_show_features_and_not_labelling():
 
 @pytest.mark.parametrize("name", ["means", "mmd", "sliced"])
 def test_recipes_find_clusters_of_features(name):
-    torch.testing.assert_close(
+    assert_close(
         weights(f"{name}(50)", federation_of(features=3.0)), same_cluster(CLUSTERS)
     )
 
@@ -235,14 +234,14 @@ def test_moments_of_a_recipe_are_first_and_second():
     plain, found = moment_distances(samples, order=2), ESTIMATES["moments"](samples)
     # Means of 2 and -2 have the same squares; beside a 1, each mean stands twice.
     means = moment_distances(samples).squared
-    torch.testing.assert_close(found.squared - plain.squared, 2 * means)
+    assert_close(found.squared - plain.squared, 2 * means)
 
 
 def test_digits_that_are_named_differently_are_told_apart():
     table = load("digits")
     federation = divide(table, "label_swap", seed=0, clients=4)
     right = same_cluster(torch.arange(4) % 2)
-    torch.testing.assert_close(weights("mmd(200)", federation), right)
+    assert_close(weights("mmd(200)", federation), right)
     with pytest.raises(InputError, match="no gap"):
         weights("unlabelled_mmd(200)", federation)
 
@@ -252,7 +251,7 @@ def test_more_samples_than_are_compared_one_by_one_go_by_frequencies(monkeypatch
 
     exact = weights("mmd(50)", federation_of(features=2.0))
     monkeypatch.setattr(partners, "_EXACT", 0)
-    torch.testing.assert_close(weights("mmd(50)", federation_of(features=2.0)), exact)
+    assert_close(weights("mmd(50)", federation_of(features=2.0)), exact)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +276,7 @@ def test_a_threshold_in_the_recipe_is_used():
     federation = federation_of(features=2.0)
     for threshold, expected in ((1e4, torch.full((6, 6), 1 / 6)), (0, torch.eye(6))):
         found = weights(f"means(50, {threshold:g})", federation)
-        torch.testing.assert_close(found, expected)
+        assert_close(found, expected)
 
 
 def linear_clients(federation: Federation, batch_size: int = 8) -> Simulation:
@@ -296,7 +295,7 @@ def test_gradient_distances_tell_clusters_apart():
     oracle = linear_clients(federation).at(0)
     x = torch.zeros(6, 4, dtype=REAL)
     found = gradient_distances(oracle, x)
-    torch.testing.assert_close(weights_from(found), same_cluster(CLUSTERS).to(REAL))
+    assert_close(weights_from(found), same_cluster(CLUSTERS).to(REAL))
     g = torch.stack([gradient_of(federation, i, x[0]) for i in range(6)])
     plain = torch.cdist(g, g).square()
     # The plain distance has noise on top, and both the same distance of 16 beneath.
@@ -316,11 +315,15 @@ def test_gradient_distances_of_equal_clients_are_zero_within_their_error():
     assert (torch.cat(ratio).abs() < 2.5).double().mean() > 0.9
 
 
-def test_gradient_distances_of_inactive_clients_are_unknown():
-    active = torch.tensor([True, True, True, True, False, True])
-    oracle = linear_clients(federation_of()).at(0, active)
-    found = gradient_distances(oracle, torch.zeros(6, 4, dtype=REAL))
-    assert found.error[4].isinf().tolist() == active.tolist()
+@pytest.mark.parametrize("absent", [2, 4])
+def test_distances_of_inactive_clients_are_unknown(absent):
+    federation, x = federation_of(), torch.zeros(6, 4, dtype=REAL)
+    active = torch.arange(6) != absent
+    oracle = linear_clients(federation).at(0, active)
+    gaps = generalisation_gaps(oracle, x, federation.train.size, batch_size=8)
+    for found in (gradient_distances(oracle, x), gaps):
+        assert found.error[absent].isinf().tolist() == active.tolist()
+    assert not gaps.error[0].isinf().any()
 
 
 def test_gaps_are_differences_of_losses_on_samples_set_aside():
@@ -342,22 +345,10 @@ def test_gaps_are_differences_of_losses_on_samples_set_aside():
         miss = (aside.features[index] @ x.T - aside.targets[index, None]).square()
         expected[i] = (miss - miss[:, i, None]).mean(0)
         spread[i] = (miss - miss[:, i, None]).std(0, unbiased=False) / 30**0.5
-    torch.testing.assert_close(found.squared, expected)
+    assert_close(found.squared, expected)
     # 80 minibatches give a standard deviation within eight percent, four times.
-    torch.testing.assert_close(found.error, spread, rtol=0.3, atol=1e-6)
-    torch.testing.assert_close(
-        weights_from(found, 1.0), same_cluster(CLUSTERS).to(REAL)
-    )
-
-
-def test_gaps_of_inactive_clients_are_unknown():
-    active = torch.tensor([True, True, False, True, True, True])
-    federation = federation_of()
-    oracle = linear_clients(federation).at(0, active)
-    x = torch.zeros(6, 4, dtype=REAL)
-    found = generalisation_gaps(oracle, x, federation.train.size, batch_size=8)
-    assert found.error[2].isinf().tolist() == [True, True, False, True, True, True]
-    assert not found.error[0].isinf().any()
+    assert_close(found.error, spread, rtol=0.3, atol=1e-6)
+    assert_close(weights_from(found, 1.0), same_cluster(CLUSTERS).to(REAL))
 
 
 def test_the_map_marks_what_the_data_support():
