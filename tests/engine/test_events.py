@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from coterie.algorithms.agraf import agraf
 from coterie.algorithms.all_for_all import all_for_all
@@ -69,7 +70,7 @@ def test_events_are_algorithm_3_1(simulation, x, rule):
             model, (who, delay) = next(expected)
             assert (client, tau) == (who, delay)
             most = max(most, tau)
-        torch.testing.assert_close(event.state.x, model, **EXACT)
+        assert_close(event.state.x, model, **EXACT)
     assert most > 50  # the slow client's
 
 
@@ -121,7 +122,7 @@ def test_one_worker_is_sgd(x):
     for t in range(1, 21):
         model = model - 0.1 * clients.at(t).grads(model[None])[0]
         assert run.step().delays == [1]
-        torch.testing.assert_close(run.state.x, model, **EXACT)
+        assert_close(run.state.x, model, **EXACT)
 
 
 def test_equal_paces_are_round_robin_with_delay_m(simulation, x):
@@ -151,32 +152,41 @@ def test_virtual_iterates_differ_by_what_is_in_flight(simulation, x):
         (client,) = run.step().clients
         pending = in_flight()
         virtual = virtual - lr * pending[client]
-        torch.testing.assert_close(
-            run.state.x - virtual, lr * pending.sum(0), rtol=1e-10, atol=1e-12
-        )
+        assert_close(run.state.x - virtual, lr * pending.sum(0), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    "method",
+    ("method", "capacity"),
     [
-        server_sgd(late="adaptive", average=True),
-        server_sgd(wait=4),
-        server_sgd(assign="random"),
+        (server_sgd(late="adaptive", average=True), None),
+        (server_sgd(wait=4), None),
+        (server_sgd(assign="random"), None),
+        (server_sgd(assign="random"), 2),
     ],
-    ids=["adaptive", "buffer", "random"],
+    ids=["adaptive", "buffer", "random", "places"],
 )
-def test_going_on_from_a_moment_is_not_having_stopped(simulation, x, method):
-    whole = EventLoop(method, simulation, x, clock=ORDINARY, seed=3)
+def test_going_on_from_a_moment_is_not_having_stopped(simulation, x, method, capacity):
+    """Neither in memory nor in a file, where tuples come back as lists."""
+    options = {"clock": ORDINARY, "seed": 3, "capacity": capacity}
+    whole = EventLoop(method, simulation, x, **options)
     for _ in range(37):
         whole.step()
-    rest = EventLoop(
-        method, simulation, x, clock=ORDINARY, seed=3, start=whole.moment()
-    )
-    for _ in range(30):
-        a, b = whole.step(), rest.step()
-        assert a[:4] == b[:4]
-    assert torch.equal(whole.personal(), rest.personal())
-    assert whole.idle == rest.idle
+    while capacity and not (
+        whole.moment().queued and any(c.waiting for c in whole.moment().clients)
+    ):
+        whole.step()
+    moment = whole.moment()
+    fresh = EventLoop(method, simulation, x, **options).moment()
+    rests = [
+        EventLoop(method, simulation, x, **options, start=start)
+        for start in (moment, unpack(pack(moment), fresh))
+    ]
+    for _ in range(60):
+        event = whole.step()
+        assert [rest.step()[:4] for rest in rests] == [event[:4]] * 2
+    for rest in rests:
+        assert torch.equal(whole.personal(), rest.personal())
+        assert whole.idle == rest.idle
 
 
 def test_a_moment_is_a_copy(simulation, x):
@@ -251,7 +261,7 @@ def test_the_average_is_that_of_models_weighted_by_applied_steps(
         order += event.clients
     steps = applied_steps(delays_of(torch.tensor(order), 6), practical_steps(0.05, 6))
     expected = (steps[:, None] * torch.stack(models)).sum(0) / steps.sum()
-    torch.testing.assert_close(run.personal()[0], expected, **EXACT)
+    assert_close(run.personal()[0], expected, **EXACT)
 
 
 WEIGHTS = torch.block_diag(
@@ -277,7 +287,7 @@ def test_all_for_all_moves_partners_by_stale_gradients(simulation, x, rule, most
         for j in range(6):
             models[j] -= 0.1 * late * float(WEIGHTS[j] @ WEIGHTS[i]) * g
         began[i], prev[i], numbers[i] = models[i], k, numbers[i] + 1
-        torch.testing.assert_close(run.personal(), models, **EXACT)
+        assert_close(run.personal(), models, **EXACT)
 
 
 @pytest.mark.parametrize("rule", ["constant", "adaptive", "heterogeneous"])
@@ -288,7 +298,7 @@ def test_all_for_all_of_one_model_is_asynchronous_sgd(simulation, x, rule):
     server = EventLoop(server_sgd(lr=0.3 / 6, late=rule), simulation, x, clock=UNEVEN)
     for _ in range(35):
         assert run.step().delays == server.step().delays
-        torch.testing.assert_close(run.personal(), server.personal(), **EXACT)
+        assert_close(run.personal(), server.personal(), **EXACT)
 
 
 @pytest.mark.parametrize("rule", ["constant", "adaptive"])
@@ -304,7 +314,7 @@ def test_a_slow_client_slows_nobody(x, rule):
     optimum = weighted_optimum([0, 0, 0, 1 / 1.3, 1 / 1.4, 0])
     # Steps of .05 / 3 circle around it.
     assert float((run.personal()[3] - optimum).norm()) < 0.1 * float(optimum.norm())
-    torch.testing.assert_close(run.personal()[5], run.personal()[3], **EXACT)
+    assert_close(run.personal()[5], run.personal()[3], **EXACT)
 
 
 def test_ditto_without_waiting_ends_near_what_rounds_end_at(x):
@@ -361,9 +371,7 @@ def test_a_method_may_be_a_program_of_many_steps(simulation, x):
             finished[client] += 1
     for client, count in enumerate(finished):
         if 0 < count <= 40:
-            torch.testing.assert_close(
-                run.personal()[client], history[count - 1][client], **EXACT
-            )
+            assert_close(run.personal()[client], history[count - 1][client], **EXACT)
 
 
 def local_steps(**changes) -> Algorithm:
@@ -425,7 +433,7 @@ def test_with_one_place_everybody_has_its_turn(simulation, x):
             time += i + 1
             event = run.step()
             assert (event.time, event.clients, event.delays) == (time, [i], [1])
-            torch.testing.assert_close(event.state.x, model, **EXACT)
+            assert_close(event.state.x, model, **EXACT)
 
 
 def test_places_are_taken_in_the_order_in_which_clients_wait(simulation, x):
@@ -504,7 +512,7 @@ def test_a_task_may_name_the_round_whose_samples_it_uses(simulation, x):
     run = EventLoop(method, simulation, x, clock=STEADY)
     run.step()
     g = question(simulation, 0, 70, x[0])
-    torch.testing.assert_close(run.personal()[0], x[0] - 0.1 * g, **EXACT)
+    assert_close(run.personal()[0], x[0] - 0.1 * g, **EXACT)
 
 
 @pytest.mark.parametrize("grouped", [True, False])
@@ -539,26 +547,7 @@ def test_kinds_have_their_own_programs_and_arrive_apart(simulation, x, grouped):
         for i in range(6):
             sign = 1 if i < 3 else -1
             models[i] += sign * 0.1 * question(simulation, i, number, models[i])
-        torch.testing.assert_close(run.personal(), models, **EXACT)
-
-
-def test_tasks_that_wait_survive_a_file(simulation, x):
-    """Tuples come back as lists, of which the tasks of a client are made again."""
-    method = server_sgd(assign="random")
-    options = {"clock": ORDINARY, "seed": 3, "capacity": 2}
-    whole = EventLoop(method, simulation, x, **options)
-    while not whole.moment().queued or not any(
-        client.waiting for client in whole.moment().clients
-    ):
-        whole.step()
-    moment = whole.moment()
-    fresh = EventLoop(method, simulation, x, **options).moment()
-    rest = EventLoop(
-        method, simulation, x, **options, start=unpack(pack(moment), fresh)
-    )
-    for _ in range(60):
-        assert whole.step()[:4] == rest.step()[:4]
-    assert torch.equal(whole.personal(), rest.personal())
+        assert_close(run.personal(), models, **EXACT)
 
 
 def test_a_buffer_takes_the_mean_of_its_answers_and_lets_all_go_on(simulation, x):
@@ -577,7 +566,7 @@ def test_a_buffer_takes_the_mean_of_its_answers_and_lets_all_go_on(simulation, x
             model = model - 0.1 * torch.stack(kept).mean(0)
             kept = []
         began[client] = model.clone()
-        torch.testing.assert_close(event.state.x, model, **EXACT)
+        assert_close(event.state.x, model, **EXACT)
     assert max(run.idle) == 0
 
 
