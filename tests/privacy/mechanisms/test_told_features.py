@@ -23,24 +23,25 @@ from coterie.seeds import generator
 from coterie.similarity.samples import samples_of
 
 
-def swapped(clients=4):
-    """Digits, which odd clients name differently."""
-    return divide(load("digits"), "label_swap", seed=0, clients=clients)
-
-
 @pytest.fixture(scope="module")
 def digits():
-    return swapped()
+    """Which odd clients name differently."""
+    return divide(load("digits"), "label_swap", seed=0, clients=4)
+
+
+def told(federation, most=100, noise=0.0, *, seed=0, name="mmd", unit="sample"):
+    """Mean features of at most so many samples, with so much noise."""
+    return PartnerMechanism(unit, noise, seed).private_means(name, federation, most)
 
 
 def test_what_is_told_without_noise_are_means_of_two_halves(digits):
-    told = PartnerMechanism("sample", 0.0, 0).private_means("mmd", digits, 101)
+    means = told(digits, 101)
     known = samples_of(digits, scale=8.0)  # the root of 64 pixels
     for i in range(len(digits)):
         for half in (0, 1):
             part = known.values[i, 50 * half : 50 * half + 50] / 8
             mean = sum(FEATURES["mmd"](z[None])[0] for z in part) / 50
-            assert_close(told[i, half], mean.double(), rtol=0, atol=1e-6)  # float32
+            assert_close(means[i, half], mean.double(), rtol=0, atol=1e-6)  # float32
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -54,12 +55,11 @@ def test_no_sample_counts_for_more_than_one(name):
 
 @pytest.mark.parametrize("name", ["means", "moments", "mmd", "unlabelled_mmd"])
 def test_one_sample_and_one_client_move_what_is_told_as_far_as_is_said(digits, name):
-    plain = PartnerMechanism("sample", 0.0, 0)
-    before = plain.private_means(name, digits, 20)
+    before = told(digits, 20, name=name)
     changed = digits.features.clone()
     mine = digits.train.rows(torch.tensor([2]))[0][0]
     changed[mine] = 1e4 * torch.randn(changed[mine].shape, generator=generator("away"))
-    moved = plain.private_means(name, replace(digits, features=changed), 20) - before
+    moved = told(replace(digits, features=changed), 20, name=name) - before
     assert float(moved[[0, 1, 3]].abs().max()) == 0.0
     assert 0.1 < float(moved[2].norm()) <= 2 * math.sqrt(2)
     # A half is a mean of 10 vectors of norm 1 at most, so that one without a sample
@@ -67,38 +67,29 @@ def test_one_sample_and_one_client_move_what_is_told_as_far_as_is_said(digits, n
     for j in mine.tolist():
         one = digits.features.clone()
         one[j] = 1e4
-        moved = plain.private_means(name, replace(digits, features=one), 20) - before
+        moved = told(replace(digits, features=one), 20, name=name) - before
         assert float(moved[2].norm()) <= 2 / 10 + 1e-6  # from one to another: twice it
 
 
 @pytest.mark.parametrize(("unit", "move"), [("sample", 1 / 50), ("client", 8**0.5)])
 def test_noise_has_the_promised_scale_in_every_coordinate(digits, unit, move):
-    plain = PartnerMechanism(unit, 0.0, 0).private_means("mmd", digits, 100)
-    noises = [
-        PartnerMechanism(unit, 3.0, seed).private_means("mmd", digits, 100) - plain
-        for seed in range(20)
-    ]
+    plain = told(digits, unit=unit)
+    noises = [told(digits, 100, 3.0, seed=k, unit=unit) - plain for k in range(20)]
     drawn = torch.stack(noises).double() / (3.0 * move)
     # A variance of k draws has the standard error sqrt(2 / k).
     assert float(drawn.var()) == pytest.approx(1, abs=5 * (2 / drawn.numel()) ** 0.5)
     halves = drawn.unbind(2)
     common = float((halves[0] * halves[1]).mean())
     assert abs(common) < 5 / halves[0].numel() ** 0.5
-    again = PartnerMechanism(unit, 3.0, 7).private_means("mmd", digits, 100)
-    assert torch.equal(
-        again, PartnerMechanism(unit, 3.0, 7).private_means("mmd", digits, 100)
-    )
+    one, again = (told(digits, 100, 3.0, seed=7, unit=unit) for _ in range(2))
+    assert torch.equal(one, again)
 
 
 def test_distances_are_right_on_average_whatever_the_noise(digits):
-    plain = private_distances(
-        PartnerMechanism("sample", 0.0, 0).private_means("mmd", digits, 100)
-    )
+    plain = private_distances(told(digits))
     found, errors = [], []
     for seed in range(300):
-        noisy = private_distances(
-            PartnerMechanism("sample", 4.0, seed).private_means("mmd", digits, 100)
-        )
+        noisy = private_distances(told(digits, 100, 4.0, seed=seed))
         found.append(noisy.squared)
         errors.append(noisy.error)
     squared = torch.stack(found)
@@ -116,12 +107,7 @@ def test_errors_are_right_where_clients_have_very_different_noise(digits):
     part = digits.train
     few = part._replace(size=torch.cat([part.size[:3], torch.tensor([6])]))
     uneven = replace(digits, train=few)
-    found = [
-        private_distances(
-            PartnerMechanism("sample", 2.0, seed).private_means("mmd", uneven, 300)
-        )
-        for seed in range(200)
-    ]
+    found = [private_distances(told(uneven, 300, 2.0, seed=k)) for k in range(200)]
     spread = torch.stack([d.squared for d in found]).std(0)
     said = torch.stack([d.error for d in found]).square().mean(0).sqrt()
     apart = ~torch.eye(4, dtype=torch.bool)
@@ -136,19 +122,15 @@ def test_samples_that_are_too_large_count_as_nothing(digits):
     huge = digits.features.clone()
     index, _ = digits.train.rows(torch.tensor([1]))
     huge[index[0]] = torch.inf
-    told = PartnerMechanism("sample", 0.0, 0).private_means(
-        "mmd", replace(digits, features=huge), 40
-    )
-    assert torch.equal(told[1], torch.zeros_like(told[1]))
-    assert bool(told.isfinite().all())
+    means = told(replace(digits, features=huge), 40)
+    assert torch.equal(means[1], torch.zeros_like(means[1]))
+    assert bool(means.isfinite().all())
 
 
 def test_a_client_of_one_sample_has_no_halves(digits):
     one = digits.train._replace(size=torch.tensor([9, 9, 1, 9]))
     with pytest.raises(InputError, match=r"two training samples .* client 2 has 1"):
-        PartnerMechanism("sample", 1.0, 0).private_means(
-            "means", replace(digits, train=one), 40
-        )
+        told(replace(digits, train=one), 40, 1.0, name="means")
 
 
 def test_pairs_of_many_clients_are_not_listed():
@@ -159,13 +141,11 @@ def test_pairs_of_many_clients_are_not_listed():
 
 
 def test_distances_are_products_of_differences(digits):
-    told = (
-        PartnerMechanism("client", 0.1, 3).private_means("means", digits, 60).double()
-    )
-    found = private_distances(told).squared
+    means = told(digits, 60, 0.1, seed=3, name="means", unit="client").double()
+    found = private_distances(means).squared
     for i in range(4):
         for j in range(4):
-            first, second = told[i] - told[j]
+            first, second = means[i] - means[j]
             assert_close(found[i, j], first @ second)
 
 
@@ -178,11 +158,10 @@ def test_those_who_name_alike_are_found_with_little_noise(digits):
 
 
 def test_much_noise_leaves_no_gap_and_says_so(digits):
+    noisy = PartnerMechanism("client", 3.0, 1)
     with pytest.raises(InputError, match=r"no gap.*`privacy\.partners` is the share"):
-        private_weights("mmd", digits, 400, PartnerMechanism("client", 3.0, 1))
-    alone = private_weights(
-        "mmd", digits, 400, PartnerMechanism("client", 3.0, 1), 1e-9
-    )
+        private_weights("mmd", digits, 400, noisy)
+    alone = private_weights("mmd", digits, 400, noisy, 1e-9)
     assert torch.equal(alone, torch.eye(4, dtype=alone.dtype))
 
 
@@ -196,4 +175,4 @@ def test_it_is_one_release_that_everybody_may_know():
 
 def test_quantiles_are_no_features(digits):
     with pytest.raises(InputError, match="must be one of means, mmd, moments"):
-        PartnerMechanism("sample", 1.0, 0).private_means("sliced", digits, 40)
+        told(digits, 40, 1.0, name="sliced")
