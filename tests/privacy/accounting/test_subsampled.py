@@ -62,18 +62,14 @@ def test_renyi_s_epsilon_is_never_below_that_of_privacy_losses() -> None:
 
 
 def test_a_ledger_costs_what_dp_accounting_says_of_the_same_events() -> None:
-    import dp_accounting
-    from dp_accounting import rdp
-
     ledger = Ledger(3)
     for t in range(4):
         ledger.append(released([0, 1], sensitivity=0.5, noise=1.0, rate=0.25, t=t))
     ledger.append(released([1], noise=3.0))
-    accountant = rdp.RdpAccountant()  # add or remove: the same law as zero-out
-    gaussian = dp_accounting.GaussianDpEvent
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(0.25, gaussian(2.0)), 4)
+    accountant = RdpAccountant()  # add or remove: the same law as zero-out
+    accountant.compose(PoissonSampledDpEvent(0.25, GaussianDpEvent(2.0)), 4)
     first = accountant.get_epsilon(DELTA)
-    accountant.compose(gaussian(3.0))
+    accountant.compose(GaussianDpEvent(3.0))
     second = accountant.get_epsilon(DELTA)
     found = sampled_epsilons(ledger, delta=DELTA, accountant="rdp")
     torch.testing.assert_close(found, torch.tensor([first, second, 0.0]).double())
