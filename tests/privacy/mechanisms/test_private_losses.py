@@ -413,7 +413,9 @@ def test_nobody_goes_on_beyond_a_budget():
     assert float(last.spent.max()) <= enough * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", CHOOSING)
+@pytest.mark.parametrize(
+    "name", [*CHOOSING, "fedavg", "decentralised_sgd", "adaptive_all_for_one"]
+)
 def test_divided_private_runs_are_the_same(name):
     federation, x = small(), one_start()
     algorithm, foreseen, _ = plan(name)
@@ -423,14 +425,15 @@ def test_divided_private_runs_are_the_same(name):
         clients = simulation_of(some, Setting(), group)
         made = make_private(algorithm, foreseen, TELLING, federation.clients)
         found = trace_rounds(made, clients, x[here], 4)
-        return found.personal, found.states[-1].spent
+        return found.personal, found.states[-1]
 
     whole, events = private_run(algorithm, TELLING, rounds=4, foreseen=foreseen)
     parts = run_divided(work, 2)
     found = torch.cat([personal for personal, _ in parts])
     assert_close(found, whole.personal, rtol=0, atol=1e-9)
-    for _, spent in parts:
-        assert_close(spent, totals(events, CLIENTS))
+    for _, state in parts:
+        assert_close(state.spent, totals(events, CLIENTS))
+        assert len(state.ledger) == len(events)
 
 
 def test_the_dearest_of_scenarios_is_planned_for_every_round():

@@ -16,7 +16,6 @@ from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.decentralised_sgd import decentralised_sgd
 from coterie.checks import InputError
 from coterie.conformance.cases import Setting, simulation_of, trace_rounds, trajectory
-from coterie.conformance.divided import run_divided
 from coterie.conformance.federations import CLIENTS
 from coterie.conformance.federations import small_federation as small
 from coterie.privacy import Exchange, Input, Release
@@ -35,7 +34,6 @@ from coterie.privacy.mechanisms.oracle import PrivateOracle
 from coterie.privacy.mechanisms.watching import WatchedOracle
 from coterie.records import pack, unpack
 from coterie.types import SERVER, Algorithm, Rows
-from support.plain_clients import share_of
 from support.private_runs import (
     EVERYBODY,
     cost,
@@ -285,28 +283,6 @@ def test_with_unequal_shares_a_client_pays_for_its_own_share_of_a_secure_sum():
 
 
 # The same run, however it is made.
-
-
-@pytest.mark.parametrize(
-    "name", ["fedavg", "decentralised_sgd", "adaptive_all_for_one"]
-)
-def test_divided_runs_draw_the_same_noise(name):
-    federation = small()
-    algorithm = method(name, federation)
-    foreseen = seen(algorithm)
-    whole, events = private_run(algorithm, NOISY)
-
-    def run(group):
-        own, mine = share_of(federation, group)
-        simulation = simulation_of(own, Setting(), group)
-        made = make_private(algorithm, foreseen, NOISY, federation.clients)
-        return trace_rounds(made, simulation, one_start()[mine])
-
-    parts = run_divided(run, 2)
-    models = torch.cat([part.personal for part in parts])
-    assert_close(models, whole.personal, rtol=1e-9, atol=1e-9)
-    for part in parts:
-        assert len(part.states[-1].ledger) == len(events)
 
 
 def test_a_run_that_is_saved_and_loaded_goes_on_with_its_ledger():
