@@ -56,7 +56,7 @@ def init(
         Path, typer.Option("--out", help="The file for the new study.")
     ] = Path("study.toml"),
     force: Annotated[
-        bool, typer.Option("--force", help="Let --out replace an earlier study.")
+        bool, typer.Option("--force", help="Replace the file of --out if it exists.")
     ] = False,
 ) -> None:
     """Look at a file of your own, and write a study of it.
