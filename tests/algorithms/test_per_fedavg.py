@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -101,6 +102,18 @@ def test_it_is_algorithm_1_on_three_minibatches_a_step(classification, variant):
     assert_close(states[-1].x, expected.repeat(N, 1), **exact)
     # The model goes down to the four who take part, and up again.
     assert infos[-1]["sent"] == 2 * 4 * len(expected)
+
+
+def test_the_step_has_the_hessian_term(classification):
+    simulation = simulate(classification)
+    x, found = start(classification), {}
+    for variant in VARIANTS:
+        algorithm = per_fedavg(SIZES, alpha=0.5, lr=0.3, steps=3, variant=variant)
+        found[variant] = train(algorithm, simulation, x, 2)[0][-1].x
+    moved = (found["exact"] - x.mean(0)).norm()
+    assert (found["fo"] - found["exact"]).norm() > 0.01 * moved
+    # Differences at a distance of 1e-3 are wrong by about its square.
+    assert (found["hf"] - found["exact"]).norm() < 1e-5 * moved
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -279,18 +292,25 @@ def test_differences_are_good_in_single_precision_for_gradients_of_any_length(
     w = start(classification)
     u = scale * Losses(classification).grad(w[0], mine(classification, 0))
 
-    def asked(dtype, program=hessian_times, **options):
+    def asked(program, dtype):
         simulation = simulate(classification, batch_size=0, dtype=dtype)
-        rows = w.to(dtype), u.expand_as(w).to(dtype)
-        return simulation.at(1).each(program, *rows, **options)[0]
+        return simulation.at(1).each(program, w.to(dtype), u.expand_as(w).to(dtype))[0]
 
-    right = asked(REAL, variant="exact", delta=1e-3)
-    ours = asked(torch.float32, variant="hf", delta=1e-3).to(REAL)
+    right = asked(product_exact, REAL)
+    ours = asked(product_of_differences, torch.float32).to(REAL)
     # Rounding at a distance of 1e-3 from models of norm 4: 6e-8 / 1e-3 and a little.
     assert (ours - right).norm() < 1e-3 * right.norm()
-    as_printed = asked(torch.float32, product_at_fixed_delta).to(REAL)
+    as_printed = asked(product_at_fixed_delta, torch.float32).to(REAL)
     wrong = float((as_printed - right).norm() / right.norm())
     assert (wrong < 1e-3) == (scale == 1.0)
+
+
+def product_exact(clients, w, u):
+    return hessian_times(clients, w, u, variant="exact", delta=1e-3)
+
+
+def product_of_differences(clients, w, u):
+    return hessian_times(clients, w, u, variant="hf", delta=1e-3)
 
 
 def product_at_fixed_delta(clients, w, u):
@@ -315,6 +335,20 @@ def test_it_is_tuned_with_steps_of_alpha_on_fresh_training_minibatches(classific
         for k in range(2):
             row = row - 0.7 * losses.grad(row, drawn(simulation, 1, i, k))
         assert_close(found[i], row, **EXACT)
+
+
+def test_tuning_sees_no_validation_or_test_data(classification):
+    algorithm = per_fedavg(SIZES, alpha=0.7)
+    state = begun(algorithm, start(classification))
+    kept = torch.cat([mine(classification, i) for i in range(N)])
+    features = torch.full_like(classification.features, torch.nan)
+    features[kept] = classification.features[kept]
+    blind = replace(classification, features=features)
+    seen, unseen = (
+        algorithm.personal(state, simulate(federation, batch_size=0).at(1))
+        for federation in (classification, blind)
+    )
+    assert torch.equal(seen, unseen)
 
 
 def test_without_tuning_everybody_uses_the_common_start(classification):
