@@ -110,7 +110,7 @@ def test_momentum_of_one_part_does_not_move_the_other(classification):
 
 def test_a_head_of_another_model_is_refused(classification):
     wrong = fedrep(SIZES, HEAD[:-1])
-    with pytest.raises(InputError, match=r"`head` must say .* 47 columns"):
+    with pytest.raises(InputError, match=r"`head` must have .* 47 columns"):
         wrong.init(start(), simulate(classification).at(0))
     wrong = low_rank_corrections(SIZES, LAYERS + 40)
     with pytest.raises(InputError, match=r"`layers` must lie in the 47 columns"):

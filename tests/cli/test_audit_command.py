@@ -33,12 +33,12 @@ def test_a_sound_study_passes_and_says_what_could_have_been_proved(file):
 
 
 def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):
-    released = rows.Mechanism.released
+    released = rows.Mechanism.release
 
     def quiet(self, x, ref, stream, clients, share=1.0, **options):
         return released(self, x, ref, stream, clients, share * 0.01, **options)
 
-    monkeypatch.setattr(rows.Mechanism, "released", quiet)
+    monkeypatch.setattr(rows.Mechanism, "release", quiet)
     told = run_audit(file, "--runs", 16, "--json")
     assert told.exit_code == 1
     answer = json.loads(told.stdout)

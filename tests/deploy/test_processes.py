@@ -237,7 +237,7 @@ def private_work(folder: Path, source: str, *, fatal: int = 0):
     )
 
     def work(group):
-        really, rows = Mechanism.released, [0]
+        really, rows = Mechanism.release, [0]
 
         def released(self, *args, **options):
             found = really(self, *args, **options)
@@ -249,7 +249,7 @@ def private_work(folder: Path, source: str, *, fatal: int = 0):
                     os.kill(os.getpid(), signal.SIGKILL)
             return found
 
-        Mechanism.released = released  # of this process
+        Mechanism.release = released  # of this process
         return str(run_study(study, runs=folder / "runs", group=group).folder)
 
     return work

@@ -177,7 +177,7 @@ def test_without_newcomers_nothing_is_held_out(tmp_path):
     assert result.records.newcomers.empty
     assert not (result.folder / "newcomers.csv").exists()
     assert not list(result.folder.rglob("*newcomers*"))
-    with pytest.raises(InputError, match=r"no newcomers: `run\.newcomers` holds"):
+    with pytest.raises(InputError, match=r"no newcomers. `run\.newcomers` holds"):
         result.newcomers()
 
 
