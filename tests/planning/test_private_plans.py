@@ -160,7 +160,9 @@ def test_the_plan_of_single_samples_is_told_in_their_words(tmp_path):
     settings = ["--set", "privacy.unit='sample'", "--set", "privacy.epsilon=4.0"]
     shown = CliRunner().invoke(app, ["plan", str(file), "--quiet", *settings])
     assert shown.exit_code == 0
-    assert "in units of the clip of a sample's gradient" in " ".join(shown.stdout.split())
+    assert "in units of the clip of a sample's gradient" in " ".join(
+        shown.stdout.split()
+    )
 
 
 def test_delta_without_epsilon_is_refused(tmp_path, monkeypatch):
