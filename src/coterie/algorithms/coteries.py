@@ -253,7 +253,7 @@ def _choose(
         samples=samples,
         cap=cap,
     )
-    # Who is away learns nothing.
+    # A client that is away learns nothing.
     pairs = zip(new, old, strict=True)
     new = Ballot(*[_where(oracle.active, a, b) for a, b in pairs])
     choice = choices(new.losses, new.samples, prior(new, few))

@@ -139,7 +139,7 @@ def comparison_of(told: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
 
 
 def few_of(weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The sum of squares of weights that sum to 1: as 1 over the number of equals."""
+    """The sum of squares of the normalised weights: 1 / N for N equal ones."""
     total = weights.sum().clamp(min=torch.finfo(weights.dtype).tiny ** 0.5)
     return weights.square().sum() / total.square()
 
@@ -163,7 +163,7 @@ def prior(ballot: Ballot, few: Float[Tensor, ""]) -> Float[Tensor, "n 4"]:
     own, tuned, middle, square = ballot.everybody.unbind(1)
     mean = torch.stack([own, torch.zeros_like(own), tuned, middle], 1)
     error = 2 * ballot.noise[:, None]  # of a difference
-    # What rounding makes of a mean is no noise.
+    # Rounding is not noise.
     error = torch.where(error > 1e-9 * ballot.told[:, [GROUP]].square(), error, 0)
     mean = mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
     spread = (square - (own - middle).square()).clamp(min=0)
