@@ -15,7 +15,7 @@ from coterie import seeds
 from coterie.algorithms.coteries import coteries, in_use
 from coterie.algorithms.coteries_client import (
     GROUP,
-    MIDDLE,
+    HALFWAY,
     OWN,
     TUNED,
     cut,
@@ -289,9 +289,9 @@ def test_a_client_whose_own_model_is_lost_does_not_use_it():
     federation = two_groups(10, noise=0.5)
     state = trained(spoilt(federation, 0, math.nan), 16, steps=4)
     assert state.own[0].isnan().all()
-    assert state.choice[0] not in (OWN, MIDDLE)
+    assert state.choice[0] != OWN
     assert in_use(state).isfinite().all()
-    assert (state.ballot.told[0, [OWN, MIDDLE]] > state.ballot.told[0, GROUP]).all()
+    assert state.ballot.told[0, OWN] > state.ballot.told[0, GROUP]
 
 
 def test_a_client_that_differs_uses_a_model_of_its_own():
@@ -333,9 +333,8 @@ def test_who_has_no_validation_data_is_of_a_group_and_does_as_the_others():
     federation = two_groups(noise=0.5)
     state = trained(without_validation(federation, 0, 7), 16, steps=4)
     assert are_found(state.place.member, federation.clusters)
-    own, tuned, middle, square = state.ballot.everybody[0].tolist()
-    error = (max(square - (own - middle) ** 2, 0) / len(federation)) ** 0.5
-    usual = [own - min(error, max(-own, 0) / 4), 0.0, tuned, middle]
+    own, halfway, tuned = state.ballot.everybody[0].tolist()
+    usual = [own, 0.0, halfway, tuned]
     assert state.choice[[0, 7]].tolist() == [usual.index(min(usual))] * 2
     assert in_use(state).isfinite().all()
 
@@ -441,7 +440,9 @@ def before_newcomers():
     return everybody, trained(everybody.select(torch.arange(8)), 12, steps=4)
 
 
-@pytest.mark.parametrize("used", [(GROUP, TUNED), (MIDDLE, OWN), (OWN, GROUP)], ids=str)
+@pytest.mark.parametrize(
+    "used", [(GROUP, TUNED), (HALFWAY, OWN), (OWN, GROUP)], ids=str
+)
 def test_newcomers_get_their_groups_model_and_use_it_as_most_there_do(used):
     everybody, state = before_newcomers()
     assert are_found(state.place.member, everybody.clusters[:8])
@@ -453,15 +454,15 @@ def test_newcomers_get_their_groups_model_and_use_it_as_most_there_do(used):
     found = algorithm.welcome(state, later.at(12, purpose="welcome"))
     for j, how in enumerate(used):
         w = state.group[j]
-        steps = {GROUP: 0, TUNED: 4}.get(how, 12 * 4)
+        steps = {GROUP: 0, OWN: 12 * 4}.get(how, 4)
         expected = alone(everybody, 8 + j, w, steps)
-        expected = (expected + w) / 2 if how == MIDDLE else expected
+        expected = (expected + w) / 2 if how == HALFWAY else expected
         assert_close(found[j], expected, **EXACT)
 
 
 def test_a_round_tells_groups_and_who_uses_a_model_of_its_own():
     member = torch.tensor([0, 0, 2, 2, 2])
-    told = sharing(member, torch.tensor([OWN, GROUP, TUNED, MIDDLE, OWN]))
+    told = sharing(member, torch.tensor([OWN, GROUP, TUNED, HALFWAY, OWN]))
     assert told["uses"].tolist() == [ALONE, 0, 2, 2, ALONE]
     assert told["alone"].tolist() == [1, 0, 0, 0, 1]
     found = weights_told(told, torch.tensor([1, 3, 2, 1, 1]))
@@ -543,13 +544,13 @@ def test_what_a_round_sends_is_counted(participation):
         if number == 0:
             numbers += 4 + 2  # a first look
         if number and number % (2 * every) == 0:
-            numbers += 4 + 4  # losses, and everybody's
+            numbers += 3 + 3  # losses, and everybody's
         if looks and phase == REST:
             models, numbers = models + 1, numbers + 1 + 6  # a direction, its rounds
         if looks and phase != REST:
             numbers += 1 + 8  # a half; a place
         if looks and before.server.clock.asks:
-            numbers += 1 + 8  # samples and evidence
+            numbers += 1 + 4  # samples and evidence
             asked += 1
         if phase == REST and after.server.clock.phase == TRIAL:
             models += 2 * 2  # means of offsets

@@ -15,6 +15,7 @@ import torch
 from coterie import seeds
 from coterie.algorithms.coteries import coteries, in_use
 from coterie.engine.rounds import participants
+from support.calibrations import calibrated_mean
 from support.linear_groups import REAL, linear_clients
 from support.oracles import begun
 from support.plain_clients import mine
@@ -48,14 +49,14 @@ class Loops:
         self.own = dict(enumerate(start))
         self.group = {0: sum(start) / N}
         self.member = dict.fromkeys(range(N), 0)
-        self.offset, self.half_offset = dict(zeros), {}
+        self.offset = dict(zeros)
         self.halves, self.pick = {}, dict.fromkeys(range(N), 0)
         self.speed = {kind: dict(zeros) for kind in ("own", "group", "half")}
         self.updates = {i: [] for i in range(N)}
         self.direction = dict(zeros)
         self.mine = {i: (np.zeros(4), 0.0) for i in range(N)}
         self.told = {i: (np.zeros(4), 0.0) for i in range(N)}
-        self.cap = {}
+        self.usual = {}
         self.choice = dict.fromkeys(range(N), 1)
         self.evidence = {}
         self.phase, self.heard, self.lengths = REST, 0.0, {REST: 1, TRIAL: 3}
@@ -82,7 +83,8 @@ class Loops:
 
     def models(self, i):
         w = self.group[self.member[i]]
-        return [self.own[i], w, w + self.offset[i], (self.own[i] + w) / 2]
+        o = self.offset[i]
+        return [self.own[i], w, w + o / 2, w + o]
 
     def half(self, i):
         return self.halves[self.member[i]][self.pick[i]]
@@ -136,18 +138,14 @@ class Loops:
 
         for i in who:
             models = self.models(i)
-            c = self.cap.setdefault(i, self.losses(i, models[1]).mean())
-            own = np.array([self.bounded(i, w, c).mean() for w in models])
+            c = self.usual.setdefault(i, self.losses(i, models[1]).mean())
+            found = [self.losses(i, w) for w in models]
+            own = np.array([calibrated_mean(losses, c) for losses in found])
             self.mine[i] = one_more(self.mine[i], own)
-            out = [self.bounded(i, w, self.level).mean() for w in models]
-            self.told[i] = one_more(self.told[i], np.array(out))
+            out = np.array([calibrated_mean(losses, self.level) for losses in found])
+            self.told[i] = one_more(self.told[i], out)
         sizes = [self.size[i] for i in who]
         worse = mean([self.told[i][0] - self.told[i][0][1] for i in who], sizes)
-        apart = [self.told[i][0][0] - self.told[i][0][3] for i in who]
-        variance = mean([a**2 for a in apart], sizes) - mean(apart, sizes) ** 2
-        error = (max(variance, 0) * sum(n**2 for n in sizes)) ** 0.5 / sum(sizes)
-        # Own models are insurance, where they are better than the group's.
-        worse[0] -= min(error, max(-worse[0], 0) / 4)
         for i in who:
             n = len(self.held[i][1])
             self.choice[i] = int((n * self.mine[i][0] + 30 * worse).argmin())
@@ -165,16 +163,15 @@ class Loops:
                     int(fits[0] - fits[1] > 1e-14 * fits[0]) != self.pick[i]
                 ):  # by rounding
                     self.pick[i] = 1 - self.pick[i]
-                    self.half_offset[i] = np.zeros(D)
             self.free.discard(i)
             if not asks:
                 continue
             half, whole = self.half(i), self.group[self.member[i]]
+            models = {"plain": whole, "tuned": whole + self.offset[i]}
             self.evidence[i] = {
-                (a, b): self.bounded(i, whole + b * self.offset[i], self.level)
-                - self.bounded(i, half + a * self.half_offset[i], self.level)
-                for a in (0, 1)
-                for b in (0, 1)
+                name: self.bounded(i, model, self.level)
+                - self.bounded(i, half, self.level)
+                for name, model in models.items()
             }
             for d in self.evidence[i].values():
                 d[np.abs(d) < 1e-14 * self.level] = 0  # by rounding
@@ -220,32 +217,21 @@ class Loops:
         along = along * sign
         return {i: int(a > 0) for i, a in zip(known, along, strict=True)}
 
-    def surely_better(self, name, pairs):
-        """The best pair's total over its standard error."""
-        told = [self.evidence[i] for i in self.evidence if self.member[i] == name]
-        total = {p: sum(d[p].sum() for d in told) for p in pairs}
-        half = max({a for a, _ in pairs}, key=lambda a: self.by_half(total, a))
-        whole = min({b for _, b in pairs}, key=lambda b: self.by_whole(total, b))
-        p = half, whole
-        spread = sum(len(d[p]) * d[p].var(ddof=1) for d in told)
-        return total[p] / spread**0.5 if spread else 0.0
-
-    @staticmethod
-    def by_half(total, a):
-        return sum(t for (half, _), t in total.items() if half == a)
-
-    @staticmethod
-    def by_whole(total, b):
-        return sum(t for (_, whole), t in total.items() if whole == b)
+    def better_by(self, name, whole):
+        """The total over its standard error."""
+        told = [
+            self.evidence[i][whole] for i in self.evidence if self.member[i] == name
+        ]
+        spread = sum(len(d) * d.var(ddof=1) for d in told)
+        return sum(d.sum() for d in told) / spread**0.5 if spread else 0.0
 
     def judge(self, who):
         """None, or the names of groups that divide, which may be an empty set."""
         begins = self.heard == 0
         self.heard += len(who) / N
-        every_pair = [(a, b) for a in (0, 1) for b in (0, 1)]
-        plain, tuned, best = (
-            {c: self.surely_better(c, pairs) for c in self.group}
-            for pairs in ([(0, 0)], [(0, 1)], every_pair)
+        plain, tuned = (
+            {c: self.better_by(c, whole) for c in self.group}
+            for whole in ("plain", "tuned")
         )
         if self.phase == TRIAL and begins:
             if self.settled and any(z > self.sure for z in plain.values()):
@@ -264,17 +250,10 @@ class Loops:
             return self.verdict(set())
         if self.heard < 2 - 1e-9:
             return None
-        skewed = any(z > 1 for z in plain.values())
-        skewed = skewed and all(z < 0 for z in best.values())
-        surely = {
-            c
-            for c in self.group
-            if plain[c] > self.sure
-            and (tuned[c] > 1 or best[c] > max(self.sure, -tuned[c] / 3))
-        }
-        return self.verdict(surely, 9 if skewed else 3)
+        better = {c for c in self.group if plain[c] > self.sure and tuned[c] > 0}
+        return self.verdict(better)
 
-    def verdict(self, surely, longer=3):
+    def verdict(self, surely):
         taken = {
             c: {self.pick[i] for i in range(N) if self.member[i] == c}
             for c in self.group
@@ -285,7 +264,7 @@ class Loops:
             self.lengths, self.settled = {REST: 1, TRIAL: 3}, True
         else:
             rest, trial = self.lengths.values()
-            self.lengths = {REST: longer * rest, TRIAL: 1.5 * trial}
+            self.lengths = {REST: 3 * rest, TRIAL: 1.5 * trial}
         return divides
 
     def average(self, phase, who, ends, half_ends):
@@ -311,8 +290,6 @@ class Loops:
                 sizes = [self.size[i] for i in members]
                 rows = [both[self.pick[i]] for i in members]
                 self.group[name] = mean(rows, sizes)
-        for i in half_ends:
-            follow(self.half_offset, i, half_ends[i] - self.half(i))
         if phase == TRIAL:
             ends = half_ends
         else:
@@ -330,7 +307,7 @@ class Loops:
             for i in range(N):
                 if self.member[i] != name:
                     continue
-                self.offset[i] = self.half_offset[i]
+                self.offset[i] = np.zeros(D)
                 self.speed["group"][i] = self.speed["half"][i]
                 self.mine[i] = self.mine[i][0], min(self.mine[i][1], 1)
                 self.told[i] = self.told[i][0], min(self.told[i][1], 1)
@@ -352,7 +329,6 @@ class Loops:
                 sizes = [self.size[i] for i in here]
                 both.append(w + mean(rows, sizes) if here else w)
             self.halves[name] = both
-        self.half_offset = {i: np.zeros(D) for i in range(N)}
         self.free = set(range(N))
         self.speed["half"] = dict(self.speed["group"])
 
@@ -390,7 +366,6 @@ def compared(federation, *, steps, sure, share, rounds, seed=0):
         }
         if loops.halves:
             rows["halves"] = [loops.halves[loops.member[i]] for i in range(N)]
-            rows["half_offset"] = [loops.half_offset[i] for i in range(N)]
         for name, wanted in rows.items():
             found = getattr(state, name).numpy()
             np.testing.assert_allclose(found, np.array(wanted), rtol=1e-9, atol=1e-9)
@@ -403,7 +378,7 @@ def compared(federation, *, steps, sure, share, rounds, seed=0):
     ("apart", "steps", "sure", "share", "path"),
     [
         # A contest without a trial; a trial in vain; a division without a contest.
-        (1.0, 3, 2.5, 1.0, "rtcc!rtrrrt!rtt"),
+        (1.0, 3, 2.5, 1.0, "rtcc!rtttrrrt!r"),
         (0.5, 3, 4.0, 1.0, "rtttcc!rtttccrrr"),
         (0.3, 3, 4.0, 1.0, "rtttccrrrtttttcc"),  # all stay together
         (1.0, 1, 6.0, 1.0, "r" + 9 * "t" + 6 * "c" + "!rrrt"),  # looks every third time
@@ -419,7 +394,7 @@ def test_rounds_are_those_of_plain_loops(apart, steps, sure, share, path):
 @pytest.mark.parametrize(
     ("apart", "steps", "sure", "path"),
     [
-        (1.0, 3, 2.5, "rrtccc!rrtrrrrrt!r"),
+        (1.0, 3, 2.5, "rrtccc!rrtttttccc!"),
         (0.3, 3, 3.0, "rrtttttccc!rrtttt"),
         (0.2, 1, 4.0, "rrrr" + 15 * "t" + 12 * "r"),  # no hope after the trial
     ],

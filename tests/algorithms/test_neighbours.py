@@ -17,6 +17,7 @@ from coterie.collaboration.evidence import surely_above_zero
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, linear
 from coterie.types import traffic_of
+from support.calibrations import calibrated_mean
 from support.linear_groups import (
     linear_clients,
     strangers,
@@ -70,11 +71,15 @@ def test_on_a_complete_graph_shared_models_are_those_of_fedavg(classification):
         assert_close(here.shared_velocity, there.v, **EXACT)
 
 
-def held_out_losses(federation, i, model, cap):
-    """The losses of client i's validation samples, bounded by the cap."""
+def held_out_losses(federation, i, model):
+    """The losses of client i's validation samples."""
     here = mine(federation, i, "validation")
-    losses = (federation.features[here] @ model - federation.targets[here]).square()
-    return cap * (1 - torch.exp(-losses / cap))
+    return (federation.features[here] @ model - federation.targets[here]).square()
+
+
+def bounded_losses(federation, i, model, cap):
+    """The losses of client i's validation samples, bounded by the cap."""
+    return cap * (1 - torch.exp(-held_out_losses(federation, i, model) / cap))
 
 
 def first_losses(federation):
@@ -103,8 +108,8 @@ def test_rounds_are_those_of_a_plain_loop_over_links(active):
         for edge in links if t >= 3 else ():
             d = []
             for i, k in (edge, edge[::-1]):
-                half = held_out_losses(federation, i, (u[i] + u[k]) / 2, cap[i])
-                d.append(half - held_out_losses(federation, i, u[i], cap[i]))
+                half = bounded_losses(federation, i, (u[i] + u[k]) / 2, cap[i])
+                d.append(half - bounded_losses(federation, i, u[i], cap[i]))
             d = torch.cat(d)
             said = torch.tensor([len(d), d.sum(), d.square().sum()], dtype=REAL)
             old = known.get(edge)
@@ -135,12 +140,11 @@ def test_choices_are_those_of_plain_loops_over_losses_and_neighbours(active):
         told = heard.clone()
         for i in who:
             v, w, u = before.own[i], before.shared[i], before.tuned[i]
-            losses = torch.stack(
-                [
-                    held_out_losses(federation, i, model, cap[i]).mean()
-                    for model in (v, w, u, (v + w) / 2)
-                ]
-            )
+            found = [
+                held_out_losses(federation, i, model)
+                for model in (v, w, (w + u) / 2, u)
+            ]
+            losses = torch.tensor([calibrated_mean(one, cap[i]) for one in found])
             own[i] = 0.8 * own[i] + 0.2 * losses if t else losses
             told[i] = 0.8 * heard[i] + 0.2 * losses if t else losses
         heard = infos[t]["weights"] @ told

@@ -286,12 +286,12 @@ def test_without_sides_the_rest_goes_on_for_as_long_again():
 
 
 def drawn(gains, samples=20, noise=0.1, seed=5):
-    """Differences (N, 4, samples) of losses; gains are means, one or four a client."""
-    draws = normal(N, 4, samples, seed=seed)
+    """Differences (N, 2, samples) of losses; gains are means, one or two a client."""
+    draws = normal(N, 2, samples, seed=seed)
     draws = draws - draws.mean(2, keepdim=True)
     gains = torch.as_tensor(gains, dtype=REAL)
     gains = gains[:, None] if gains.dim() == 1 else gains
-    return gains.expand(N, 4)[:, :, None] + noise * draws
+    return gains.expand(N, 2)[:, :, None] + noise * draws
 
 
 def rows(d) -> torch.Tensor:
@@ -302,64 +302,50 @@ def rows(d) -> torch.Tensor:
 def knowing(d, member=ZERO, samples=None):
     """A coordinator that was told."""
     held = torch.full((N,), float(d.shape[2])) if samples is None else samples
-    total, around = rows(d).split(4, 1)
+    total, around = rows(d).split(2, 1)
     return coordinator(member, evidence=Evidence(total, around), samples=held.to(REAL))
 
 
 def by_loops(d, member):
-    """Of each group, totals over their standard errors, one pair after the other."""
-    plain, tuned, best = [], [], []
+    """Of each group, totals over their standard errors, one whole after the other."""
+    found = [[], []]
     for group in range(int(member.max()) + 1):
         here = [d[i].numpy() for i in range(N) if member[i] == group]
-        total = sum(one.sum(1) for one in here)  # of half and whole
-        table = total.reshape(2, 2)
-        pair = 2 * table.sum(1).argmax() + table.sum(0).argmin()
+        total = sum(one.sum(1) for one in here)
         error = sum(one.shape[1] * one.var(1, ddof=1) for one in here) ** 0.5
-        for found, k in ((plain, 0), (tuned, 1), (best, pair)):
-            found.append(total[k] / error[k])
-    return [torch.tensor(found, dtype=REAL) for found in (plain, tuned, best)]
+        for k in (0, 1):
+            found[k].append(total[k] / error[k])
+    return [torch.tensor(one, dtype=REAL) for one in found]
 
 
 def test_how_much_better_halves_are_is_that_of_plain_loops():
     member = torch.tensor([0, 1, 0, 1, 1, 0])
     for seed in range(20):
-        d = drawn(normal(N, 4, seed=seed), noise=1.0, seed=100 + seed)
+        d = drawn(normal(N, 2, seed=seed), noise=1.0, seed=100 + seed)
         for found, wanted in zip(
             better_by(knowing(d, member)), by_loops(d, member), strict=True
         ):
             assert_close(found, wanted, **EXACT)
 
 
-def test_halves_and_wholes_are_compared_as_they_are_best_used():
-    """Losses of wholes minus halves: pairs with the better half and better whole."""
-    # As they are, halves gain 1; what clients differ by makes wholes as good.
-    found = better_by(knowing(drawn([[1.0, 0.0, 1.1, 0.1]])))
-    error = float((rows(drawn([[0.0] * 4]))[:, 4:].sum(0) * 20 / 19)[3].sqrt())
-    assert float(found.best) == pytest.approx(N * 20 * 0.1 / error)
-    assert float(found.plain) > 5 * float(found.best)
-
-
 @pytest.mark.parametrize(
-    ("plain", "tuned", "best", "surely"),
+    ("plain", "tuned", "surely"),
     [
-        (2.6, 1.1, 0.5, True),  # better than the tuned whole
-        (2.6, 0.9, 2.4, False),  # nothing is sure
-        (2.6, 0.9, 2.6, True),
-        (2.4, 3.0, 3.0, False),  # not surely as they are
-        (9.0, -7.0, 2.6, True),  # the tuned whole is better by less than 3 times 2.6
-        (9.0, -8.0, 2.6, False),  # skewed labels
+        (2.6, 0.1, True),
+        (2.4, 3.0, False),  # not surely better than the whole
+        (9.0, -0.1, False),  # the tuned whole is better: skewed labels
     ],
 )
-def test_when_halves_become_groups(plain, tuned, best, surely):
+def test_when_halves_become_groups(plain, tuned, surely):
     """The rule of the documentation, with `sure` = 2.5."""
-    found = BetterBy(*(torch.tensor([z], dtype=REAL) for z in (plain, tuned, best)))
+    found = BetterBy(*(torch.tensor([z], dtype=REAL) for z in (plain, tuned)))
     assert found.surely(2.5).tolist() == [surely]
 
 
 def test_one_client_with_much_to_gain_is_seen_among_many_who_gain_nothing():
     gains = torch.zeros(N, dtype=REAL)
     gains[3] = 1.0
-    z = float(better_by(knowing(drawn(gains))).best)
+    z = float(better_by(knowing(drawn(gains))).plain)
     # Standard errors are of samples within clients: 20 / sqrt(6 * 20) / 0.1.
     assert z == pytest.approx(20 / 120**0.5 / 0.1, rel=0.25)
     # That of clients around each other would see next to nothing.
@@ -367,20 +353,17 @@ def test_one_client_with_much_to_gain_is_seen_among_many_who_gain_nothing():
 
 
 def test_one_sample_of_each_counts_by_its_own_square():
-    d = drawn(normal(N, 4, seed=8), samples=1)
-    of = knowing(d)
-    total = d[:, :, 0].sum(0).reshape(2, 2)  # half, whole
-    some = d[:, 2 * int(total.sum(1).argmax()) + int(total.sum(0).argmin()), 0]
-    assert_close(
-        better_by(of).best[0], some.sum() / some.square().sum().sqrt(), **EXACT
-    )
+    d = drawn(normal(N, 2, seed=8), samples=1)
+    some = d[:, 1, 0]
+    wanted = some.sum() / some.square().sum().sqrt()
+    assert_close(better_by(knowing(d)).tuned[0], wanted, **EXACT)
 
 
 def test_without_evidence_nothing_is_better():
     member = torch.tensor([0, 1, 0, 1, 1, 0])
-    assert torch.stack(better_by(coordinator(member))).tolist() == [[0, 0]] * 3
+    assert torch.stack(better_by(coordinator(member))).tolist() == [[0, 0]] * 2
     nobody = coordinator(member, samples=torch.zeros(N, dtype=REAL))
-    assert torch.stack(better_by(nobody)).tolist() == [[0, 0]] * 3
+    assert torch.stack(better_by(nobody)).tolist() == [[0, 0]] * 2
 
 
 # Phases.
@@ -410,7 +393,7 @@ def test_a_trial_whose_halves_are_no_better_at_once_ends(gain, settled):
 
 
 def test_halves_that_are_the_same_as_the_whole_are_no_better():
-    nothing = torch.zeros(N, 8, dtype=REAL)
+    nothing = torch.zeros(N, 4, dtype=REAL)
     old = coordinator(clock=PhaseClock(TRIAL))
     assert with_evidence(old, ALL, SECOND, nothing, sure=2.5)[0].clock == PhaseClock(
         **BEGUN
@@ -625,21 +608,12 @@ def test_after_a_contest_in_vain_the_next_rest_and_trial_are_longer(errors):
     assert not moved.any()
 
 
-def test_where_tuning_the_whole_is_enough_the_next_rest_is_longest():
-    """Halves are better as they are; with what clients differ by, the whole is."""
-    gains = torch.tensor([[3.0, -3.0, 3.0, -1.0]], dtype=REAL) * ERROR
-    told = rows(drawn(gains))
-    old = coordinator(clock=PhaseClock(CONTEST, 1.0))
-    state, _ = with_evidence(old, ALL, SECOND, told, sure=2.5)
-    assert state.clock == PhaseClock(REST, rest=9.0, trial=BEGUN["trial"])
-
-
 def test_who_is_away_counts_as_it_was_heard_last():
     first = judged(PhaseClock(CONTEST), -1.0)[0]
     who = torch.tensor([0, 1, 2])
     told = rows(drawn(0.5))[who]
     state, _ = with_evidence(first, who, SECOND[who], told, sure=2.5)
-    assert_close(state.evidence.total[who], told[:, :4])
+    assert_close(state.evidence.total[who], told[:, :2])
     assert torch.equal(state.evidence.total[3:], first.evidence.total[3:])
     assert state.clock == PhaseClock(CONTEST, 1.5)
 

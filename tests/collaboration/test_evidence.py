@@ -11,10 +11,14 @@ from scipy import stats
 from torch.testing import assert_close
 
 from coterie.collaboration.evidence import (
+    TEMPERATURES,
     bounded,
+    calibrated,
     choices,
     surely_above_zero,
+    tempered,
 )
+from support.calibrations import calibrated_mean
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -205,3 +209,63 @@ def test_losses_with_noise_below_0_stay_as_they_are_for_their_client_alone():
     torch.testing.assert_close(found[0], 1 - torch.exp(-losses[0]))
     unknown = torch.tensor([[[torch.nan, 1.0]]])
     assert bounded(unknown, torch.ones(1, 1, 1)).isnan().tolist() == [[[True, False]]]
+
+
+# Calibrated losses.
+
+
+def surer(losses, times):
+    """Losses of a model whose odds for the right answer are taken to this power."""
+    return np.log1p(np.expm1(losses) ** times)
+
+
+def test_calibrated_losses_are_those_of_plain_loops():
+    losses = [np.abs(some) for some in drawn(SIZES)]
+    usual = torch.tensor([0.5, 1.0, 2.0, 1.0, 0.1], dtype=REAL)
+    found = calibrated(padded(losses), usual[:, None, None]).nanmean(2)
+    for i, some in enumerate(losses):
+        if some.size:
+            wanted = [calibrated_mean(one, usual[i]) for one in some]
+            assert_close(found[i], torch.tensor(wanted, dtype=REAL), **EXACT)
+    assert found[3].isnan().all()  # a client without samples
+
+
+@pytest.mark.parametrize("times", [0.5, 2.0])
+def test_a_model_that_is_right_as_often_is_as_good_however_sure_it_is(times):
+    """With many samples, bounds that hardly matter, and a model as sure as it should be."""
+    rng = np.random.default_rng(3)
+    chance = rng.uniform(0.5, 1, 20_000)
+    right = rng.uniform(size=chance.shape) < chance
+    honest = -np.log(np.where(right, chance, 1 - chance))
+    both = torch.from_numpy(np.stack([honest, surer(honest, times)]))[None]
+    usual = torch.full((1, 1, 1), 20.0)
+    plain = bounded(both, usual / 2).mean(2)[0]
+    found = calibrated(both, usual).mean(2)[0]
+    assert_close(found[1], found[0], rtol=1e-6, atol=0)
+    assert float(plain[1] - plain[0]) > 0.02
+
+
+def test_a_temperature_of_1_changes_no_loss():
+    losses = torch.tensor([0.0, 1e-3, 0.7, 30.0, 800.0, math.inf], dtype=REAL)
+    assert_close(tempered(losses, 1.0), losses, **EXACT)
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_tempered_losses_keep_their_order_and_what_is_right_or_lost(temperature):
+    losses = torch.tensor([0.0, 0.1, math.log(2), 3.0, math.inf], dtype=REAL)
+    found = tempered(losses, temperature)
+    assert (found.diff() > 0).all()
+    # Right, as likely as not, and lost.
+    assert_close(found[[0, 2, 4]], losses[[0, 2, 4]], **EXACT)
+
+
+def test_a_loss_that_counts_for_more_than_half_of_a_usual_one_is_never_found():
+    losses = torch.tensor([[[0.1, 50.0, math.inf]]], dtype=REAL)
+    assert float(calibrated(losses, 2 * torch.ones(1, 1, 1)).max()) <= 1
+
+
+def test_losses_with_noise_stay_as_they_are():
+    losses = torch.tensor([[[-0.2, 0.9, 0.1]], [[0.2, 0.9, 0.1]]], dtype=REAL)
+    found = calibrated(losses, torch.ones(2, 1, 1))
+    assert torch.equal(found[0], losses[0])
+    assert not torch.equal(found[1], losses[1])

@@ -88,7 +88,6 @@ class State(NamedTuple):
     group: Rows  # (n, D) as it will be received
     offset: Rows  # (n, D) by what a client differs from it
     halves: Rows  # (n, 2, D), of pieces (n, 1, D), or (n, 0, D)
-    half_offset: Rows  # (n, D) or (n, 0): from the half that one takes
     drift: Rows  # (n, D) mean update of shared models since it was told
     drifts: Rows  # (n,) of how many rounds
     own_velocity: Rows  # (n, D), or (n, 0) without momentum
@@ -147,7 +146,6 @@ def coteries(
             group=w,
             offset=torch.zeros_like(x),
             halves=x.new_empty(len(x), 0, x.shape[1]),
-            half_offset=x[:, :0],
             drift=torch.zeros_like(x),
             drifts=zero,
             own_velocity=v,
@@ -239,8 +237,8 @@ def _choose(
     old, most = state.ballot, state.most[:, 0]
     few = few_of(shares * oracle.present)
     rows = torch.zeros_like(old.losses), torch.zeros_like(old.losses)
-    losses, exact, samples, cap = oracle.each(
-        look, *rows, old.samples, old.cap, *models, most, at_home=True
+    losses, exact, samples, usual = oracle.each(
+        look, *rows, old.samples, old.usual, *models, most, at_home=True
     )
     told = oracle.each(tell, rows[0], *models, most)[0]
     looks, losses, mean = add_look(old, losses, told)
@@ -251,12 +249,12 @@ def _choose(
         everybody=oracle.average(shares[oracle.mine], Numbers(comparison_of(mean))),
         noise=(told - exact).square().mean(1) * few,
         samples=samples,
-        cap=cap,
+        usual=usual,
     )
     # A client that is away learns nothing.
     pairs = zip(new, old, strict=True)
     new = Ballot(*[_where(oracle.active, a, b) for a, b in pairs])
-    choice = choices(new.losses, new.samples, prior(new, few))
+    choice = choices(new.losses, new.samples, prior(new))
     choice = _where(oracle.active, choice, state.choice)
     return state._replace(ballot=new, choice=choice)
 
@@ -276,7 +274,7 @@ class Endpoints(NamedTuple):
 
 def _compete(
     state: State, oracle: Oracle
-) -> tuple[State, Float64[Tensor, "n 9"] | None]:
+) -> tuple[State, Float64[Tensor, "n 5"] | None]:
     """With the halves that clients take, and evidence of what these are worth."""
     place, before = state.place, state.pick
     phase = int(place.phase[0])
@@ -284,16 +282,14 @@ def _compete(
         # In a contest only clients that were away in the trial choose.
         free = state.free | (phase == TRIAL)
         pick = oracle.each(take_half, before, state.halves, free)[0]
-        offset = torch.where((pick == before)[:, None], state.half_offset, 0)
-        free = state.free & ~oracle.active
-        state = state._replace(pick=pick, free=free, half_offset=offset)
+        state = state._replace(pick=pick, free=state.free & ~oracle.active)
     if not bool(place.asks[0]):
         return state, None
     half = _half_of(state.halves, state.pick)
     told = oracle.each(
         weigh,
         half.new_zeros(len(half), 1 + 2 * PAIRS, dtype=torch.float64),
-        *(state.group, state.offset, half, state.half_offset, state.most[:, 0]),
+        *(state.group, state.offset, half, state.most[:, 0]),
     )[0]
     return state, told
 
@@ -380,7 +376,7 @@ def _judgement(
     server: Coordinator,
     who: Int[Tensor, " p"],
     pick: Int[Tensor, " p"],
-    told: Float64[Tensor, "p 9"] | None = None,
+    told: Float64[Tensor, "p 5"] | None = None,
     *,
     sure: float,
 ) -> tuple[Coordinator | Tensor, ...]:
@@ -414,9 +410,7 @@ def _average(
             taken, part = share * (state.pick == j), second if j else 1 - second
             both.append(_mean(oracle, taken, end, pairs, state.halves[:, j], part))
         halves = torch.stack(both, 1)
-        of_pick = _half_of(halves, state.pick)
-        offset = follow(state.half_offset, end, of_pick, active)
-        state = state._replace(halves=halves, half_offset=offset)
+        state = state._replace(halves=halves)
     if phase == TRIAL:
         # The whole is the mean of its halves, by who takes them.
         group = state.halves[:, 0].lerp(state.halves[:, 1], second[:, None])
@@ -459,18 +453,15 @@ def _place(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
         half = _half_of(state.halves, state.pick)
         state = state._replace(
             group=torch.where(moved, half, state.group),
-            offset=torch.where(moved, state.half_offset, state.offset),
+            offset=torch.where(moved, 0, state.offset),
             group_velocity=torch.where(
                 moved, state.half_velocity, state.group_velocity
             ),
             ballot=ballot._replace(looks=looks),
         )
     if phase == REST and state.halves.shape[1]:
-        none = state.own[:, :0]
         state = state._replace(
-            halves=state.halves[:, :0],
-            half_offset=none,
-            half_velocity=state.half_velocity[:, :0],
+            halves=state.halves[:, :0], half_velocity=state.half_velocity[:, :0]
         )
     if phase != REST and not state.halves.shape[1]:
         of, count = new.pair, int(new.pairs[0])
@@ -481,7 +472,6 @@ def _place(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
         ]
         state = state._replace(
             halves=torch.stack(halves, 1),
-            half_offset=torch.zeros_like(state.offset),
             half_velocity=state.group_velocity,
             free=torch.ones_like(state.free),
         )

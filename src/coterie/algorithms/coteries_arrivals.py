@@ -47,7 +47,6 @@ class FlowState:
     models: Tensor  # (N, D) of the groups, by name
     offset: Tensor  # (N, D) by what a client differs from its group
     halves: Tensor  # (N, 2, D) of pairs, by name, or of pieces, in the first place
-    half_offset: Tensor  # (N, D) from the half that a client takes
     drift: Tensor  # (N, D) mean update of shared models since it was counted
     drifts: Tensor  # (N,) of how many tasks
     ballot: Ballot
@@ -78,7 +77,6 @@ def begin(x: Float[Tensor, "n d"], *, shares: Tensor) -> FlowState:
         models=x.mean(0).repeat(n, 1),
         offset=torch.zeros_like(x),
         halves=x.new_zeros(n, 2, x.shape[1]),
-        half_offset=torch.zeros_like(x),
         drift=torch.zeros_like(x),
         drifts=x.new_zeros(n),
         ballot=Ballot(*(part.clone() for part in empty_ballot(x))),
@@ -112,8 +110,6 @@ def hear(state: FlowState, i: Tensor, found: Found, phase: int, looks: int) -> N
     counts = _competes(state, i, phase)
     if looks and bool(counts.any()):
         who, pick, server = i[counts], found.pick[counts], state.server
-        # What a client differs from one half by says nothing of the other.
-        state.half_offset[who[pick != server.pick[who]]] = 0
         server = server._replace(pick=server.pick.index_copy(0, who, pick))
         if found.evidence.shape[1]:
             told = found.evidence[counts][:, 1:].to(server.evidence.total)
@@ -173,12 +169,12 @@ def _learn(state: FlowState, i: Int[Tensor, " m"], found: Found) -> None:
     of, shares = state.ballot, state.server.shares.to(state.own)
     mine = Ballot(*(part[i] for part in of))
     of.looks[i], of.losses[i], of.told[i] = add_look(mine, found.losses, found.told)
-    of.samples[i], of.cap[i] = found.samples, found.cap
+    of.samples[i], of.usual[i] = found.samples, found.usual
     weights = shares * (of.looks > 0)
     of.everybody[:] = weights / weights.sum() @ comparison_of(of.told)
     of.noise[i] = (found.told - found.exact).square().mean(1) * few_of(shares)
     mine = Ballot(*(part[i] for part in of))
-    state.choice[i] = choices(mine.losses, mine.samples, prior(mine, few_of(weights)))
+    state.choice[i] = choices(mine.losses, mine.samples, prior(mine))
 
 
 def decide(state: FlowState, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
@@ -222,8 +218,6 @@ def move(
         who, of = i[counts], taken[i[counts]]
         part = _parts(share, taken)[who, None]
         halves.index_add_(0, of, part * (half_end - half[1][counts]))
-        rows = state.half_offset[who], half_end, halves[of]
-        state.half_offset[who] = follow(*rows, everybody[counts])
     of, same = now.member[i], state.since[i] >= 0
     if now.clock.phase == TRIAL:
         # The whole is the mean of its halves, by who takes them.
@@ -246,7 +240,7 @@ def place(state: FlowState, old: Coordinator, moved: Bool[Tensor, " n"]) -> None
     new, pick = state.server, old.pick
     if bool(moved.any()):
         state.models[new.member[moved]] = state.halves[old.pair, pick][moved]
-        state.offset[moved] = state.half_offset[moved]
+        state.offset[moved] = 0
         _forget(state.ballot, moved)
         second = moved & (pick == 1)
         names = torch.zeros_like(old.member)
@@ -266,5 +260,4 @@ def place(state: FlowState, old: Coordinator, moved: Bool[Tensor, " n"]) -> None
         state.halves = halves.index_add_(0, of, part * state.offset).unflatten(
             0, (-1, 2)
         )
-        state.half_offset = torch.zeros_like(state.offset)
     state.stage += rested != rests

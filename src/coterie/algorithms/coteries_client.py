@@ -14,22 +14,15 @@ from torch import Tensor
 from ..checks import InputError
 from ..collaboration.best_fit import best_fit
 from ..collaboration.divisions import Coordinator
-from ..collaboration.evidence import bounded
+from ..collaboration.evidence import bounded, calibrated
 from ..collaboration.rows import change_rows
 from ..optim.steps import LocalDescent, rule_in_numbers, sgd, take_steps, velocity
 from ..types import ALONE, Clients, Info, Oracle, Rows
 
-OWN, GROUP, TUNED, MIDDLE = range(4)
-"""The models among which a client chooses: v, w, w + o, and (v + w) / 2."""
+OWN, GROUP, HALFWAY, TUNED = range(4)
+"""The models among which a client chooses: v, w, w + o / 2 and w + o."""
 
 MODELS = 4
-
-CAP = 1.0
-"""What a sample's loss counts for at most, in units of the first model's mean loss.
-
-With less, sure models are preferred to accurate ones; with more, noisy labels hide what
-helps.
-"""
 
 RATE = 0.25
 """Weight of a round in what a client differs by: a mean of about four rounds."""
@@ -42,9 +35,6 @@ _ROUNDING = 16
 
 MEMORY = 0.25
 """How much of the recorded losses is kept from one look to the next."""
-
-_BONUS = 0.25
-"""The most by which own models count as better, as a share of their lead."""
 
 _COST = 0.4
 """What looking may cost in an average round, at most, as a share of a training."""
@@ -62,18 +52,18 @@ class Ballot(NamedTuple):
     everybody: Rows  # (n, 4) the mean of what all said last: see `compared`
     noise: Rows  # (n,) variance of that mean, by what is told and is not so
     samples: Rows  # (n,) held-out samples of the client
-    cap: Rows  # (n,) of a sample's loss, 0 before the first look
+    usual: Rows  # (n,) loss of the group's model at the first look, 0 before
 
 
 def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:
     """Nothing is known."""
     zero, losses = x.new_zeros(len(x)), x.new_zeros(len(x), MODELS)
-    return Ballot(losses, losses, zero, losses, zero, zero, zero)
+    return Ballot(losses, losses, zero, losses[:, 1:], zero, zero, zero)
 
 
 def candidates(own: Tensor, group: Tensor, offset: Tensor) -> tuple[Tensor, ...]:
     """The models among which a client chooses."""
-    return own, group, group + offset, (own + group) / 2
+    return own, group, group + offset / 2, group + offset
 
 
 def look(
@@ -81,23 +71,23 @@ def look(
     losses: Float[Tensor, "n 4"],
     exact: Float[Tensor, "n 4"],
     samples: Float[Tensor, " n"],
-    cap: Float[Tensor, " n"],
+    usual: Float[Tensor, " n"],
     own: Float[Tensor, "n d"],
     group: Float[Tensor, "n d"],
     offset: Float[Tensor, "n d"],
-    most: Float[Tensor, " n"],
+    level: Float[Tensor, " n"],
 ) -> tuple[Tensor, ...]:
     """A client program: mean losses of all models, for the client alone.
 
-    Their bound is the loss of the group's model at the client's first look. They are
-    also given with the bound that others are told (`tell`).
+    They are calibrated in units of the loss of the group's model at the client's first
+    look (`usual`). They are also given in the units of what others are told (`tell`).
     """
     held = clients.validation()
     found = _found(held, own, group, offset)
-    first = CAP * _mean(found[:, GROUP])
-    cap = torch.where(cap > 0, cap, first)
-    losses, exact = (_mean(bounded(found, c[:, None, None])) for c in (cap, most))
-    return losses, exact, (~found[:, GROUP].isnan()).sum(1).to(samples), cap
+    usual = torch.where(usual > 0, usual, _mean(found[:, GROUP]))
+    units = usual, level
+    losses, exact = (_mean(calibrated(found, unit[:, None, None])) for unit in units)
+    return losses, exact, (~found[:, GROUP].isnan()).sum(1).to(samples), usual
 
 
 def tell(
@@ -106,15 +96,15 @@ def tell(
     own: Float[Tensor, "n d"],
     group: Float[Tensor, "n d"],
     offset: Float[Tensor, "n d"],
-    most: Float[Tensor, " n"],
+    level: Float[Tensor, " n"],
 ) -> Float[Tensor, "n 4"]:
     """A client program: mean losses of the same models, as others are told.
 
-    No sample counts for more than `most`, which is the same for everybody: so a client
-    whose losses are huge whatever the model says nothing about models.
+    They are calibrated in units of `level`, which is the same for everybody. So a
+    client whose losses are huge whatever the model says nothing about models.
     """
     found = _found(clients.validation(), own, group, offset)
-    return _mean(bounded(found, most[:, None, None]))
+    return _mean(calibrated(found, level[:, None, None]))
 
 
 def _found(
@@ -127,15 +117,9 @@ def _found(
     return torch.where(known & found.isnan(), torch.inf, found)
 
 
-def comparison_of(told: Float[Tensor, "n 4"]) -> Float[Tensor, "n 4"]:
-    """What a client says of its models, from the losses that it tells.
-
-    The first three numbers are by how much v, w + o and (v + w) / 2 are worse than w.
-    The last one is the square of by how much v is worse than (v + w) / 2.
-    """
-    own, group, tuned, middle = told.unbind(1)
-    worse = own - group, tuned - group, middle - group
-    return torch.stack([*worse, (own - middle).square()], 1)
+def comparison_of(told: Float[Tensor, "n 4"]) -> Float[Tensor, "n 3"]:
+    """What a client says of its models: by how much the others are worse than w."""
+    return (told - told[:, [GROUP]])[:, [OWN, HALFWAY, TUNED]]
 
 
 def few_of(weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
@@ -144,7 +128,7 @@ def few_of(weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     return weights.square().sum() / total.square()
 
 
-def prior(ballot: Ballot, few: Float[Tensor, ""]) -> Float[Tensor, "n 4"]:
+def prior(ballot: Ballot) -> Float[Tensor, "n 4"]:
     """By how much models are worse than groups', for everybody on the whole.
 
     Models trained alone are insurance. Where they are better than groups' on the whole,
@@ -160,15 +144,12 @@ def prior(ballot: Ballot, few: Float[Tensor, ""]) -> Float[Tensor, "n 4"]:
         ballot: what clients know.
         few: the sum of squares of the weights in the mean (`few_of`).
     """
-    own, tuned, middle, square = ballot.everybody.unbind(1)
-    mean = torch.stack([own, torch.zeros_like(own), tuned, middle], 1)
+    mean = torch.zeros_like(ballot.told)
+    mean[:, [OWN, HALFWAY, TUNED]] = ballot.everybody
     error = 2 * ballot.noise[:, None]  # of a difference
     # Rounding is not noise.
     error = torch.where(error > 1e-9 * ballot.told[:, [GROUP]].square(), error, 0)
-    mean = mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
-    spread = (square - (own - middle).square()).clamp(min=0)
-    mean[:, OWN] -= (few * spread).sqrt().minimum(_BONUS * -mean[:, OWN].clamp(max=0))
-    return mean
+    return mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
 
 
 def first_look(
@@ -190,7 +171,7 @@ def plan(
             "any: give a `validation` share above 0, or another method."
         )
     held = server.samples.index_copy(0, who, samples.to(server.samples))
-    level = CAP * losses[samples > 0].median()
+    level = losses[samples > 0].median()
     # A look costs about as much as a pass through all data. Where nobody counts work,
     # as before private training, clients look in every round.
     every = (sizes.mean() / (_COST * work.mean()) - 1e-6).ceil()
@@ -232,24 +213,22 @@ def take_half(
 
 def weigh(
     clients: Clients,
-    told: Float64[Tensor, "n 9"],
+    told: Float64[Tensor, "n 5"],
     group: Float[Tensor, "n d"],
     offset: Float[Tensor, "n d"],
     half: Float[Tensor, "n d"],
-    half_offset: Float[Tensor, "n d"],
     most: Float[Tensor, " n"],
-) -> Float64[Tensor, "n 9"]:
+) -> Float64[Tensor, "n 5"]:
     """A client program: by how much its half is better than the whole.
 
     It tells how many held-out samples there are, and then the evidence of
     `coterie.collaboration.divisions`.
     """
     held = clients.validation()
-    models = half, half + half_offset, group, group + offset
+    models = half, group, group + offset
     found = torch.stack([held.losses(model) for model in models], 1)
-    one, two, *wholes = bounded(found, most[:, None, None]).unbind(1)
-    pairs = [w - h for h in (one, two) for w in wholes]
-    d = torch.stack(pairs, 1)  # (n, 4, b)
+    bound = bounded(found, most[:, None, None])
+    d = bound[:, 1:] - bound[:, :1]  # (n, 2, b)
     # What rounding makes of equal models is no difference.
     least = _ROUNDING * torch.finfo(d.dtype).eps * most[:, None, None]
     d = torch.where(d.abs() <= least, 0, d).double()
@@ -363,7 +342,7 @@ def newcomer_models(
     rows = w, velocity(rule, w)
     tuned = oracle.each(sgd, *rows, rule=rule, steps=steps, t=0)[0]
     alone = w
-    if bool(((usual == OWN) | (usual == MIDDLE)).any()):
+    if bool((usual == OWN).any()):
         alone = oracle.each(sgd, *rows, rule=rule, steps=taken, t=0)[0]
-    found = torch.stack([alone, w, tuned, (alone + w) / 2], 1)
+    found = torch.stack([alone, w, (w + tuned) / 2, tuned], 1)
     return found[torch.arange(len(usual)), usual]

@@ -123,7 +123,7 @@ def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
     asks = server.clock.asks
     period = state.number // state.every if state.every else 0
     looked, other = int(state.looked[client]), int(state.other[client])
-    halves, half_offset = state.halves[server.pair[client]], state.half_offset[client]
+    halves = state.halves[server.pair[client]]
     takes = phase == CONTEST and int(state.took[client]) != state.stage
     # Every other look is one to choose, or the next one of a client that missed it.
     looks = CHOOSE if period // 2 > looked // 2 else LOOK
@@ -132,7 +132,7 @@ def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
     elif other >= 0:
         asks, phase = False, TRIAL
         halves = torch.stack([state.models[member], state.models[other]])
-        half_offset, pick = torch.zeros_like(half_offset), torch.zeros_like(pick)
+        pick = torch.zeros_like(pick)
     elif takes:
         phase = TRIAL
     elif period == looked:
@@ -145,10 +145,9 @@ def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
         own=state.own[client],
         group=state.models[member],
         offset=state.offset[client],
-        cap=state.ballot.cap[client],
+        usual=state.ballot.usual[client],
         notes=torch.cat([notes, state.ballot.everybody[client]]),
         halves=halves,
-        half_offset=half_offset,
         pick=pick,
     )
     # The first task of all has all rows, for the size of what is kept.

@@ -37,10 +37,9 @@ class Asked(NamedTuple):
     own: Tensor  # (n, D)
     group: Tensor  # (n, D)
     offset: Tensor  # (n, D)
-    cap: Tensor  # (n,)
-    notes: Tensor  # (n, 7) of a loss at most, members, share of halves; means of all
+    usual: Tensor  # (n,)
+    notes: Tensor  # (n, 6) of a loss at most, members, share of halves; means of all
     halves: Tensor  # (n, 2, D); of pieces, the first is one's own
-    half_offset: Tensor  # (n, D)
     pick: Tensor  # (n,)
 
 
@@ -55,10 +54,10 @@ class Found(NamedTuple):
     pick: Tensor  # (n,)
     losses: Tensor  # (n, 4)
     samples: Tensor  # (n,)
-    cap: Tensor  # (n,)
+    usual: Tensor  # (n,)
     told: Tensor  # (n, 4), or (n, 3) at first
     exact: Tensor  # (n, 4) the same without noise
-    evidence: Tensor  # (n, 9), where it is asked for
+    evidence: Tensor  # (n, 5), where it is asked for
 
 
 def task_of(
@@ -66,8 +65,8 @@ def task_of(
     own: Float[Tensor, "n d"],
     group: Float[Tensor, "n d"],
     offset: Float[Tensor, "n d"],
-    cap: Float[Tensor, " n"],
-    notes: Float[Tensor, "n 7"],
+    usual: Float[Tensor, " n"],
+    notes: Float[Tensor, "n 6"],
     *beside: Tensor,
     phase: int,
     looks: int,
@@ -83,7 +82,7 @@ def task_of(
     work: Options = {"rule": rule, "steps": steps, "t": 0}
     level, together = notes[:, 0], notes[:, 1].long()
     losses = told = exact = group_end = group_start = half = half_start = none
-    samples, pick = cap, torch.zeros_like(together)
+    samples, pick = usual, torch.zeros_like(together)
     evidence = own.new_zeros(n, 0, dtype=torch.float64)
     own = sgd(clients, own, none, **work)[0]
     call = 1 + _CALLS[looks]
@@ -93,21 +92,19 @@ def task_of(
         told = torch.cat([told, steps * batch.to(told)], 1)
     elif looks == CHOOSE:
         losses = own.new_zeros(n, MODELS)
-        known = losses, losses, samples, cap
-        losses, exact, samples, cap = look(clients, *known, *models, level)
+        known = losses, losses, samples, usual
+        losses, exact, samples, usual = look(clients, *known, *models, level)
         told = tell(clients, torch.zeros_like(losses), *models, level)
     if phase != REST:
-        halves, half_offset, pick = beside
+        halves, pick = beside
         if looks and phase in (TRIAL, CONTEST):
-            before, call = pick, call + 1
+            call += 1
             free = torch.full_like(pick, phase == TRIAL, dtype=torch.bool)
             pick = take_half(clients, pick, halves, free)
-            half_offset = torch.where((pick == before)[:, None], half_offset, 0)
         half_start = halves[torch.arange(n, device=pick.device), pick]
         if asks:
             call, evidence = call + 1, evidence.new_zeros(n, 1 + 2 * PAIRS)
-            pairs = group, offset, half_start, half_offset
-            evidence = weigh(clients, evidence, *pairs, level)
+            evidence = weigh(clients, evidence, group, offset, half_start, level)
     if phase != TRIAL:
         group_start = group
         rows = group, none, together
@@ -117,4 +114,4 @@ def task_of(
         rows = half_start, none, together
         half, _ = shared_steps(clients.call(call), *rows, **work)
     ends = group_end, group_start, half, half_start
-    return Found(own, *ends, pick, losses, samples, cap, told, exact, evidence)
+    return Found(own, *ends, pick, losses, samples, usual, told, exact, evidence)

@@ -14,7 +14,7 @@ only the number of links of each neighbour. Client i also tests u_k on its held-
 
 sample by sample. The two ends of a link exchange their results, averaged over rounds.
 They drop the link for good if both together are `sure` that it does harm. Each client
-uses the one of v_i, w_i, u_i and (v_i + w_i) / 2 with the least
+uses the one of v_i, w_i, (w_i + u_i) / 2 and u_i with the least
 
     n_i L_ij + 30 M_ij.
 

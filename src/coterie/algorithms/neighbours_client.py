@@ -9,20 +9,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.evidence import bounded
+from ..collaboration.evidence import bounded, calibrated
 from ..collaboration.links import MEMORY
 from ..optim.steps import LocalDescent, sgd
 from ..types import Clients, Rows
 
 MODELS = 4
-"""The number of models from which a client chooses: v, w, u and (v + w) / 2."""
+"""The number of models from which a client chooses: v, w, (w + u) / 2 and u."""
 
 BEGIN = 3
 """The first round, from 0, in which links are judged: before it, neighbours with other
 classes look harmful."""
-
-CAP = 1.0
-"""The largest loss of a sample, in units of the first model's mean loss."""
 
 NO_DATA = (
     "neighbours needs validation data, but no client that takes part has any: set "
@@ -50,7 +47,7 @@ def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:
 
 def candidates(own: Tensor, shared: Tensor, tuned: Tensor) -> tuple[Tensor, ...]:
     """The models from which a client chooses."""
-    return own, shared, tuned, (own + shared) / 2
+    return own, shared, (shared + tuned) / 2, tuned
 
 
 def local_steps(
@@ -76,8 +73,8 @@ def local_steps(
     samples = (~found[:, 0].isnan()).sum(1).to(samples)
     # The first losses count in full. Without samples, `told` stays as it was received.
     rate = torch.where(cap > 0, 1 - MEMORY, 1.0).to(losses) * (samples > 0)
-    cap = torch.where(cap > 0, cap, CAP * found[:, 0].nanmean(1).nan_to_num())
-    now = bounded(found, cap[:, None, None]).nanmean(2).nan_to_num()
+    cap = torch.where(cap > 0, cap, found[:, 0].nanmean(1).nan_to_num())
+    now = calibrated(found, cap[:, None, None]).nanmean(2).nan_to_num()
     losses, told = (old.lerp(now, rate[:, None]) for old in (losses, told))
     train = functools.partial(sgd, clients, rule=rule, steps=steps, t=t)
     own, own_velocity = train(own, own_velocity)

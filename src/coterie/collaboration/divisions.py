@@ -46,16 +46,8 @@ _FIRST_TRIAL, _CONTEST, _PIECES = 3.0, 2.0, 3.0
 _LONGER_REST, _LONGER_TRIAL = 3.0, 1.5
 """Factors of the next lengths, where halves did not become groups."""
 
-_LONGEST_REST = 9.0
-"""That of a rest, where what clients differ by is all that halves were better by."""
-
 _HOPE = 1.0
-"""Standard errors by which halves must be better after a trial to get a contest, and
-better than the tuned whole after that."""
-
-_SKEW = 3.0
-"""Standard errors by which the tuned whole may be better than halves as they are, for
-each by which tuned halves are better than that."""
+"""Standard errors by which halves must be better after a trial to get a contest."""
 
 _MOST = 3.0
 """An update counts for at most this many times the median length of all."""
@@ -63,8 +55,8 @@ _MOST = 3.0
 _NEARLY = 1e-9
 """What rounding may take from a sum of shares."""
 
-PAIRS = 4
-"""Half and whole, each as it is or with what the client differs by."""
+PAIRS = 2
+"""The half against the whole as it is, and against the whole with the offset."""
 
 
 class PhaseClock(NamedTuple):
@@ -98,8 +90,8 @@ class PhaseClock(NamedTuple):
 class Evidence(NamedTuple):
     """Held-out losses of wholes minus halves, in pairs, of each client."""
 
-    total: Float[Tensor, "n 4"]
-    around: Float[Tensor, "n 4"]  # squares around the client's own mean
+    total: Float[Tensor, "n 2"]
+    around: Float[Tensor, "n 2"]  # squares around the client's own mean
 
 
 class Coordinator(NamedTuple):
@@ -206,7 +198,7 @@ def with_evidence(
     old: Coordinator,
     who: Int[Tensor, " p"],
     pick: Int[Tensor, " p"],
-    told: Float64[Tensor, "p 8"] | None,
+    told: Float64[Tensor, "p 4"] | None,
     *,
     sure: float,
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
@@ -231,25 +223,25 @@ def with_evidence(
     better = better_by(new)
     if clock.phase in (TRIAL, PIECES) and begins:
         if clock.settled and bool((better.plain > sure).any()):
-            return _divided(new, better.plain > sure, better)
+            return _divided(new, better.plain > sure)
         if bool((better.plain <= (sure if clock.phase == PIECES else 0)).all()):
-            return _rested(new, better), nobody
+            return _rested(new), nobody
         if clock.phase == TRIAL and bool((better.plain > 2 * sure).any()):
             clock = clock._replace(phase=CONTEST, heard=0.0)
             return new._replace(clock=clock), nobody
     if not clock.is_over:
         return new, nobody
     if clock.phase != TRIAL:
-        return _divided(new, better.surely(sure), better)
+        return _divided(new, better.surely(sure))
     if bool((better.plain > _HOPE).any()):
         # What clients differ from the whole by comes from their halves here, so
         # halves and whole are compared as they are.
         return new._replace(clock=clock._replace(phase=CONTEST, heard=0.0)), nobody
-    return _rested(new, better), nobody
+    return _rested(new), nobody
 
 
 def _divided(
-    old: Coordinator, becomes: Bool[Tensor, " c"], better: BetterBy
+    old: Coordinator, becomes: Bool[Tensor, " c"]
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
     """After the halves or pieces of these groups became groups; a rest, if of none."""
     member, free = old.member.clone(), old.groups
@@ -260,22 +252,21 @@ def _divided(
             here = (old.member == group) & (piece == one)
             member[here], free = free, free + 1
     if free == old.groups:
-        return _rested(old, better), torch.zeros_like(member, dtype=torch.bool)
+        return _rested(old), torch.zeros_like(member, dtype=torch.bool)
     size = torch.bincount(old.member, minlength=len(member))
     moved = torch.bincount(member, minlength=len(member))[member] < size[old.member]
     clock = PhaseClock(settled=True)
     return old._replace(member=member, pair=member, clock=clock), moved
 
 
-def _rested(old: Coordinator, better: BetterBy) -> Coordinator:
+def _rested(old: Coordinator) -> Coordinator:
     """After halves or pieces that did not become groups: what comes next."""
     clock = old.clock
     if clock.phase == PIECES:
         # Perhaps two are enough: they are tried after the next look.
         clock = clock._replace(phase=REST, heard=max(0.0, clock.rest - 1), deep=False)
     else:
-        tuning = clock.phase == CONTEST and better.tuning_is_enough
-        rest = clock.rest * (_LONGEST_REST if tuning else _LONGER_REST)
+        rest = clock.rest * _LONGER_REST
         trial = clock.trial * _LONGER_TRIAL
         clock = PhaseClock(REST, 0.0, rest, trial, settled=clock.settled)
     return old._replace(pair=old.member, clock=clock)
@@ -284,26 +275,19 @@ def _rested(old: Coordinator, better: BetterBy) -> Coordinator:
 class BetterBy(NamedTuple):
     """By how many standard errors the halves of each group are better than the whole.
 
-    A model is used as it is, or with what a client differs from it by.
+    The tuned whole is the whole with what each client differs from it by.
     """
 
-    plain: Float64[Tensor, " c"]  # both as they are
-    tuned: Float64[Tensor, " c"]  # halves as they are, the whole with differences
-    best: Float64[Tensor, " c"]  # halves and whole as each is best
+    plain: Float64[Tensor, " c"]  # than the whole
+    tuned: Float64[Tensor, " c"]  # than the tuned whole
 
     def surely(self, sure: float) -> Bool[Tensor, " c"]:
         """Halves that become groups, after both they and the whole were trained.
 
-        They must be better as they are. Where labels are skewed, they are; but then the
-        whole with what clients differ by is better than they are, and it must not be.
+        Where labels are skewed, halves are better than the whole, but not than the
+        tuned whole.
         """
-        enough = (self.best > sure) & (self.best > -self.tuned / _SKEW)
-        return (self.plain > sure) & ((self.tuned > _HOPE) | enough)
-
-    @property
-    def tuning_is_enough(self) -> bool:
-        """Whether halves are better only while nobody tunes the whole, everywhere."""
-        return bool((self.plain > _HOPE).any()) and bool((self.best < 0).all())
+        return (self.plain > sure) & (self.tuned > 0)
 
 
 def better_by(of: Coordinator) -> BetterBy:
@@ -317,13 +301,8 @@ def better_by(of: Coordinator) -> BetterBy:
     spread = around * (n / (n - 1).clamp(min=1))[:, None]
     few = _totals((n > 1).double(), of.member, count) == 0
     spread = torch.where(few[of.member][:, None], total**2, spread)
-    sums = _totals(total, of.member, count)  # (C, 4) of a half and a whole
     error = _totals(spread, of.member, count).clamp(min=1e-300).sqrt()
-    table = sums.unflatten(1, (2, 2))
-    half, whole = table.sum(2).argmax(1), table.sum(1).argmin(1)
-    best = (2 * half + whole)[:, None]
-    errors = sums / error
-    return BetterBy(errors[:, 0], errors[:, 1], errors.gather(1, best)[:, 0])
+    return BetterBy(*(_totals(total, of.member, count) / error).unbind(1))
 
 
 def _nothing(shares: Tensor) -> Evidence:

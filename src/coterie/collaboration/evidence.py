@@ -7,6 +7,8 @@ two models cancels in the difference of their losses.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
@@ -25,6 +27,54 @@ def bounded(losses: Tensor, most: Tensor) -> Tensor:
     most = most.clamp(min=torch.finfo(losses.dtype).tiny)
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))
     return torch.where(noisy, losses, -most * torch.expm1(-losses / most))
+
+
+TEMPERATURES = (1.0, *(2 ** (k / 2) for k in (-3, -2, -1, 1, 2, 3, 4)))
+"""Of a model; 1 leaves its losses as they are."""
+
+
+def tempered(losses: Tensor, temperature: float) -> Tensor:
+    """Losses of a model that is less sure, or surer below 1.
+
+    A loss -log p is that of the odds p : (1 - p) for the right answer. The odds are
+    taken to the power 1 / temperature.
+
+    >>> tempered(torch.tensor([0.25]).log().neg(), 0.5).neg().exp()  # 1 : 3 to 1 : 9
+    tensor([0.1000])
+    """
+    against = losses + torch.log1p(-torch.exp(-losses))
+    return torch.nn.functional.softplus(against / temperature)
+
+
+CAP = 0.5
+"""The most that a sample's loss counts for in a choice, in units of a usual loss. With
+more, noisy labels hide what helps."""
+
+
+def calibrated(losses: Float[Tensor, "n k b"], usual: Tensor) -> Float[Tensor, "n k b"]:
+    """Bounded losses, each model at the temperature that suits it best.
+
+    A model that errs less often, but says so less surely, would otherwise seem worse.
+    Client i finds the temperature T of model k by its own n_i held-out samples, as the
+    least mean of bounded losses + (log T)^2 / n_i. Losses with noise (below 0) stay as
+    they are.
+
+    Args:
+        losses: of n clients, k models and b samples; NaN where a client has fewer.
+        usual: the loss in whose units `CAP` is.
+    """
+    most = CAP * usual
+    samples = (~losses.isnan()).sum(-1).clamp(min=1)
+    noisy = (losses < 0).flatten(1).any(1)[:, None]
+    best = bounded(losses, most)
+    least = best.nanmean(-1)
+    for temperature in TEMPERATURES[1:]:
+        found = bounded(tempered(losses, temperature), most)
+        total = found.nanmean(-1) + math.log(temperature) ** 2 / samples
+        better = (total < least) & ~noisy
+        least = torch.where(better, total, least)
+        best = torch.where(better[..., None], found, best)
+    return best
 
 
 def surely_above_zero(
