@@ -1,7 +1,8 @@
 """What is asked of coteries on the bench, and whether it holds.
 
-Every number is a mean over seeds. Its 95 % interval over seeds stands in the note; an
-aim is missed where the mean misses it, whatever the interval says.
+Every number is a mean over seeds, and its 95 % interval over seeds stands in the note.
+An aim holds if the means of all families meet it. It is missed if in some family the
+whole interval misses it. In between, nothing is sure, and nothing is claimed.
 """
 
 from __future__ import annotations
@@ -30,8 +31,16 @@ class Aim(NamedTuple):
     @property
     def misses(self) -> pd.Series:
         """Which families miss it."""
-        mean = self.found["mean"]
-        return mean < self.bound if self.least else mean > self.bound
+        return self._beyond(self.found["mean"])
+
+    @property
+    def surely_misses(self) -> pd.Series:
+        """Which families miss it with their whole interval; one seed has none."""
+        mean, half = self.found["mean"], self.found["half"]
+        return self._beyond(mean + half if self.least else mean - half)
+
+    def _beyond(self, value: pd.Series) -> pd.Series:
+        return value < self.bound if self.least else value > self.bound
 
 
 def claims(table: pd.DataFrame) -> list[Claim]:
@@ -50,7 +59,7 @@ def claims(table: pd.DataFrame) -> list[Claim]:
         mine = f"{line['coteries']:.1f}{error}"
         note = _costs(cost.loc[place])
         found.append(Claim(", ".join(place), shown, mine, None, note))
-    return found + [_judged(aim) for aim in aims(score, ours) if len(aim.found)]
+    return found + [_claim_of(aim) for aim in aims(score, ours) if len(aim.found)]
 
 
 def _costs(cost: pd.Series) -> str:
@@ -111,16 +120,21 @@ def with_interval(top: pd.Series, bottom: pd.Series | None = None) -> pd.DataFra
     return pd.DataFrame({"mean": mean, "half": half})
 
 
-def _judged(aim: Aim) -> Claim:
-    """Whether all families meet it, with the worst of them and those that miss it."""
+def _claim_of(aim: Aim) -> Claim:
+    """Whether all families meet it; the worst of them, or those that may miss it."""
     mean = aim.found["mean"]
     worst = mean.idxmin() if aim.least else mean.idxmax()
-    missed = [_place(aim.found, place) for place in mean.index[aim.misses]]
-    note = f"at worst {_place(aim.found, worst)}"
-    if missed:
-        note = f"missed: {'; '.join(missed)}"
+    surely, misses = aim.surely_misses, aim.misses
+    parts = {"missed": surely, "not sure": misses & ~surely}
+    notes = [
+        f"{word}: {'; '.join(_place(aim.found, place) for place in mean.index[which])}"
+        for word, which in parts.items()
+        if which.any()
+    ]
+    note = ". ".join(notes) or f"at worst {_place(aim.found, worst)}"
     published = f"at {'least' if aim.least else 'most'} {aim.bound:g}"
-    return Claim(aim.what, published, f"{mean[worst]:.2f} at worst", not missed, note)
+    holds = False if surely.any() else None if misses.any() else True
+    return Claim(aim.what, published, f"{mean[worst]:.2f} at worst", holds, note)
 
 
 def _place(found: pd.DataFrame, place: tuple[str, str]) -> str:
