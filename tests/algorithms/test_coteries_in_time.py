@@ -55,18 +55,8 @@ PHASES = {
         3,
         "T1 C1 C1 R2 T2 T2 T2 R2 R2 R2",
     ),
-    "rare looks": (
-        lambda: two_groups(train=40),
-        {"steps": 4},
-        7,
-        "T1 C1 C1 R2 T2 R2",
-    ),
-    "pieces": (
-        four_groups,
-        {"steps": 30},
-        1,
-        "P1 P1 P1 R4 T4 T4",
-    ),
+    "rare looks": (lambda: two_groups(train=40), {"steps": 4}, 7, "T1 C1 C1 R2 T2 R2"),
+    "pieces": (four_groups, {"steps": 30}, 1, "P1 P1 P1 R4 T4 T4"),
     "every round": (
         lambda: two_groups(noise=0.5),
         {"steps": 6},

@@ -10,11 +10,7 @@ import torch
 from scipy import stats
 from torch.testing import assert_close
 
-from coterie.collaboration.evidence import (
-    bounded,
-    choices,
-    surely_above_zero,
-)
+from coterie.collaboration.evidence import bounded, choices, surely_above_zero
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-10, "atol": 1e-12}

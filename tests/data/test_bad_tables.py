@@ -13,11 +13,7 @@ from sklearn import datasets
 import coterie as co
 from coterie.checks import InputError
 from coterie.data import load
-from coterie.data.looking.disguises import (
-    disguise_note,
-    least_wrong,
-    rank_correlation,
-)
+from coterie.data.looking.disguises import disguise_note, least_wrong, rank_correlation
 from coterie.data.looking.findings import Findings, findings_of, look_at
 from coterie.data.looking.formats import TextFormat
 from coterie.data.looking.sources import TableSource, read_source

@@ -85,11 +85,7 @@ def test_dirichlet_is_a_partition_with_min_size_for_any_alpha(
 ):
     table = class_table(clients * min_size + seed, classes)
     owner = splits.dirichlet(
-        table,
-        generator(seed),
-        clients=clients,
-        alpha=10.0**exponent,
-        min_size=min_size,
+        table, generator(seed), clients=clients, alpha=10.0**exponent, min_size=min_size
     ).owner
     assert int(owner.min()) >= 0
     assert len(sizes(owner, clients)) == clients

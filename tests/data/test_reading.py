@@ -41,10 +41,7 @@ def refusal(path: Path, **options: object) -> str:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (
-            {"targets": np.array(1.0)},
-            r"'targets' .* one row per sample, got shape",
-        ),
+        ({"targets": np.array(1.0)}, r"'targets' .* one row per sample, got shape"),
         ({"features": np.array(1.0)}, "'features' .* rows and columns or more"),
         ({"features": np.zeros(4)}, "'features' .* rows and columns or more"),
         ({"features": np.zeros((4, 0))}, "must have features, got shape"),

@@ -27,9 +27,7 @@ class Outer(NamedTuple):
 
 
 FULL = Outer(
-    torch.arange(10.0).view(5, 2),
-    Inner(torch.arange(5), torch.tensor([3.0])),
-    7,
+    torch.arange(10.0).view(5, 2), Inner(torch.arange(5), torch.tensor([3.0])), 7
 )
 
 

@@ -189,8 +189,7 @@ def test_a_file_in_the_way_of_the_folder_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["study.toml", "task.json", "clients-0.csv", "cells/local-0.pt"],
+    "name", ["study.toml", "task.json", "clients-0.csv", "cells/local-0.pt"]
 )
 def test_a_folder_with_a_missing_or_damaged_file_is_refused(folder, name):
     path = folder.path / name

@@ -162,10 +162,7 @@ def test_an_interrupted_study_says_so_in_virtual_time(tmp_path: Path) -> None:
         ({"durations": (1.0,), "clusters": 0, "rounds": 1}, "idle for 0.0 % of"),
         ({"rounds": 1}, "after 4 virtual seconds"),
         ({"labels": ("fedavg", "ditto")}, "takes late answers, so there are no delays"),
-        (
-            {"labels": ("asgd",)},
-            "idle for 0.0 % of their time with asgd",
-        ),
+        ({"labels": ("asgd",)}, "idle for 0.0 % of their time with asgd"),
         (
             {"durations": [1 + i / 500 for i in range(500)], "weights": False},
             "30 of 500 clients are shown",

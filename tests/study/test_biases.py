@@ -13,9 +13,7 @@ from coterie.checks import InputError
 from coterie.collaboration import weights
 from coterie.data.datasets import load
 from coterie.data.splits import divide
-from support.gradient_oracles import (
-    REAL,
-)
+from support.gradient_oracles import REAL
 from support.oracles import begun
 from support.recipes import biases
 from support.recipes import weights as weights_of

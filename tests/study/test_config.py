@@ -55,11 +55,7 @@ def path(tmp_path):
         ("algorithm.0", {"lr": 0.1}, "needs a `name`"),
         ("algorithm.0.name", "locla", "Did you mean 'local'"),
         ("algorithm.0.lrr", 0.1, r"local has no option 'lrr'. Did you mean 'lr'"),
-        (
-            "algorithm.0.lr",
-            "0.1",
-            "`algorithm.lr` must be a number or .*, got '0.1'",
-        ),
+        ("algorithm.0.lr", "0.1", "`algorithm.lr` must be a number or .*, got '0.1'"),
         ("algorithm.0.steps", 1.5, "`algorithm.steps` must be a whole number"),
         ("algorithm.0.steps", True, "`algorithm.steps` must be a whole number"),
         ("algorithm.0.label", 3, "`algorithm.label` must be text, got 3"),

@@ -211,9 +211,7 @@ def test_each_model_is_measured_on_its_own_clients_data(full_run, part):
         np.testing.assert_allclose(recorded, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_models_are_those_of_the_last_algorithm_and_first_seed_by_default(
-    full_run,
-):
+def test_models_are_those_of_the_last_algorithm_and_first_seed_by_default(full_run):
     assert torch.equal(full_run.models(), full_run.models("adaptive_all_for_one", 0))
     assert full_run.models().shape == (CLIENTS, 64 * 4 + 4 + 4 * 10 + 10)
 
@@ -283,10 +281,7 @@ def test_double_precision_sends_twice_the_bytes(full_run, tmp_path):
 def test_one_client_after_another_gives_the_same_up_to_rounding(full_run, tmp_path):
     looped = run_study(made(loop=True, algorithm=[ADAPTIVE]), runs=tmp_path)
     torch.testing.assert_close(
-        looped.models(),
-        full_run.models("adaptive_all_for_one"),
-        rtol=1e-4,
-        atol=1e-6,
+        looped.models(), full_run.models("adaptive_all_for_one"), rtol=1e-4, atol=1e-6
     )
 
 

@@ -100,18 +100,8 @@ ONE_WAY = np.diag([1, 1, 1, 0]) + np.outer([0, 0, 0, 1], [0, 0.25, 0.75, 0])
         ("all_for_one", "weights", "clusters", (0, 2, 0.5)),
         ("all_for_one", "weights", ONE_WAY, (3, 1, 0.25)),
         ("agraf", "mixing", "complete", (0, 2, 0.25)),
-        (
-            "agraf",
-            "mixing",
-            np.full((4, 4), 0.25),
-            (0, 2, 0.25),
-        ),
-        (
-            "adaptive_all_for_one",
-            "graph",
-            "everybody",
-            (0, 2, 1),
-        ),
+        ("agraf", "mixing", np.full((4, 4), 0.25), (0, 2, 0.25)),
+        ("adaptive_all_for_one", "graph", "everybody", (0, 2, 1)),
     ],
 )
 def test_weights_between_strangers_are_refused_before_training(

@@ -345,10 +345,7 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
             "`privacy.budget.1` 0.1 would be spent in the first round of fedavg: it "
             "costs client 1 epsilon",
         ),
-        (
-            {"noise": 1.5, "budget": {"Chur": 1.0}},
-            "'Chur', which is not a client",
-        ),
+        ({"noise": 1.5, "budget": {"Chur": 1.0}}, "'Chur', which is not a client"),
         ({"epsilon": 1e-4}, "`privacy.epsilon` is too small for our accounts"),
     ],
 )

@@ -97,10 +97,7 @@ def test_edges_ring_once_in_a_typical_time_unless_said_otherwise():
 
 
 def test_the_table_is_read_again_as_it_was():
-    for time in (
-        time_of(speeds=[1, 2, 3, 4.5]),
-        time_of(speeds="stragglers(1, 2)"),
-    ):
+    for time in (time_of(speeds=[1, 2, 3, 4.5]), time_of(speeds="stragglers(1, 2)")):
         assert time_of(**time.table()) == time
 
 

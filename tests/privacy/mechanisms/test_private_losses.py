@@ -28,10 +28,7 @@ from coterie.privacy.accounting.calibration import (
     with_noise,
 )
 from coterie.privacy.accounting.ledger import LOSSES, Ledger
-from coterie.privacy.accounting.subsampled import (
-    epsilons_of_steps,
-    quick_epsilons,
-)
+from coterie.privacy.accounting.subsampled import epsilons_of_steps, quick_epsilons
 from coterie.privacy.mechanisms import (
     CallPlan,
     Mechanism,
