@@ -342,8 +342,8 @@ def test_a_bare_pickle_is_refused_without_a_word_of_torch(here):
     assert not told and not code_ran(here)
 
 
-def test_line_breaks_of_names_stay_in_the_one_sentence(here, capsys, monkeypatch):
-    message = refused(capsys, monkeypatch, "predict", "no\nmodel", "new.npz")
+def test_line_breaks_of_names_stay_in_the_one_sentence(here):
+    message = refused("predict", "no\nmodel", "new.npz")
     assert "no\\nmodel" in message
 
 

@@ -240,10 +240,10 @@ def here(tmp_path, monkeypatch) -> Path:
     ],
 )
 def test_bad_input_is_refused_by_the_command_line_before_any_work(
-    here, capsys, monkeypatch, overrides, message
+    here, overrides, message
 ):
     words = [f"--set={override}" for override in overrides]
-    assert re.search(message, refused(capsys, monkeypatch, "run", "study.toml", *words))
+    assert re.search(message, refused("run", "study.toml", *words))
 
 
 def test_a_setting_of_a_later_seed_is_checked_before_work_too(tmp_path):

@@ -428,7 +428,7 @@ def test_shared_ranges_are_searched_by_those_who_use_the_option():
 
 @pytest.mark.parametrize(("name", "time", "words"), REFUSED)
 def test_mistakes_give_one_sentence_and_nothing_is_written(
-    tmp_path, monkeypatch, capsys, name, time, words
+    tmp_path, monkeypatch, name, time, words
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -442,7 +442,7 @@ def test_mistakes_give_one_sentence_and_nothing_is_written(
         pairs = ", ".join(f"{key} = {value!r}" for key, value in time.items())
         lines.append(f"time = {{{pairs}}}")
     (tmp_path / "study.toml").write_text("\n".join(lines))
-    assert words in refused(capsys, monkeypatch, "run", "study.toml", "--quiet")
+    assert words in refused("run", "study.toml", "--quiet")
     sys.modules.pop("bad_time", None)
 
 
