@@ -16,16 +16,8 @@ from coterie.data.federation import Table, federate
 from coterie.engine.rounds import run_rounds
 from support import federations
 from support.oracles import begun, with_verbs
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    drawn,
-    gradient,
-    simulate,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, start
+from support.rounds import ACTIVE, drawn, gradient, simulate, train
 
 N, D = 6, 26
 SIZES = torch.tensor(federations.SIZES)

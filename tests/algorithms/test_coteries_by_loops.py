@@ -18,7 +18,7 @@ from coterie.engine.rounds import participants
 from support.linear_groups import REAL, linear_clients
 from support.oracles import begun
 from support.plain_clients import mine
-from support.quadratics import simulate
+from support.rounds import simulate
 
 N, D = 6, 3
 LR, MOMENTUM = 0.05, 0.5

@@ -15,6 +15,7 @@ from coterie.engine.events import EventLoop
 from coterie.engine.rounds import run_rounds
 from coterie.optim.steps import LocalDescent, sgd
 from coterie.types import Arrivals
+from support.federations import error
 from support.linear_groups import (
     are_found,
     four_groups,
@@ -22,7 +23,8 @@ from support.linear_groups import (
     two_groups,
     without_validation,
 )
-from support.quadratics import REAL, error, simulate, zeros
+from support.quadratics import REAL, zeros
+from support.rounds import simulate
 
 # Sums in another order, over a hundred steps in double precision.
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}

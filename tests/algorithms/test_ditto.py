@@ -11,21 +11,16 @@ from coterie.algorithms.ditto import ditto
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from support.quadratics import (
-    ACTIVE,
     EXACT,
     REAL,
     SAMPLES,
-    STEPS,
     D,
-    drawn,
     hessians,
-    loss,
     quadratics,
-    simulate,
     solve,
     start,
-    train,
 )
+from support.rounds import ACTIVE, STEPS, drawn, loss, simulate, train
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])

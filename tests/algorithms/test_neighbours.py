@@ -17,6 +17,7 @@ from coterie.collaboration.evidence import surely_above_zero
 from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, linear
 from coterie.types import traffic_of
+from support.federations import error
 from support.linear_groups import (
     linear_clients,
     strangers,
@@ -25,17 +26,8 @@ from support.linear_groups import (
 )
 from support.oracles import begun
 from support.plain_clients import mine
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    STEPS,
-    error,
-    simulate,
-    start,
-    train,
-    zeros,
-)
+from support.quadratics import EXACT, REAL, start, zeros
+from support.rounds import ACTIVE, STEPS, simulate, train
 
 NEVER = {"sure": 1e9}  # is a link dropped
 

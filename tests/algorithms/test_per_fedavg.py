@@ -24,8 +24,10 @@ from coterie.engine.rounds import run_rounds
 from coterie.optim.hessians import hessian_times
 from support import federations
 from support.oracles import begun
-from support.plain_clients import mine, module, simulate
-from support.quadratics import ACTIVE, EXACT, REAL, drawn, train
+from support.plain_clients import mine
+from support.quadratics import EXACT, REAL
+from support.rounds import ACTIVE, drawn, train
+from support.simulated import module, simulate
 
 N = 6
 SIZES = torch.tensor(federations.SIZES)

@@ -9,20 +9,16 @@ from torch.testing import assert_close
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.pfedme import pfedme
 from support.quadratics import (
-    ACTIVE,
     EXACT,
     REAL,
     SAMPLES,
     D,
-    drawn,
     hessians,
-    loss,
     quadratics,
-    simulate,
     solve,
     start,
-    train,
 )
+from support.rounds import ACTIVE, drawn, loss, simulate, train
 
 ONE = torch.eye(D, dtype=REAL)
 # With curvatures 1 to 3 and lam = 1 an inner step leaves 0.34 of the way at most, so

@@ -49,9 +49,8 @@ def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):
 
 
 def test_a_folder_that_is_no_run_is_refused(file):
-    with pytest.raises(
-        InputError, match=r"no run to audit.*study\.toml and read\.json"
-    ):
+    message = r"no run to audit.*study\.toml and read\.json"
+    with pytest.raises(InputError, match=message):
         raise run_audit(file.parent).exception
 
 

@@ -515,10 +515,8 @@ def test_unknown_ingredients_and_options_are_refused():
     def unusual(temperature, *, lr: float = 0.1) -> Algorithm:
         return local()
 
-    with pytest.raises(
-        InputError,
-        match=r"`temperature` is not known.*radius, reference, sizes, weights",
-    ):
+    message = r"`temperature` is not known.*radius, reference, sizes, weights"
+    with pytest.raises(InputError, match=message):
         check_algorithm(unusual)
     with pytest.raises(InputError, match=r"no option 'lrr'.*Did you mean 'lr'"):
         check_algorithm(local, options={"lrr": 1.0})

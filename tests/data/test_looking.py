@@ -24,6 +24,7 @@ from coterie.data.looking.roles import client_guess, positive_guess, target_gues
 from coterie.data.looking.sources import TableSource, read_source
 from coterie.data.looking.studies import complete_study, study_text
 from coterie.data.looking.units import other_units
+from support.refusals import refusal
 
 
 def column(words: list[str], name: str = "x") -> pd.Series:
@@ -394,9 +395,7 @@ def test_a_split_that_pools_all_rows_needs_no_client(tmp_path):
 
 def test_a_study_that_leaves_a_doubt_is_refused_with_the_candidates(tmp_path):
     path = write_csv(tmp_path, site=SITE, age=AGE, dose=AGE[::-1])
-    with pytest.raises(InputError) as error:
-        complete_study({"name": "file", "path": path}, {})
-    assert str(error.value) == (
+    assert refusal(complete_study, {"name": "file", "path": path}, {}) == (
         "t.csv does not say which column is to be predicted; it may be 'dose', 'age': "
         "name it by `target` in [data]."
     )

@@ -13,6 +13,7 @@ from coterie.checks import InputError
 from coterie.export import default_label, export_all, folders, read_export
 from support.called import called
 from support.hospitals import write_hospitals
+from support.refusals import refusal
 
 NAMES = ("St. Gallen", "Bern", "bern")
 
@@ -69,9 +70,7 @@ def test_all_that_is_in_the_way_is_named_before_anything_is_written(folder, tmp_
     shutil.rmtree(third)
     third.mkdir()
     (second / "mine.txt").write_text("mine")
-    with pytest.raises(InputError) as refusal:
-        export_all(run, tmp_path)
-    said = str(refusal.value)
+    said = refusal(export_all, run, tmp_path)
     assert f"{first} and {second} hold exported models already" in said
     assert "use --force" in said and f"{third} is something else" in said
     with pytest.raises(InputError, match=r"holds 'mine\.txt', which is not part"):

@@ -192,9 +192,8 @@ def test_a_folder_that_exists_is_replaced_only_if_it_is_an_export_and_said(
 ):
     found, to = co.load(hospitals[0].folder), tmp_path / "to"
     to.mkdir()
-    with pytest.raises(
-        InputError, match=r"must be a new folder, but .* something else"
-    ):
+    message = r"must be a new folder, but .* something else"
+    with pytest.raises(InputError, match=message):
         export_model(found, "Zug", to, overwrite=True)
     to.rmdir()
     shutil.copytree(hospitals[2].folder, to)

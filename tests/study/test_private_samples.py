@@ -20,7 +20,7 @@ from coterie.study.experiment import run_study
 from coterie.study.private.accounting import releases
 from coterie.study.private.accounting.releases import PEERS
 from coterie.types import SERVER, Algorithm
-from support.plain_clients import rows, simulate
+from support.simulated import rows, simulate
 from support.study_runs import linear_tables, refused, stopped, together
 
 TABLES = linear_tables(3)

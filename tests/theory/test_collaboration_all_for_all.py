@@ -16,19 +16,21 @@ from coterie.collaboration import weights
 from coterie_theory import collaboration as theory
 from coterie_theory import rates
 from coterie_theory.rates import BoundedLosses, ConvexLosses, LossClass
-from support.noisy_quadratics import (
-    ONE,
-    REAL,
+from support.collaboration_runs import (
     WEIGHTS,
     all_for_all_runs,
     every_weights,
     exact_excess,
-    excess_of,
     first_call_below,
+    mean_and_error,
+)
+from support.noisy_quadratics import (
+    ONE,
+    REAL,
+    excess_of,
     generator,
     line,
     losses_of,
-    mean_and_error,
     quadratic_distances,
     quadratic_gaps,
     quadratics,

@@ -21,15 +21,8 @@ from coterie_theory.gossip import (
     randomised,
 )
 from coterie_theory.gossip.capacities import kept_by_truncation
-from support.gossip_loops import (
-    REAL,
-    deviation,
-    drawn,
-    normal,
-    pairwise_loop,
-    times,
-    uniform,
-)
+from support.gossip_loops import pairwise_loop
+from support.rings import REAL, deviation, drawn, normal, times, uniform
 
 
 @pytest.mark.parametrize(
