@@ -16,17 +16,8 @@ from coterie.conformance.suite import CHECKS, Case
 from support.federations import error, similar_clients
 from support.oracles import begun
 from support.plain_clients import mine
-from support.quadratics import (
-    EXACT,
-    REAL,
-    SAMPLES,
-    D,
-    hessians,
-    quadratics,
-    solve,
-    start,
-)
-from support.rounds import ACTIVE, STEPS, drawn, loss, simulate, train
+from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
+from support.rounds import ACTIVE, STEPS, drawn, loss, simulate, solve, train
 
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])

@@ -17,18 +17,9 @@ from coterie.checks import InputError
 from coterie.data import synthetic
 from support.federations import error, of_groups
 from support.projected import excess, excess_of, general_solver
-from support.quadratics import (
-    EXACT,
-    REAL,
-    SAMPLES,
-    D,
-    hessians,
-    quadratics,
-    solve,
-    start,
-)
+from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
 from support.recipes import radius as radius_of
-from support.rounds import ACTIVE, simulate, train
+from support.rounds import ACTIVE, simulate, solve, train
 
 N = 6
 # The accuracy of the general solver of the tests, after a few steps.

@@ -15,8 +15,8 @@ from coterie.engine.events import EventLoop
 from coterie.graphs import WALKS, edges_of, gossip_matrix, hitting_time_of, walk_on
 from coterie.types import Algorithm
 from support.paces import EXACT, UNEVEN, question
-from support.quadratics import REAL, D, hessians, quadratics, solve, start
-from support.rounds import simulate
+from support.quadratics import REAL, D, hessians, quadratics, start
+from support.rounds import simulate, solve
 
 ANYWHERE = ("reshuffled", "iid")
 STAR = gossip_matrix(edges_of("star", 6), 6)

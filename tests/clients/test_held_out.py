@@ -12,16 +12,9 @@ from torch.testing import assert_close
 from coterie import models
 from coterie.data.federation import Part
 from coterie.types import SERVER
+from support.oracles import over_links
 from support.plain_clients import EXACT, mine
-from support.simulated import (
-    REAL,
-    in_round,
-    module,
-    over_links,
-    rows,
-    simulate,
-    simulated,
-)
+from support.simulated import REAL, in_round, module, rows, simulate, simulated
 from support.six_clients import SHARES, SOME, D, N, everybody_or_some, who
 
 # Names need not follow each other; of the last group nobody is in SOME.

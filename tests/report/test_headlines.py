@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,19 +13,10 @@ from coterie import report
 from coterie.records import Records
 from coterie.report.headlines import best_of, details
 from coterie.scores import favourite_of
-from support.made_records import make_records, with_outcomes, written
+from support.made_records import make_records, right_samples, with_outcomes, written
 
-RIGHT = np.zeros((3, 4, 20))
-RIGHT[..., :10] = 1
-
-
-def more(*counts: int) -> np.ndarray:
-    """So many more, or fewer, of each client's samples are right than half of them."""
-    right = RIGHT.copy()
-    for client, count in enumerate(counts):
-        right[:, client, 10 : 10 + max(0, count)] = 1
-        right[:, client, : max(0, -count)] = 0
-    return right
+more = functools.partial(right_samples, samples=20)
+RIGHT = more()
 
 
 def told(**measured: np.ndarray) -> Records:

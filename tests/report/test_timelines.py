@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from coterie import report
+from coterie.records import Records
 from coterie.report import waiting as waits
 from support.made_records import make_records, make_timed, usual_page, written
 
@@ -75,10 +76,15 @@ def test_a_timeline_has_a_bar_where_a_client_computed() -> None:
     assert list(figure.layout.xaxis.range) == [0, 16]
 
 
-def test_delays_are_shares_of_answers_with_mean_and_number_of_clients() -> None:
+def with_delays(counts: dict[int, int]) -> Records:
+    """Records of a seed, in which so many answers have each of these delays."""
+    table = pd.DataFrame({"delay": list(counts), "count": list(counts.values())})
     records = make_timed(labels=LABELS, seeds=1)
-    counts = pd.DataFrame({"delay": [1, 3, 5], "count": [1, 2, 1]})
-    records = replace(records, delays=counts.assign(algorithm="asgd", seed=0))
+    return replace(records, delays=table.assign(algorithm="asgd", seed=0))
+
+
+def test_delays_are_shares_of_answers_with_mean_and_number_of_clients() -> None:
+    records = with_delays({1: 1, 3: 2, 5: 1})
     figure = report.delays(records)
     bars, clients, mean = figure.data
     shares = [0.25, 0, 0.5, 0, 0.25] + [0] * 7
@@ -91,9 +97,7 @@ def test_delays_are_shares_of_answers_with_mean_and_number_of_clients() -> None:
 
 
 def test_far_delays_are_on_logarithmic_axes_and_no_answer_is_lost() -> None:
-    records = make_timed(labels=LABELS, seeds=1)
-    counts = pd.DataFrame({"delay": [1, 10, 5000], "count": [900, 90, 10]})
-    records = replace(records, delays=counts.assign(algorithm="asgd", seed=0))
+    records = with_delays({1: 900, 10: 90, 5000: 10})
     figure = report.delays(records)
     bars = figure.data[0]
     assert figure.layout.xaxis.type == figure.layout.yaxis.type == "log"
@@ -104,9 +108,7 @@ def test_far_delays_are_on_logarithmic_axes_and_no_answer_is_lost() -> None:
 
 
 def test_the_number_of_clients_is_in_sight_where_delays_are_small() -> None:
-    records = make_timed(labels=LABELS, seeds=1)
-    counts = pd.DataFrame({"delay": [1], "count": [4]})
-    records = replace(records, delays=counts.assign(algorithm="asgd", seed=0))
+    records = with_delays({1: 4})
     low, high = report.delays(records).layout.xaxis.range
     assert low < 1 < 12 < high
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -30,31 +31,28 @@ from coterie.report.opening.pictures import (
 from coterie.report.opening.verdicts import headline, notices_of, verdict_of
 from coterie.scores.finals import score_of, unit_of
 from coterie.types import ALONE, EVERYBODY
-from support.made_records import make_records, with_baselines, with_outcomes, written
+from support.made_records import (
+    make_records,
+    right_samples,
+    with_baselines,
+    with_outcomes,
+    written,
+)
 
 SAMPLES = 40
-HALF = np.zeros((3, 4, SAMPLES))
-HALF[..., : SAMPLES // 2] = 1
+more = functools.partial(right_samples, samples=SAMPLES)
+HALF = more()
 
 
-def more(*counts: int) -> np.ndarray:
-    """So many more, or fewer, of each client's samples are right than half of them."""
-    right = HALF.copy()
-    for client, count in enumerate(counts):
-        half = SAMPLES // 2
-        right[:, client, half : half + max(0, count)] = 1
-        right[:, client, : max(0, -count)] = 0
-    return right
-
-
-def told(**measured: np.ndarray) -> Records:
-    """Records of four hospitals, and of these methods."""
-    records = make_records(n=4, labels=("local", *measured), weights=False)
+def told(n: int = 4, **measured: np.ndarray) -> Records:
+    """Records of four hospitals, or of fewer, and of these methods."""
+    records = make_records(n=n, labels=("local", *measured), weights=False)
     study = records.study | {"data": {"name": "file", "client": "hospital"}}
     clients = records.clients.assign(test=SAMPLES)
-    names = ("Bern", "Chur", "Genf", "Thun")
+    names = ("Bern", "Chur", "Genf", "Thun")[:n]
     records = replace(records, study=study, clients=clients, names=names)
-    return with_outcomes(records, {"local": HALF, **measured})
+    shares = {"local": HALF, **measured}
+    return with_outcomes(records, {name: s[:, :n] for name, s in shares.items()})
 
 
 def lead(records: Records) -> str:
@@ -78,17 +76,8 @@ def test_all_gain():
     assert rest(records).endswith("We are sure of this average.")
 
 
-def two(right: np.ndarray) -> Records:
-    """Records of two hospitals, and of `ditto`."""
-    records = make_records(n=2, labels=("local", "ditto"), weights=False)
-    study = records.study | {"data": {"name": "file", "client": "hospital"}}
-    clients = records.clients.assign(test=SAMPLES)
-    records = replace(records, study=study, clients=clients, names=("Bern", "Chur"))
-    return with_outcomes(records, {"local": HALF[:, :2], "ditto": right[:, :2]})
-
-
 def test_two_are_both_or_neither():
-    gains, losses = two(more(18, 18)), two(more(-18, -18))
+    gains, losses = (told(2, ditto=more(k, k)) for k in (18, -18))
     assert lead(gains) == (
         "With ditto, both hospitals get a better model by learning together. We are "
         "sure about both."

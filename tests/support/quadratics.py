@@ -14,9 +14,15 @@ from coterie.data.federation import PARTS, Federation, Table, federate
 from support.plain_clients import mine
 
 REAL = torch.float64
+
+
 # Some hundred steps in double precision, with the operations in another order.
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
+
+
 SAMPLES = torch.tensor([8, 6, 12, 7, 10, 9])  # training samples of the six clients
+
+
 D = 5
 
 
@@ -52,11 +58,6 @@ def hessians(federation: Federation) -> tuple[Tensor, Tensor]:
         a.append(2 * x.T @ x / len(x))
         b.append(2 * x.T @ y / len(x))
     return torch.stack(a), torch.stack(b)
-
-
-def solve(a: Tensor, b: Tensor) -> Tensor:
-    """The solutions (N, D) of a_i x_i = b_i."""
-    return torch.linalg.solve(a, b[..., None])[..., 0]
 
 
 def zeros(federation: Federation) -> Tensor:

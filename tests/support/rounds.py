@@ -61,3 +61,8 @@ def loss(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
 def gradient(federation: Federation, row: Tensor, index: Tensor) -> Tensor:
     """The gradient of that loss."""
     return torch.func.grad(loss, argnums=1)(federation, row, index)
+
+
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    """The solutions (N, D) of a_i x_i = b_i."""
+    return torch.linalg.solve(a, b[..., None])[..., 0]

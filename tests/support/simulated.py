@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import torch
 from torch import Tensor, nn
 
@@ -12,19 +10,12 @@ from coterie.clients.groups import Group, block
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation
 from coterie.privacy import PrivateSimulation
-from coterie.types import Oracle, Transfer
+from coterie.types import Oracle
 
 REAL = torch.float64
+
+
 CLIP, NOISE = 0.5, 1.5  # of private clients
-
-
-def over_links(sent: list[Transfer]) -> Counter:
-    """How many values each verb sent from whom to whom."""
-    total: Counter = Counter()
-    for one in sent:
-        for source, target in one.links.tolist():
-            total[one.verb, source, target] += one.values
-    return total
 
 
 def module(federation: Federation) -> nn.Module:
