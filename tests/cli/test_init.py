@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -310,31 +308,6 @@ def test_run_says_what_it_found_in_a_study_that_names_only_the_file(here):
     assert code == 0
     line = next(line for line in said.splitlines() if line.startswith("found"))
     assert 'client = "Spital", target = "Diagnose"' in line and "decimal" not in line
-
-
-WITHOUT_TORCH = """
-import sys
-from coterie.__main__ import main
-sys.argv = ["coterie", *sys.argv[1:]]
-try:
-    main()
-finally:
-    print("torch" in sys.modules, "pandas" in sys.modules)
-"""
-
-
-def test_init_does_not_wait_for_torch(tmp_path):
-    words = ["init", str(installed_folder("examples") / "hospitals.csv")]
-    words += ["--out", str(tmp_path / "study.toml")]
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert run.stdout.splitlines()[-1] == "False True"
-    assert (tmp_path / "study.toml").is_file()
 
 
 def test_init_writes_the_unit_of_a_quantity_and_refuses_that_of_classes(here):
