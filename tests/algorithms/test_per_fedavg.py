@@ -366,7 +366,6 @@ def test_newcomers_tune_the_common_start_on_their_own_training_data(classificati
     four = per_fedavg(SIZES[:4], alpha=0.7)
     state = begun(four, start(classification)[:4])
     newcomers = simulate(classification.only(5), batch_size=0)
-    assert algorithm.welcome is not None
     found = algorithm.welcome(state, newcomers.at(3, purpose="use"))
     losses, row = Losses(classification), state.x[0]
     for _ in range(2):

@@ -126,7 +126,6 @@ def test_validation_and_test_data_change_no_preparation(scale):
 @pytest.mark.parametrize("scale", ["agreed", "client", "none"])
 def test_the_module_of_a_preparation_gives_the_training_features(scale):
     made = prepare_here(federation(scale=scale, indicators=True))
-    assert made.raw is not None and made.preparations is not None
     for client in (0, 1):
         how = made.preparations.of(client)
         mine = torch.tensor([row[2] == client for row in RAW])
@@ -140,7 +139,6 @@ def test_the_module_of_a_preparation_gives_the_training_features(scale):
 
 def test_a_preparation_survives_json():
     how = prepare_here(federation(indicators=True)).preparations
-    assert how is not None
     again = preparations_of(json.loads(json.dumps(how.plain())))
     assert again.plain() == how.plain()
     one = how.of(1)
@@ -169,7 +167,6 @@ def test_sums_through_the_oracle_are_the_pooled_numbers_and_are_counted():
 def test_nothing_is_sent_where_nothing_is_to_be_agreed_on():
     whole = federation(scale="client")
     numbers = Schema((Column("age"),), "client")
-    assert whole.raw is not None
     whole = replace(whole, schema=numbers, raw=whole.raw[:, :1])
 
     def average(shares, rows):
@@ -182,7 +179,6 @@ def test_newcomers_are_prepared_by_what_the_others_agreed_on():
     whole = federation()
     trains = whole.select(torch.tensor([1]))
     made = with_preparation(whole, trains, lambda s, rows: rows, 1)
-    assert made.preparations is not None
     close(made.preparations.mean, [[40, 0], [40, 0]])
     # Those who train know ward a alone, so the newcomer's gaps are filled with that.
     close(made.preparations.fill, [[20, 0], [40, 0]])

@@ -173,7 +173,6 @@ def test_pilot_estimates_distances_of_a_linear_model():
         clients=6, clusters=2, dimension=5, samples=1500, spread=0.5
     )
     found = findings_of(federation)
-    assert federation.optima is not None
     truth = 4 * torch.cdist(federation.optima, federation.optima).square().numpy()
     apart = ~np.eye(6, dtype=bool)
     # Of the floor of both, and twice the distance times its noise; of fifteen pairs one
@@ -200,7 +199,6 @@ def with_sizes(federation: Federation, sizes: list[int]) -> Federation:
 
 def least_squares(federation: Federation, weights: np.ndarray) -> np.ndarray:
     """|w_i - w_i^*|^2 of every client's weighted least squares."""
-    assert federation.optima is not None
     grams, sides = [], []
     for i in range(len(federation)):
         index = federation.train.rows(torch.tensor([i]))[0][0]
