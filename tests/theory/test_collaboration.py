@@ -8,19 +8,12 @@ import torch
 from coterie.checks import InputError
 from coterie_theory import collaboration as theory
 from coterie_theory.clusters import linear_diameter
-from support.noisy_quadratics import (
-    REAL,
-    generator,
-    losses_of,
-    quadratic_distances,
-    quadratic_gaps,
-    quadratics,
-)
+from support import noisy_quadratics
 
 
 def test_everybody_counts_itself_and_nobody_is_gained_by_a_finer_precision():
-    rng = generator(0)
-    cost = torch.rand(7, 7, generator=rng, dtype=REAL)
+    rng = noisy_quadratics.generator(0)
+    cost = torch.rand(7, 7, generator=rng, dtype=noisy_quadratics.REAL)
     before = None
     for eps in (0.9, 0.5, 0.2, 0.01, 0.0):
         counts = theory.count_near(cost, eps)
@@ -33,9 +26,9 @@ def test_everybody_counts_itself_and_nobody_is_gained_by_a_finer_precision():
 
 
 def test_gaps_and_distances_of_quadratics_are_those_of_the_losses():
-    matrices, best = quadratics()
-    gap = quadratic_gaps(matrices, best)
-    distance = quadratic_distances(matrices, best)
+    matrices, best = noisy_quadratics.quadratics()
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
+    distance = noisy_quadratics.quadratic_distances(matrices, best)
     for i in range(6):
         for j in range(6):
             x = best[j].clone().requires_grad_()
@@ -47,10 +40,10 @@ def test_gaps_and_distances_of_quadratics_are_those_of_the_losses():
 
 def test_lemma_8_5_1_and_proposition_1_bound_every_gap():
     for seed in range(20):
-        matrices, best = quadratics(seed)
-        gap = quadratic_gaps(matrices, best)
-        b = quadratic_distances(matrices, best)
-        mu = losses_of(matrices, 0.0).mu
+        matrices, best = noisy_quadratics.quadratics(seed)
+        gap = noisy_quadratics.quadratic_gaps(matrices, best)
+        b = noisy_quadratics.quadratic_distances(matrices, best)
+        mu = noisy_quadratics.losses_of(matrices, 0.0).mu
         assert (gap <= theory.gap_of_distance(b, mu) + 1e-12).all()
         diameter = float(torch.cdist(best, best).max())
         assert (gap <= diameter * b + 1e-12).all()
@@ -58,8 +51,8 @@ def test_lemma_8_5_1_and_proposition_1_bound_every_gap():
 
 def moments(seed, n=4, d=3, scale=1.0):
     """E z z' of linear regressions with z = (a, b), and their optima."""
-    rng = generator(seed)
-    root = torch.randn(n, d + 1, d + 1, generator=rng, dtype=REAL)
+    rng = noisy_quadratics.generator(seed)
+    root = torch.randn(n, d + 1, d + 1, generator=rng, dtype=noisy_quadratics.REAL)
     root[:, :, :d] *= scale
     moment = root.mT @ root
     best = torch.linalg.solve(moment[:, :d, :d], moment[:, :d, d])
@@ -74,7 +67,7 @@ def test_moments_of_linear_regression_bound_the_distance_of_gradients():
         for i in range(4):
             for j in range(4):
                 change = moment[i] - moment[j]
-                at = torch.cat([best[j], -torch.ones(1, dtype=REAL)])
+                at = torch.cat([best[j], -torch.ones(1, dtype=noisy_quadratics.REAL)])
                 gradients = (change @ at)[:d].norm()
                 assert gradients <= diameter * change.norm() + 1e-12
 

@@ -16,6 +16,7 @@ from coterie.collaboration import weights
 from coterie_theory import collaboration as theory
 from coterie_theory import rates
 from coterie_theory.rates import BoundedLosses, ConvexLosses, LossClass
+from support import noisy_quadratics
 from support.collaboration_runs import (
     WEIGHTS,
     all_for_all_runs,
@@ -24,28 +25,17 @@ from support.collaboration_runs import (
     first_call_below,
     mean_and_error,
 )
-from support.noisy_quadratics import (
-    ONE,
-    REAL,
-    excess_of,
-    generator,
-    line,
-    losses_of,
-    quadratic_distances,
-    quadratic_gaps,
-    quadratics,
-)
 
 
 @every_weights
 @pytest.mark.parametrize("calls", [3, 60])
 def test_all_for_all_obeys_its_bound(build, calls):
-    matrices, best = quadratics(seed=1, spread=0.5)
-    gap = quadratic_gaps(matrices, best)
+    matrices, best = noisy_quadratics.quadratics(seed=1, spread=0.5)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = build(torch.cdist(best, best))
-    losses = losses_of(matrices, 2.0)
-    x = torch.full((6, 2), 2.0, dtype=REAL)
-    start = float(excess_of(matrices, best, x).mean())
+    losses = noisy_quadratics.losses_of(matrices, 2.0)
+    x = torch.full((6, 2), 2.0, dtype=noisy_quadratics.REAL)
+    start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     largest = 1 / (losses.beta * weights.spectral_radius(lam))
     for lr in (theory.all_for_all_step(lam, start, calls, losses), largest):
         bound = theory.all_for_all_bound(lam, gap, start, lr, calls, losses)
@@ -67,16 +57,16 @@ def printed_theorem_8_3(lam, gap, start, calls, losses):
 
 @pytest.mark.parametrize("calls", [20, 100, 400])
 def test_theorem_8_3_holds_as_printed_for_clusters(calls):
-    matrices, best = quadratics(seed=2, spread=0.5)
-    gap = quadratic_gaps(matrices, best)
+    matrices, best = noisy_quadratics.quadratics(seed=2, spread=0.5)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = WEIGHTS["clusters"](gap)
-    losses = losses_of(matrices, 1.0)
+    losses = noisy_quadratics.losses_of(matrices, 1.0)
     there = theory.effective(lam, losses)
     assert there.mu == pytest.approx(losses.mu)
     assert there.beta == pytest.approx(losses.beta)
     assert there.variance == pytest.approx(1 / 3)
-    x = torch.full((6, 2), 3.0, dtype=REAL)
-    start = float(excess_of(matrices, best, x).mean())
+    x = torch.full((6, 2), 3.0, dtype=noisy_quadratics.REAL)
+    start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     lr, printed = printed_theorem_8_3(lam, gap, start, calls, losses)
     assert lr == pytest.approx(theory.all_for_all_step(lam, start, calls, losses))
     curve = all_for_all_runs(lam, matrices, best, x, 1.0, lr, calls, runs=200)
@@ -86,14 +76,14 @@ def test_theorem_8_3_holds_as_printed_for_clusters(calls):
 
 def test_theorem_8_3_as_printed_fails_on_a_star_where_the_radius_is_not_one():
     n, calls = 50, 30
-    far = torch.ones(n, n, dtype=REAL)
+    far = torch.ones(n, n, dtype=noisy_quadratics.REAL)
     far[0] = far[:, 0] = 0
     lam = weights.threshold_weights(far, 0.5)
-    matrices = torch.eye(1, dtype=REAL).expand(n, 1, 1)
-    best = torch.zeros(n, 1, dtype=REAL)
-    x = torch.ones(n, 1, dtype=REAL)
+    matrices = torch.eye(1, dtype=noisy_quadratics.REAL).expand(n, 1, 1)
+    best = torch.zeros(n, 1, dtype=noisy_quadratics.REAL)
+    x = torch.ones(n, 1, dtype=noisy_quadratics.REAL)
     still = LossClass(1.0, 1.0, 1e-6)
-    gap = quadratic_gaps(matrices, best)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lr, printed = printed_theorem_8_3(lam, gap, 0.5, calls, still)
     curve = all_for_all_runs(lam, matrices, best, x, 1e-3, lr, calls, runs=3)
     assert float(curve[-1].min()) > 1e6 > printed
@@ -105,27 +95,27 @@ def test_theorem_8_3_as_printed_fails_on_a_star_where_the_radius_is_not_one():
 
 
 def test_too_large_steps_have_no_bound():
-    lam = torch.full((3, 3), 1 / 3, dtype=REAL)
-    none = torch.zeros(3, 3, dtype=REAL)
+    lam = torch.full((3, 3), 1 / 3, dtype=noisy_quadratics.REAL)
+    none = torch.zeros(3, 3, dtype=noisy_quadratics.REAL)
     with pytest.raises(InputError, match="`lr` must be at most"):
-        theory.all_for_all_bound(lam, none, 1.0, 1.1, 5, ONE)
+        theory.all_for_all_bound(lam, none, 1.0, 1.1, 5, noisy_quadratics.ONE)
 
 
 def least_stacked(lam, matrices, best):
     """The least mean excess of models x = L y."""
     d = best.shape[1]
-    spread = torch.kron(lam, torch.eye(d, dtype=REAL))
+    spread = torch.kron(lam, torch.eye(d, dtype=noisy_quadratics.REAL))
     blocks = torch.block_diag(*matrices)
     root = torch.linalg.cholesky(blocks).T
     y = torch.linalg.lstsq(root @ spread, root @ best.flatten(), driver="gelsd")[0]
     x = (spread @ y).reshape(best.shape)
-    return float(excess_of(matrices, best, x).mean())
+    return float(noisy_quadratics.excess_of(matrices, best, x).mean())
 
 
 def test_lemma_8_5_2_bounds_what_the_best_mixtures_lose():
     for seed in range(20):
-        matrices, best = quadratics(seed)
-        gap = quadratic_gaps(matrices, best)
+        matrices, best = noisy_quadratics.quadratics(seed)
+        gap = noisy_quadratics.quadratic_gaps(matrices, best)
         for name, build in WEIGHTS.items():
             lam = build(torch.cdist(best, best))
             least = least_stacked(lam, matrices, best)
@@ -135,12 +125,12 @@ def test_lemma_8_5_2_bounds_what_the_best_mixtures_lose():
 
 def test_the_last_term_of_theorem_8_3_has_its_indices_swapped_in_print():
     # All use the model of the first, whose loss is flat: it likes every other model.
-    curvature = torch.tensor([0.01, 1.0, 1.0], dtype=REAL)
+    curvature = torch.tensor([0.01, 1.0, 1.0], dtype=noisy_quadratics.REAL)
     matrices = curvature[:, None, None]
-    best = torch.tensor([[0.0], [1.0], [-1.0]], dtype=REAL)
-    lam = torch.zeros(3, 3, dtype=REAL)
+    best = torch.tensor([[0.0], [1.0], [-1.0]], dtype=noisy_quadratics.REAL)
+    lam = torch.zeros(3, 3, dtype=noisy_quadratics.REAL)
     lam[:, 0] = 1
-    gap = quadratic_gaps(matrices, best)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     least = least_stacked(lam, matrices, best)
     assert least <= theory.mean_bias(lam, gap)
     assert least > 10 * theory.mean_bias(lam, gap.T)
@@ -162,9 +152,9 @@ def spectrum_of(lam):
 
 @every_weights
 def test_effective_constants_are_those_of_the_stacked_loss(build):
-    matrices, best = quadratics()
+    matrices, best = noisy_quadratics.quadratics()
     lam = build(torch.cdist(best, best))
-    losses = losses_of(matrices, 3.0)
+    losses = noisy_quadratics.losses_of(matrices, 3.0)
     s, rho = spectrum_of(lam)
     there = theory.effective(lam, losses)
     assert there.mu == pytest.approx(losses.mu * s, rel=1e-8)
@@ -174,13 +164,13 @@ def test_effective_constants_are_those_of_the_stacked_loss(build):
 
 def test_all_for_all_needs_no_more_calls_than_predicted_and_the_share_of_those_alone():
     eps, sigma2, n = 0.02, 4.0, 8
-    matrices = torch.eye(2, dtype=REAL).expand(n, 2, 2)
-    best = torch.zeros(n, 2, dtype=REAL)
+    matrices = torch.eye(2, dtype=noisy_quadratics.REAL).expand(n, 2, 2)
+    best = torch.zeros(n, 2, dtype=noisy_quadratics.REAL)
     best[2:] = 3.0  # two and six alike
-    b = quadratic_distances(matrices, best)
-    losses = losses_of(matrices, sigma2)
-    x = torch.full((n, 2), 1.5, dtype=REAL)
-    start = float(excess_of(matrices, best, x).mean())
+    b = noisy_quadratics.quadratic_distances(matrices, best)
+    losses = noisy_quadratics.losses_of(matrices, sigma2)
+    x = torch.full((n, 2), 1.5, dtype=noisy_quadratics.REAL)
+    start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     needed = {}
     for name, distance in (("together", b), ("alone", b + 99 * (1 - torch.eye(n)))):
         lam = theory.all_for_all_weights(distance, eps, losses.mu)
@@ -200,20 +190,20 @@ def test_all_for_all_needs_no_more_calls_than_predicted_and_the_share_of_those_a
 
 
 def test_calls_of_corollary_8_5_1_reach_the_precision_on_a_line_of_clients():
-    place = torch.linspace(0, 1, 8, dtype=REAL)
-    matrices = torch.ones(8, 1, 1, dtype=REAL)
+    place = torch.linspace(0, 1, 8, dtype=noisy_quadratics.REAL)
+    matrices = torch.ones(8, 1, 1, dtype=noisy_quadratics.REAL)
     best = place[:, None]
     eps, sigma2 = 0.03, 0.5
     losses = LossClass(1.0, 1.0, sigma2)
     lam = theory.all_for_all_weights(torch.cdist(best, best), eps, 1.0)
     assert 8 < int((lam > 0).sum()) < 64
-    x = torch.full((8, 1), 2.0, dtype=REAL)
-    start = float(excess_of(matrices, best, x).mean())
+    x = torch.full((8, 1), 2.0, dtype=noisy_quadratics.REAL)
+    start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     there = theory.effective(lam, losses)
     assert there.mu < 0.5  # so that the printed number of calls is another one
     lr = rates.precision_step(eps, there)
     calls = theory.all_for_all_calls(lam, eps, start, losses)
-    gap = quadratic_gaps(matrices, best)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     assert theory.mean_bias(lam, gap) <= eps / 2
     assert theory.all_for_all_bound(lam, gap, start, lr, calls, losses) <= eps
     # With mu in place of mu s, fewer calls are not proved to be enough, but are.
@@ -231,13 +221,13 @@ def test_calls_of_corollary_8_5_1_reach_the_precision_on_a_line_of_clients():
 @every_weights
 def test_convex_all_for_all_obeys_its_bound(build):
     # One direction is flat: mu = 0.
-    matrices, best = quadratics(seed=3, spread=0.5)
-    flat = torch.diag(torch.tensor([1.0, 0.0], dtype=REAL))
+    matrices, best = noisy_quadratics.quadratics(seed=3, spread=0.5)
+    flat = torch.diag(torch.tensor([1.0, 0.0], dtype=noisy_quadratics.REAL))
     matrices = flat @ matrices @ flat
-    gap = quadratic_gaps(matrices, best)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = build(torch.cdist(best, best))
     beta = float(torch.linalg.eigvalsh(matrices).max())
-    x = torch.full((6, 2), 2.0, dtype=REAL)
+    x = torch.full((6, 2), 2.0, dtype=noisy_quadratics.REAL)
     radius = math.sqrt(float((x - best).square().sum(1).mean()))
     known = ConvexLosses(radius, beta, variance=2.0)
     for calls in (5, 80):
@@ -249,11 +239,11 @@ def test_convex_all_for_all_obeys_its_bound(build):
 
 
 def test_what_mixtures_lose_stays_and_is_in_the_convex_bound():
-    matrices, best = quadratics(seed=3)
-    gap = quadratic_gaps(matrices, best)
-    lam = torch.full((6, 6), 1 / 6, dtype=REAL)
-    beta = losses_of(matrices, 0.0).beta
-    x = torch.zeros(6, 2, dtype=REAL)
+    matrices, best = noisy_quadratics.quadratics(seed=3)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
+    lam = torch.full((6, 6), 1 / 6, dtype=noisy_quadratics.REAL)
+    beta = noisy_quadratics.losses_of(matrices, 0.0).beta
+    x = torch.zeros(6, 2, dtype=noisy_quadratics.REAL)
     radius, calls = math.sqrt(float(best.square().sum(1).mean())), 1500
     known = ConvexLosses(radius, beta, variance=0.0)
     lr = theory.all_for_all_convex_step(lam, calls, known)
@@ -267,7 +257,7 @@ def test_what_mixtures_lose_stays_and_is_in_the_convex_bound():
 
 
 def test_the_printed_convex_step_depends_on_the_unit_of_the_loss():
-    lam = torch.full((3, 3), 1 / 3, dtype=REAL)
+    lam = torch.full((3, 3), 1 / 3, dtype=noisy_quadratics.REAL)
 
     def steps(unit):
         known = ConvexLosses(radius=1.0, beta=unit, variance=400 * unit**2)
@@ -282,10 +272,10 @@ def test_the_printed_convex_step_depends_on_the_unit_of_the_loss():
 
 def test_the_printed_step_of_the_report_s_theorem_8_is_n_times_too_large():
     n = 10
-    lam = torch.full((n, n), 1 / n, dtype=REAL)
-    matrices = torch.eye(1, dtype=REAL).expand(n, 1, 1)
-    best = torch.zeros(n, 1, dtype=REAL)
-    x = torch.ones(n, 1, dtype=REAL)
+    lam = torch.full((n, n), 1 / n, dtype=noisy_quadratics.REAL)
+    matrices = torch.eye(1, dtype=noisy_quadratics.REAL).expand(n, 1, 1)
+    best = torch.zeros(n, 1, dtype=noisy_quadratics.REAL)
+    x = torch.ones(n, 1, dtype=noisy_quadratics.REAL)
     printed = n / 2  # N / (2 L), with little noise
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, printed, 20, runs=1)
     assert float(curve[-1]) > 1e6
@@ -296,10 +286,10 @@ def test_the_printed_step_of_the_report_s_theorem_8_is_n_times_too_large():
 
 def absolute_runs(lam, best, x, lr, calls, *, runs=300, seed=0):
     """Mean over calls of 1/n sum_i |x_i - best_i|, one active client at a time."""
-    rng = generator(seed)
+    rng = noisy_quadratics.generator(seed)
     product = lam @ lam.T
     x = x.expand(runs, len(best)).clone()
-    total = torch.zeros(runs, dtype=REAL)
+    total = torch.zeros(runs, dtype=noisy_quadratics.REAL)
     for _ in range(calls):
         total += (x - best).abs().mean(1)
         i = torch.randint(len(best), (runs,), generator=rng)
@@ -310,10 +300,10 @@ def absolute_runs(lam, best, x, lr, calls, *, runs=300, seed=0):
 
 
 def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
-    best = torch.tensor([0.0, 0, 0, 1, 1, 1, 1, 2], dtype=REAL)
+    best = torch.tensor([0.0, 0, 0, 1, 1, 1, 1, 2], dtype=noisy_quadratics.REAL)
     gap = (best[:, None] - best).abs()  # f_i(best_j) - f_i(best_i)
     eps, bound = 0.4, math.sqrt(2.0)
-    x = torch.full((8,), 0.7, dtype=REAL)
+    x = torch.full((8,), 0.7, dtype=noisy_quadratics.REAL)
     lam = weights.threshold_weights(2 * gap, eps)  # clusters: the best y is `best`
     radius = math.sqrt(float((x - best).square().mean()))
     known = BoundedLosses(radius, bound)
@@ -329,7 +319,7 @@ def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
 
 def test_phases_are_precise_after_the_samples_of_the_anytime_guarantee():
     """Phases p = 0, 1, ... of T(2^-p) samples; the first with 2^-p <= eps suffices."""
-    gap, known = line() * 0.4, BoundedLosses(radius=1.3, bound=2.0)
+    gap, known = noisy_quadratics.line() * 0.4, BoundedLosses(radius=1.3, bound=2.0)
 
     def total_samples(eps: float) -> float:
         last = math.ceil(-math.log2(eps) - 1e-12)
