@@ -14,23 +14,11 @@ import coterie as co
 from coterie.checks import InputError
 from coterie.data import load
 from coterie.data.looking.disguises import disguise_note, least_wrong, rank_correlation
-from coterie.data.looking.findings import Findings, findings_of, look_at
-from coterie.data.looking.formats import TextFormat
-from coterie.data.looking.sources import TableSource, read_source
+from coterie.data.looking.findings import findings_of, look_at
+from coterie.data.looking.sources import read_source
 from coterie.data.looking.studies import complete_study
+from support.looking import AGE, SITE, found_in
 from support.refusals import refusal
-
-AGE = [f"{k * 37 % 61}.5" for k in range(80)]
-SITE = [f"place {k % 4}" for k in range(80)]
-
-
-def found_in(target: str = "y", **columns: list[str]) -> Findings:
-    """What is found in a table whose clients are in the column `site`."""
-    index = pd.RangeIndex(2, len(next(iter(columns.values()))) + 2)
-    frame = pd.DataFrame(columns, index=index, dtype=object)
-    path = Path("t.csv")
-    source = TableSource(path, (path,), (frame,), TextFormat(",", ".", "utf-8"))
-    return findings_of(look_at(source), "site", target)
 
 
 def write_sites(folder: Path, **values: list[str]) -> Path:

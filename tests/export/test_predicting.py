@@ -19,7 +19,7 @@ from coterie.export import export_model, predict, read_export
 from coterie.export.predictions import checksum
 from coterie.records.standings import standings_of
 from support.called import called
-from support.hospital_runs import damage, run, tables_of
+from support.hospital_runs import TENSORS, damage, run, tables_of
 from support.hospitals import HOSPITALS, write_hospitals
 from support.refusals import refusal
 from support.strangers import forge_json
@@ -208,15 +208,9 @@ def test_arrays_that_were_scaled_are_columns_and_have_no_target(tmp_path):
 
 
 def test_a_model_of_tensors_takes_no_table(tmp_path, hospitals):
-    tables = {
-        "data": {"name": "linear", "clients": 2, "dimension": 3, "samples": 20},
-        "model": {"name": "linear"},
-        "run": {"rounds": 1},
-        "algorithm": [{"name": "local"}],
-    }
-    result = run(tmp_path, tables)
+    result = run(tmp_path, TENSORS)
     export_model(co.load(result.folder), 0, tmp_path / "to")
-    with pytest.raises(InputError, match=r"takes features of shape \(3,\), not the"):
+    with pytest.raises(InputError, match=r"takes features of shape \(2,\), not the"):
         predict(tmp_path / "to", hospitals[1])
 
 

@@ -176,14 +176,6 @@ def test_a_checkpoint_of_another_state_is_refused(tmp_path):
         run_study(first, runs=tmp_path)
 
 
-def test_a_damaged_checkpoint_is_named_with_a_remedy(tmp_path):
-    only = made(algorithm=[{"name": "local"}], checkpoint_seconds=0.0)
-    run_study(only, runs=tmp_path)
-    (folder_of(only, tmp_path) / "cells" / "local-0.pt").write_bytes(b"PK nonsense")
-    with pytest.raises(InputError, match=r"local-0\.pt is damaged .* delete it"):
-        run_study(only, runs=tmp_path)
-
-
 def loop_over_clients(result: Result, label: str, part: str) -> list[tuple]:
     """Loss and accuracy of each client's own model on its own data, one by one."""
     federation = federation_of(result.study, 0)
