@@ -95,9 +95,9 @@ WHOLE_WAY = [
 ]
 
 
-def went(kind: str, client: str) -> tuple[Path, str]:
-    """The report of a messy file, and the output of predictions for it."""
-    path = WRITERS[kind](Path())
+@pytest.mark.parametrize(("kind", "client", "score"), WHOLE_WAY)
+def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
+    path = WRITERS[kind](here)
     target = ["--target", "weight_kg"] if kind == "wide" else []
     assert called("init", str(path), *target)[0] == 0
     more = ["--set", "model.score=f1"] if kind == "hospital" else []
@@ -109,14 +109,8 @@ def went(kind: str, client: str) -> tuple[Path, str]:
     file = path / "north.csv" if kind == "sites" else path
     code, said, _ = called("predict", "model", str(file), "--out", "new.csv")
     assert code == 0
-    return folder / "report.html", said
-
-
-@pytest.mark.parametrize(("kind", "client", "score"), WHOLE_WAY)
-def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
-    report, said = went(kind, client)
     assert score in said and "Settings were found automatically" not in said
-    page = report.read_text(encoding="utf-8")
+    page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Settings found automatically" in page and "scikit-learn" in page
     card = Path("model", "README.md").read_text(encoding="utf-8")
     dated = "days since 1970-01-01, written" in card

@@ -430,14 +430,14 @@ def test_losses_with_a_canary_and_without_are_those_of_a_loop(unit, held_out):
     objective = setup.simulation.objective.loss(torch.ones(1, 1), torch.zeros(1, 1))
     gaps = gaps * float(objective)
 
-    def told(federation, client):
+    def losses_of(federation, client):
         return gaps[mine(federation, client, "validation" if held_out else "train")]
 
     for j, client in enumerate(canaries.clients.tolist()):
         coin = torch.zeros(len(canaries.clients), dtype=torch.bool)
-        without = told(canaries.federation_with(coin), client)
+        without = losses_of(canaries.federation_with(coin), client)
         coin[j] = True
-        within = told(canaries.federation_with(coin), client)
+        within = losses_of(canaries.federation_with(coin), client)
         if unit == "client" or held_out:
             both = within.mean(), without.mean()
         else:  # other canaries of this client count half
