@@ -9,11 +9,12 @@ from coterie.checks import InputError
 from coterie_theory import collaboration as theory
 from coterie_theory.clusters import linear_diameter
 from support import noisy_quadratics
+from support.noisy_quadratics import REAL
 
 
 def test_everybody_counts_itself_and_nobody_is_gained_by_a_finer_precision():
     rng = noisy_quadratics.generator(0)
-    cost = torch.rand(7, 7, generator=rng, dtype=noisy_quadratics.REAL)
+    cost = torch.rand(7, 7, generator=rng, dtype=REAL)
     before = None
     for eps in (0.9, 0.5, 0.2, 0.01, 0.0):
         counts = theory.count_near(cost, eps)
@@ -52,7 +53,7 @@ def test_lemma_8_5_1_and_proposition_1_bound_every_gap():
 def moments(seed, n=4, d=3, scale=1.0):
     """E z z' of linear regressions with z = (a, b), and their optima."""
     rng = noisy_quadratics.generator(seed)
-    root = torch.randn(n, d + 1, d + 1, generator=rng, dtype=noisy_quadratics.REAL)
+    root = torch.randn(n, d + 1, d + 1, generator=rng, dtype=REAL)
     root[:, :, :d] *= scale
     moment = root.mT @ root
     best = torch.linalg.solve(moment[:, :d, :d], moment[:, :d, d])
@@ -67,7 +68,7 @@ def test_moments_of_linear_regression_bound_the_distance_of_gradients():
         for i in range(4):
             for j in range(4):
                 change = moment[i] - moment[j]
-                at = torch.cat([best[j], -torch.ones(1, dtype=noisy_quadratics.REAL)])
+                at = torch.cat([best[j], -torch.ones(1, dtype=REAL)])
                 gradients = (change @ at)[:d].norm()
                 assert gradients <= diameter * change.norm() + 1e-12
 

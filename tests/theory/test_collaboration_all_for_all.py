@@ -25,6 +25,7 @@ from support.collaboration_runs import (
     first_call_below,
     mean_and_error,
 )
+from support.noisy_quadratics import REAL
 
 
 @every_weights
@@ -34,7 +35,7 @@ def test_all_for_all_obeys_its_bound(build, calls):
     gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = build(torch.cdist(best, best))
     losses = noisy_quadratics.losses_of(matrices, 2.0)
-    x = torch.full((6, 2), 2.0, dtype=noisy_quadratics.REAL)
+    x = torch.full((6, 2), 2.0, dtype=REAL)
     start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     largest = 1 / (losses.beta * weights.spectral_radius(lam))
     for lr in (theory.all_for_all_step(lam, start, calls, losses), largest):
@@ -65,7 +66,7 @@ def test_theorem_8_3_holds_as_printed_for_clusters(calls):
     assert there.mu == pytest.approx(losses.mu)
     assert there.beta == pytest.approx(losses.beta)
     assert there.variance == pytest.approx(1 / 3)
-    x = torch.full((6, 2), 3.0, dtype=noisy_quadratics.REAL)
+    x = torch.full((6, 2), 3.0, dtype=REAL)
     start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     lr, printed = printed_theorem_8_3(lam, gap, start, calls, losses)
     assert lr == pytest.approx(theory.all_for_all_step(lam, start, calls, losses))
@@ -76,12 +77,12 @@ def test_theorem_8_3_holds_as_printed_for_clusters(calls):
 
 def test_theorem_8_3_as_printed_fails_on_a_star_where_the_radius_is_not_one():
     n, calls = 50, 30
-    far = torch.ones(n, n, dtype=noisy_quadratics.REAL)
+    far = torch.ones(n, n, dtype=REAL)
     far[0] = far[:, 0] = 0
     lam = weights.threshold_weights(far, 0.5)
-    matrices = torch.eye(1, dtype=noisy_quadratics.REAL).expand(n, 1, 1)
-    best = torch.zeros(n, 1, dtype=noisy_quadratics.REAL)
-    x = torch.ones(n, 1, dtype=noisy_quadratics.REAL)
+    matrices = torch.eye(1, dtype=REAL).expand(n, 1, 1)
+    best = torch.zeros(n, 1, dtype=REAL)
+    x = torch.ones(n, 1, dtype=REAL)
     still = LossClass(1.0, 1.0, 1e-6)
     gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lr, printed = printed_theorem_8_3(lam, gap, 0.5, calls, still)
@@ -95,8 +96,8 @@ def test_theorem_8_3_as_printed_fails_on_a_star_where_the_radius_is_not_one():
 
 
 def test_too_large_steps_have_no_bound():
-    lam = torch.full((3, 3), 1 / 3, dtype=noisy_quadratics.REAL)
-    none = torch.zeros(3, 3, dtype=noisy_quadratics.REAL)
+    lam = torch.full((3, 3), 1 / 3, dtype=REAL)
+    none = torch.zeros(3, 3, dtype=REAL)
     with pytest.raises(InputError, match="`lr` must be at most"):
         theory.all_for_all_bound(lam, none, 1.0, 1.1, 5, noisy_quadratics.ONE)
 
@@ -104,7 +105,7 @@ def test_too_large_steps_have_no_bound():
 def least_stacked(lam, matrices, best):
     """The least mean excess of models x = L y."""
     d = best.shape[1]
-    spread = torch.kron(lam, torch.eye(d, dtype=noisy_quadratics.REAL))
+    spread = torch.kron(lam, torch.eye(d, dtype=REAL))
     blocks = torch.block_diag(*matrices)
     root = torch.linalg.cholesky(blocks).T
     y = torch.linalg.lstsq(root @ spread, root @ best.flatten(), driver="gelsd")[0]
@@ -125,10 +126,10 @@ def test_lemma_8_5_2_bounds_what_the_best_mixtures_lose():
 
 def test_the_last_term_of_theorem_8_3_has_its_indices_swapped_in_print():
     # All use the model of the first, whose loss is flat: it likes every other model.
-    curvature = torch.tensor([0.01, 1.0, 1.0], dtype=noisy_quadratics.REAL)
+    curvature = torch.tensor([0.01, 1.0, 1.0], dtype=REAL)
     matrices = curvature[:, None, None]
-    best = torch.tensor([[0.0], [1.0], [-1.0]], dtype=noisy_quadratics.REAL)
-    lam = torch.zeros(3, 3, dtype=noisy_quadratics.REAL)
+    best = torch.tensor([[0.0], [1.0], [-1.0]], dtype=REAL)
+    lam = torch.zeros(3, 3, dtype=REAL)
     lam[:, 0] = 1
     gap = noisy_quadratics.quadratic_gaps(matrices, best)
     least = least_stacked(lam, matrices, best)
@@ -164,12 +165,12 @@ def test_effective_constants_are_those_of_the_stacked_loss(build):
 
 def test_all_for_all_needs_no_more_calls_than_predicted_and_the_share_of_those_alone():
     eps, sigma2, n = 0.02, 4.0, 8
-    matrices = torch.eye(2, dtype=noisy_quadratics.REAL).expand(n, 2, 2)
-    best = torch.zeros(n, 2, dtype=noisy_quadratics.REAL)
+    matrices = torch.eye(2, dtype=REAL).expand(n, 2, 2)
+    best = torch.zeros(n, 2, dtype=REAL)
     best[2:] = 3.0  # two and six alike
     b = noisy_quadratics.quadratic_distances(matrices, best)
     losses = noisy_quadratics.losses_of(matrices, sigma2)
-    x = torch.full((n, 2), 1.5, dtype=noisy_quadratics.REAL)
+    x = torch.full((n, 2), 1.5, dtype=REAL)
     start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     needed = {}
     for name, distance in (("together", b), ("alone", b + 99 * (1 - torch.eye(n)))):
@@ -190,14 +191,14 @@ def test_all_for_all_needs_no_more_calls_than_predicted_and_the_share_of_those_a
 
 
 def test_calls_of_corollary_8_5_1_reach_the_precision_on_a_line_of_clients():
-    place = torch.linspace(0, 1, 8, dtype=noisy_quadratics.REAL)
-    matrices = torch.ones(8, 1, 1, dtype=noisy_quadratics.REAL)
+    place = torch.linspace(0, 1, 8, dtype=REAL)
+    matrices = torch.ones(8, 1, 1, dtype=REAL)
     best = place[:, None]
     eps, sigma2 = 0.03, 0.5
     losses = LossClass(1.0, 1.0, sigma2)
     lam = theory.all_for_all_weights(torch.cdist(best, best), eps, 1.0)
     assert 8 < int((lam > 0).sum()) < 64
-    x = torch.full((8, 1), 2.0, dtype=noisy_quadratics.REAL)
+    x = torch.full((8, 1), 2.0, dtype=REAL)
     start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     there = theory.effective(lam, losses)
     assert there.mu < 0.5  # so that the printed number of calls is another one
@@ -222,12 +223,12 @@ def test_calls_of_corollary_8_5_1_reach_the_precision_on_a_line_of_clients():
 def test_convex_all_for_all_obeys_its_bound(build):
     # One direction is flat: mu = 0.
     matrices, best = noisy_quadratics.quadratics(seed=3, spread=0.5)
-    flat = torch.diag(torch.tensor([1.0, 0.0], dtype=noisy_quadratics.REAL))
+    flat = torch.diag(torch.tensor([1.0, 0.0], dtype=REAL))
     matrices = flat @ matrices @ flat
     gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = build(torch.cdist(best, best))
     beta = float(torch.linalg.eigvalsh(matrices).max())
-    x = torch.full((6, 2), 2.0, dtype=noisy_quadratics.REAL)
+    x = torch.full((6, 2), 2.0, dtype=REAL)
     radius = math.sqrt(float((x - best).square().sum(1).mean()))
     known = ConvexLosses(radius, beta, variance=2.0)
     for calls in (5, 80):
@@ -241,9 +242,9 @@ def test_convex_all_for_all_obeys_its_bound(build):
 def test_what_mixtures_lose_stays_and_is_in_the_convex_bound():
     matrices, best = noisy_quadratics.quadratics(seed=3)
     gap = noisy_quadratics.quadratic_gaps(matrices, best)
-    lam = torch.full((6, 6), 1 / 6, dtype=noisy_quadratics.REAL)
+    lam = torch.full((6, 6), 1 / 6, dtype=REAL)
     beta = noisy_quadratics.losses_of(matrices, 0.0).beta
-    x = torch.zeros(6, 2, dtype=noisy_quadratics.REAL)
+    x = torch.zeros(6, 2, dtype=REAL)
     radius, calls = math.sqrt(float(best.square().sum(1).mean())), 1500
     known = ConvexLosses(radius, beta, variance=0.0)
     lr = theory.all_for_all_convex_step(lam, calls, known)
@@ -257,7 +258,7 @@ def test_what_mixtures_lose_stays_and_is_in_the_convex_bound():
 
 
 def test_the_printed_convex_step_depends_on_the_unit_of_the_loss():
-    lam = torch.full((3, 3), 1 / 3, dtype=noisy_quadratics.REAL)
+    lam = torch.full((3, 3), 1 / 3, dtype=REAL)
 
     def steps(unit):
         known = ConvexLosses(radius=1.0, beta=unit, variance=400 * unit**2)
@@ -272,10 +273,10 @@ def test_the_printed_convex_step_depends_on_the_unit_of_the_loss():
 
 def test_the_printed_step_of_the_report_s_theorem_8_is_n_times_too_large():
     n = 10
-    lam = torch.full((n, n), 1 / n, dtype=noisy_quadratics.REAL)
-    matrices = torch.eye(1, dtype=noisy_quadratics.REAL).expand(n, 1, 1)
-    best = torch.zeros(n, 1, dtype=noisy_quadratics.REAL)
-    x = torch.ones(n, 1, dtype=noisy_quadratics.REAL)
+    lam = torch.full((n, n), 1 / n, dtype=REAL)
+    matrices = torch.eye(1, dtype=REAL).expand(n, 1, 1)
+    best = torch.zeros(n, 1, dtype=REAL)
+    x = torch.ones(n, 1, dtype=REAL)
     printed = n / 2  # N / (2 L), with little noise
     curve = all_for_all_runs(lam, matrices, best, x, 0.0, printed, 20, runs=1)
     assert float(curve[-1]) > 1e6
@@ -289,7 +290,7 @@ def absolute_runs(lam, best, x, lr, calls, *, runs=300, seed=0):
     rng = noisy_quadratics.generator(seed)
     product = lam @ lam.T
     x = x.expand(runs, len(best)).clone()
-    total = torch.zeros(runs, dtype=noisy_quadratics.REAL)
+    total = torch.zeros(runs, dtype=REAL)
     for _ in range(calls):
         total += (x - best).abs().mean(1)
         i = torch.randint(len(best), (runs,), generator=rng)
@@ -300,10 +301,10 @@ def absolute_runs(lam, best, x, lr, calls, *, runs=300, seed=0):
 
 
 def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
-    best = torch.tensor([0.0, 0, 0, 1, 1, 1, 1, 2], dtype=noisy_quadratics.REAL)
+    best = torch.tensor([0.0, 0, 0, 1, 1, 1, 1, 2], dtype=REAL)
     gap = (best[:, None] - best).abs()  # f_i(best_j) - f_i(best_i)
     eps, bound = 0.4, math.sqrt(2.0)
-    x = torch.full((8,), 0.7, dtype=noisy_quadratics.REAL)
+    x = torch.full((8,), 0.7, dtype=REAL)
     lam = weights.threshold_weights(2 * gap, eps)  # clusters: the best y is `best`
     radius = math.sqrt(float((x - best).square().mean()))
     known = BoundedLosses(radius, bound)
