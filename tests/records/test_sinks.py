@@ -103,7 +103,7 @@ def test_a_sink_hears_the_means_of_every_evaluation(tmp_path, monkeypatch, name)
     assert {"test_loss", "train_accuracy", "gradients", "bytes", "seconds"} <= kinds
 
 
-def test_nothing_depends_on_who_is_told(tmp_path, monkeypatch):
+def test_sinks_of_numbers_do_not_change_a_run(tmp_path, monkeypatch):
     Listener(monkeypatch)
     alone, told = made(), made(log=["tensorboard", "wandb"])
     assert identity_of(alone, {}) == identity_of(told, {})

@@ -63,7 +63,7 @@ def rest(records: Records) -> str:
     return verdict_of(records, report.summary(records)).more
 
 
-def test_all_gain():
+def test_a_verdict_says_that_all_clients_gain():
     records = records_with(ditto=more(18, 18, 18, 18))
     assert lead(records) == (
         "With ditto, all four hospitals get a better model by learning together. We "
@@ -76,7 +76,7 @@ def test_all_gain():
     assert rest(records).endswith("We are sure of this average.")
 
 
-def test_two_are_both_or_neither():
+def test_a_verdict_about_two_clients_says_both_or_neither():
     gains, losses = (records_with(2, ditto=more(k, k)) for k in (18, -18))
     assert lead(gains) == (
         "With ditto, both hospitals get a better model by learning together. We are "
@@ -93,7 +93,7 @@ def test_two_are_both_or_neither():
     assert text == "Both hospitals learn together."
 
 
-def test_one_client_is_no_crowd():
+def test_a_verdict_about_one_client_uses_the_singular():
     records = make_records(n=1, labels=("local", "ditto"), weights=False)
     half, more_of = HALF[:, :1], more(18)[:, :1]
     records = with_outcomes(records, {"local": half, "ditto": more_of})
@@ -111,7 +111,7 @@ def test_better_is_as_measured_and_sure_is_beyond_the_interval():
     )
 
 
-def test_one_loses_and_is_named():
+def test_a_verdict_names_the_client_that_loses():
     records = records_with(ditto=more(18, 18, 1, -15))
     assert lead(records) == (
         "With ditto, three of four hospitals get a better model by learning together. "
@@ -120,7 +120,7 @@ def test_one_loses_and_is_named():
     )
 
 
-def test_none_gains():
+def test_a_verdict_says_that_no_client_gains():
     records = records_with(ditto=more(-18, -18, -18, -18))
     assert lead(records).startswith(
         "With ditto, none of the four hospitals gets a better model by learning "
@@ -129,7 +129,7 @@ def test_none_gains():
     assert "which is 45.0 points worse (95 % interval: between " in rest(records)
 
 
-def test_nobody_is_sure():
+def test_a_verdict_says_where_no_gain_is_sure():
     records = records_with(ditto=more(1, 0, -1, 1))
     assert lead(records).endswith("We are not sure about any hospital.")
     assert rest(records).endswith("That may be chance.")
@@ -225,7 +225,7 @@ def test_scikit_learn_is_not_named_first_where_a_method_is_better():
     assert lead(records).startswith("With ditto, all four hospitals")
 
 
-def test_nobody_gains_from_what_is_no_better_than_a_constant():
+def test_a_method_that_is_no_better_than_a_constant_helps_nobody():
     records = records_with(ditto=more(8, 8, 8, 8))
     records = with_baselines(records, {CONSTANT: more(9, 9, 9, 9)})
     assert lead(records).startswith("A constant prediction")

@@ -163,7 +163,7 @@ def test_directions_tell_the_canaries_of_a_client_apart():
         {"name": "adaptive_all_for_one"},
     ],
 )
-def test_nobody_learns_otherwise_because_somebody_listens(entry):
+def test_listening_does_not_change_what_clients_learn(entry):
     made = study(entry)
     setup = prepare(made, 0)
     method = setup.algorithm(made.algorithms[0])
@@ -176,7 +176,7 @@ def test_nobody_learns_otherwise_because_somebody_listens(entry):
     assert len(listener.scores()["sums"]) == 6
 
 
-def test_what_is_heard_of_an_average_is_the_way_that_each_row_went():
+def test_a_listener_to_averages_hears_how_far_each_row_moved():
     """By a loop: z_t less the last mean, along a canary's direction."""
     made = study({"name": "fedavg", "lr": 0.05})
     setup = prepare(made, 0)
@@ -198,7 +198,7 @@ def test_what_is_heard_of_an_average_is_the_way_that_each_row_went():
     torch.testing.assert_close(found["first"], along[0] - along[1])
 
 
-def test_where_only_sums_are_seen_only_sums_are_heard():
+def test_a_listener_to_secure_sums_hears_sums_alone():
     made = study()
     setup = prepare(made, 0)
     u = torch.ones(6, 3, dtype=torch.float64)
@@ -469,7 +469,7 @@ def test_losses_of_models_that_all_have_tell_canaries_apart():
     torch.testing.assert_close(listener.scores()["losses"], coins, rtol=0.01, atol=0)
 
 
-def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
+def test_a_listener_hears_the_losses_that_clients_tell(monkeypatch):
     """As often as the ledger says, and the sum of all that a client told."""
     for module in (foreseen, methods):
         monkeypatch.setattr(module, "SCENARIOS", 1)
