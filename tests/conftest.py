@@ -19,7 +19,8 @@ from coterie.data.federation import Federation, Table
 from coterie.study.experiment import Result, run_study
 from support.browser import Browser, chromium
 from support.federations import SIZES, divided, samples
-from support.quadratics import quadratics, simulate, start
+from support.quadratics import quadratics, start
+from support.rounds import simulate
 from support.tuning_studies import made
 
 

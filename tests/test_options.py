@@ -126,9 +126,8 @@ def test_a_sparse_matrix_is_refused_where_it_must_be_dense():
 def test_a_flow_does_not_begin_with_what_is_for_rounds_and_rounds_do():
     made = example(HALVES, momentum=0.5)
     begun(made, torch.zeros(2, 1))
-    with pytest.raises(
-        InputError, match=r"`momentum` is for rounds: .* 0\.0 .* got 0\.5"
-    ):
+    message = r"`momentum` is for rounds: .* 0\.0 .* got 0\.5"
+    with pytest.raises(InputError, match=message):
         made.flow.init(torch.zeros(2, 1))
     assert unused_options(example, waits=False) == {"momentum"}
     assert unused_options(example, waits=True) == {"late"}

@@ -66,10 +66,7 @@ def test_draws_do_not_depend_on_which_other_clients_are_asked():
 
 def test_a_longer_draw_begins_with_the_shorter_one():
     clients = torch.arange(3)
-    assert torch.equal(
-        seeds.bits(1, clients, 9)[:, :4],
-        seeds.bits(1, clients, 4),
-    )
+    assert torch.equal(seeds.bits(1, clients, 9)[:, :4], seeds.bits(1, clients, 4))
 
 
 def test_keys_depend_on_every_name_and_on_their_order():

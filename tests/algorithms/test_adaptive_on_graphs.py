@@ -16,7 +16,8 @@ from coterie.graphs import Mixing, adjacency, edges_of, gossip_matrix
 from coterie.options import Count, Positive, Sizes, method
 from coterie.types import Algorithm, traffic_of
 from support.oracles import begun
-from support.quadratics import EXACT, quadratics, simulate, start, train
+from support.quadratics import EXACT, quadratics, start
+from support.rounds import simulate, train
 
 OPTIONS = {"lr": 0.1, "every": 2, "steps": 2, "criterion": "continuous"}
 

@@ -11,7 +11,8 @@ from coterie.checks import InputError
 from coterie.engine.clocks import Rings, clock
 from coterie.engine.events import EventLoop, run_events
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
-from support.quadratics import REAL, D, hessians, quadratics, simulate, start
+from support.quadratics import REAL, D, hessians, quadratics, start
+from support.rounds import simulate
 
 J = torch.full((6, 6), 1 / 6, dtype=REAL)
 RING = torch.zeros(6, 6, dtype=REAL)

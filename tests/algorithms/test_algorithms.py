@@ -20,18 +20,8 @@ from coterie.types import Comparison
 from support import federations
 from support.oracles import begun, with_verbs
 from support.plain_clients import mine
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    STEPS,
-    drawn,
-    gradient,
-    loss,
-    simulate,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, start
+from support.rounds import ACTIVE, STEPS, drawn, gradient, loss, simulate, train
 
 N, D = 6, 26
 SIZES = torch.tensor(federations.SIZES)

@@ -32,8 +32,8 @@ from support.gradient_oracles import (
     trained,
 )
 from support.oracles import begun
-from support.quadratics import simulate
 from support.recipes import weights as weights_of
+from support.rounds import simulate
 
 SETTINGS = {"momentum": 0.5, "weight_decay": 0.1, "steps": 2, "schedule": "inverse(9)"}
 

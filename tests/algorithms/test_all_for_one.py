@@ -9,15 +9,8 @@ from coterie import seeds
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.engine.rounds import run_rounds
 from support.oracles import begun, told
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    hessians,
-    quadratics,
-    simulate,
-    start,
-)
+from support.quadratics import EXACT, REAL, hessians, quadratics, start
+from support.rounds import ACTIVE, simulate
 
 WEIGHTS = torch.tensor([[0.4, 0.2, 0.1, 0.1, 0.1, 0.1]], dtype=REAL)
 WEIGHTS = torch.cat([WEIGHTS.roll(i, 1) for i in range(6)])

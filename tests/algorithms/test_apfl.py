@@ -13,26 +13,11 @@ from coterie.algorithms.apfl import apfl
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.conformance.suite import CHECKS, Case
+from support.federations import error, similar_clients
 from support.oracles import begun
 from support.plain_clients import mine
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    SAMPLES,
-    STEPS,
-    D,
-    drawn,
-    error,
-    hessians,
-    loss,
-    quadratics,
-    similar_clients,
-    simulate,
-    solve,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
+from support.rounds import ACTIVE, STEPS, drawn, loss, simulate, solve, train
 
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])

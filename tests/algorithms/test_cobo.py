@@ -15,21 +15,10 @@ from coterie.algorithms.local import local
 from coterie.collaboration.links import row_sums
 from coterie.data import synthetic
 from coterie.graphs.families import matchings
-from support.federations import of_groups
+from support.federations import error, of_groups
 from support.oracles import begun, told, with_verbs
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    STEPS,
-    D,
-    error,
-    hessians,
-    quadratics,
-    simulate,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, D, hessians, quadratics, start
+from support.rounds import ACTIVE, STEPS, simulate, train
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])

@@ -31,6 +31,7 @@ from coterie.conformance.cases import agree
 from coterie.engine.rounds import participants
 from coterie.records import pack, unpack
 from coterie.types import ALONE, traffic_of
+from support.federations import error
 from support.linear_groups import (
     are_found,
     four_groups,
@@ -42,17 +43,8 @@ from support.linear_groups import (
 )
 from support.oracles import begun
 from support.plain_clients import mine
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    STEPS,
-    error,
-    simulate,
-    start,
-    train,
-    zeros,
-)
+from support.quadratics import EXACT, REAL, start, zeros
+from support.rounds import ACTIVE, STEPS, simulate, train
 
 
 def measured(federation, batch_size=0):

@@ -19,7 +19,7 @@ from support.calibrations import calibrated_mean
 from support.linear_groups import REAL, linear_clients
 from support.oracles import begun
 from support.plain_clients import mine
-from support.quadratics import simulate
+from support.rounds import simulate
 
 N, D = 6, 3
 LR, MOMENTUM = 0.05, 0.5

@@ -15,6 +15,7 @@ from coterie.engine.events import EventLoop
 from coterie.engine.rounds import run_rounds
 from coterie.optim.steps import LocalDescent, sgd
 from coterie.types import Arrivals
+from support.federations import error
 from support.linear_groups import (
     are_found,
     four_groups,
@@ -22,7 +23,8 @@ from support.linear_groups import (
     two_groups,
     without_validation,
 )
-from support.quadratics import REAL, error, simulate, zeros
+from support.quadratics import REAL, zeros
+from support.rounds import simulate
 
 # Sums in another order, over a hundred steps in double precision.
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
@@ -55,18 +57,8 @@ PHASES = {
         3,
         "T1 C1 C1 R2 T2 T2 T2 R2 R2 R2",
     ),
-    "rare looks": (
-        lambda: two_groups(train=40),
-        {"steps": 4},
-        7,
-        "T1 C1 C1 R2 T2 R2",
-    ),
-    "pieces": (
-        four_groups,
-        {"steps": 30},
-        1,
-        "P1 P1 P1 R4 T4 R4",
-    ),
+    "rare looks": (lambda: two_groups(train=40), {"steps": 4}, 7, "T1 C1 C1 R2 T2 R2"),
+    "pieces": (four_groups, {"steps": 30}, 1, "P1 P1 P1 R4 T4 R4"),
     "every round": (
         lambda: two_groups(noise=0.5),
         {"steps": 6},

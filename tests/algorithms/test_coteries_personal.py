@@ -13,9 +13,11 @@ from coterie.algorithms.local import local
 from coterie.clients.simulation import Simulation
 from coterie.conformance import cases as conformance
 from coterie.data.federation import PARTS
+from support.federations import error
 from support.linear_groups import are_found, linear_clients
 from support.plain_clients import mine
-from support.quadratics import EXACT, REAL, error, train
+from support.quadratics import EXACT, REAL
+from support.rounds import train
 
 # The bias is last.
 N, D = 8, 6

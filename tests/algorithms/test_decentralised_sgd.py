@@ -20,15 +20,8 @@ from coterie_theory.gossip import chebyshev, plain
 from support.gradient_oracles import Quadratics
 from support.oracles import begun
 from support.paces import EXACT
-from support.quadratics import (
-    ACTIVE,
-    REAL,
-    STEPS,
-    hessians,
-    quadratics,
-    simulate,
-    train,
-)
+from support.quadratics import REAL, hessians, quadratics
+from support.rounds import ACTIVE, STEPS, simulate, train
 
 J = torch.full((6, 6), 1 / 6, dtype=REAL)
 RING = gossip_matrix(edges_of("ring", 6), 6)

@@ -10,22 +10,8 @@ from coterie import seeds
 from coterie.algorithms.ditto import ditto
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    SAMPLES,
-    STEPS,
-    D,
-    drawn,
-    hessians,
-    loss,
-    quadratics,
-    simulate,
-    solve,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
+from support.rounds import ACTIVE, STEPS, drawn, loss, simulate, solve, train
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])

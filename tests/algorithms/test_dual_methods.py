@@ -14,7 +14,8 @@ from coterie.optim.meetings import dual_steps
 from coterie_theory.decentralised.descent import ddo_gains
 from coterie_theory.descent import delayed as delayed_descent
 from coterie_theory.descent import dual
-from support.quadratics import REAL, D, hessians, quadratics, simulate, solve, start
+from support.quadratics import REAL, D, hessians, quadratics, start
+from support.rounds import simulate, solve
 
 DECAY = 0.2
 BOWL = {"lr": 1 / 3.2, "curvature": 1.2, "weight_decay": DECAY}  # of all six clients

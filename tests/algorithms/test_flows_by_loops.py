@@ -29,17 +29,8 @@ from coterie.engine.events import EventLoop, run_events
 from coterie.graphs import gossip_matrix
 from coterie_theory import asynchrony
 from support.paces import EXACT, UNEVEN, question
-from support.quadratics import (
-    REAL,
-    SAMPLES,
-    D,
-    drawn,
-    hessians,
-    quadratics,
-    simulate,
-    solve,
-    start,
-)
+from support.quadratics import REAL, SAMPLES, D, hessians, quadratics, start
+from support.rounds import drawn, simulate, solve
 
 SOON = {"rel": 1e-12}  # sums of times in another order, in float64
 

@@ -19,26 +19,12 @@ from coterie.optim.steps import sgd
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
 from coterie.types import ALONE
-from support.federations import of_groups
+from support.federations import error, of_groups
 from support.linear_groups import are_found, weights_told
 from support.oracles import begun, with_verbs
 from support.plain_clients import mine
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    SAMPLES,
-    STEPS,
-    D,
-    drawn,
-    error,
-    hessians,
-    loss,
-    quadratics,
-    simulate,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
+from support.rounds import ACTIVE, STEPS, drawn, loss, simulate, train
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])

@@ -19,19 +19,10 @@ from coterie.algorithms.per_fedavg import per_fedavg
 from coterie.algorithms.pfedme import pfedme
 from coterie.algorithms.wga_bc import wga_bc
 from coterie.graphs import edges_of, gossip_matrix
+from support.federations import error, similar_clients
 from support.oracles import begun, told
-from support.quadratics import (
-    ACTIVE,
-    SAMPLES,
-    STEPS,
-    D,
-    error,
-    quadratics,
-    similar_clients,
-    simulate,
-    start,
-    train,
-)
+from support.quadratics import SAMPLES, D, quadratics, start
+from support.rounds import ACTIVE, STEPS, simulate, train
 
 
 @pytest.mark.parametrize(

@@ -15,23 +15,11 @@ from coterie.algorithms.karula import Memory, State, karula
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.data import synthetic
-from support.federations import of_groups
+from support.federations import error, of_groups
 from support.projected import excess, excess_of, general_solver
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    SAMPLES,
-    D,
-    error,
-    hessians,
-    quadratics,
-    simulate,
-    solve,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
 from support.recipes import radius as radius_of
+from support.rounds import ACTIVE, simulate, solve, train
 
 N = 6
 # The accuracy of the general solver of the tests, after a few steps.

@@ -13,7 +13,8 @@ from coterie.graphs import edges_of, gossip_matrix, loss_rates
 from coterie.types import Arrivals
 from coterie_theory.gossip.capacities import admitted_rings
 from support.paces import EXACT, UNEVEN, Paces, question
-from support.quadratics import REAL, hessians, quadratics, simulate, start
+from support.quadratics import REAL, hessians, quadratics, start
+from support.rounds import simulate
 
 PACES = [1.0, 2.0, 0.5, 1.5, 1.0, 4.0]
 STEADY = Paces(*PACES, jitter=0.0)

@@ -18,6 +18,7 @@ from coterie.graphs import edges_of, gossip_matrix
 from coterie.models import build, linear
 from coterie.types import traffic_of
 from support.calibrations import calibrated_mean
+from support.federations import error
 from support.linear_groups import (
     linear_clients,
     strangers,
@@ -26,17 +27,8 @@ from support.linear_groups import (
 )
 from support.oracles import begun
 from support.plain_clients import mine
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    STEPS,
-    error,
-    simulate,
-    start,
-    train,
-    zeros,
-)
+from support.quadratics import EXACT, REAL, start, zeros
+from support.rounds import ACTIVE, STEPS, simulate, train
 
 NEVER = {"sure": 1e9}  # is a link dropped
 

@@ -11,7 +11,8 @@ from coterie.checks import InputError
 from coterie.engine import EventLoop, clock
 from coterie.graphs import edges_of, gossip_matrix
 from support.linear_groups import two_groups, without_validation
-from support.quadratics import EXACT, REAL, simulate, train, zeros
+from support.quadratics import EXACT, REAL, zeros
+from support.rounds import simulate, train
 
 N = 6
 

@@ -21,8 +21,8 @@ from coterie.study.experiment import run_study
 from coterie.study.newcomers import models_for
 from coterie.types import Algorithm
 from support.newcomer_studies import trained_by
-from support.quadratics import STEPS
 from support.recipes import weights
+from support.rounds import STEPS
 
 EVERYBODY = small_federation(8)
 TRAINED, LATER = EVERYBODY.select(torch.arange(6)), EVERYBODY.select(torch.arange(6, 8))

@@ -24,8 +24,10 @@ from coterie.engine.rounds import run_rounds
 from coterie.optim.hessians import hessian_times
 from support import federations
 from support.oracles import begun
-from support.plain_clients import mine, module, simulate
-from support.quadratics import ACTIVE, EXACT, REAL, drawn, train
+from support.plain_clients import mine
+from support.quadratics import EXACT, REAL
+from support.rounds import ACTIVE, drawn, train
+from support.simulated import module, simulate
 
 N = 6
 SIZES = torch.tensor(federations.SIZES)
@@ -364,7 +366,6 @@ def test_newcomers_tune_the_common_start_on_their_own_training_data(classificati
     four = per_fedavg(SIZES[:4], alpha=0.7)
     state = begun(four, start(classification)[:4])
     newcomers = simulate(classification.only(5), batch_size=0)
-    assert algorithm.welcome is not None
     found = algorithm.welcome(state, newcomers.at(3, purpose="use"))
     losses, row = Losses(classification), state.x[0]
     for _ in range(2):

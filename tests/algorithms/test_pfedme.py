@@ -8,21 +8,8 @@ from torch.testing import assert_close
 
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.pfedme import pfedme
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    SAMPLES,
-    D,
-    drawn,
-    hessians,
-    loss,
-    quadratics,
-    simulate,
-    solve,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
+from support.rounds import ACTIVE, drawn, loss, simulate, solve, train
 
 ONE = torch.eye(D, dtype=REAL)
 # With curvatures 1 to 3 and lam = 1 an inner step leaves 0.34 of the way at most, so

@@ -21,7 +21,8 @@ from coterie.types import traffic_of
 from coterie_theory.curvature.preconditioning import relative_condition
 from support import quadratics
 from support.plain_clients import mine
-from support.quadratics import REAL, simulate
+from support.quadratics import REAL
+from support.rounds import simulate
 
 N, D, LAM = 3, 4, 0.05
 SIZES = torch.tensor([30, 10, 20])

@@ -18,7 +18,8 @@ from coterie.engine.clocks import clock
 from coterie.engine.events import EventLoop
 from coterie.engine.rounds import run_rounds
 from coterie.models import build, linear
-from support.quadratics import SAMPLES, hessians, quadratics, simulate, start
+from support.quadratics import SAMPLES, hessians, quadratics, start
+from support.rounds import simulate
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-11, "atol": 1e-12}  # sums in another order, in float64

@@ -25,7 +25,7 @@ from coterie_theory.structure import (
     squared_distance,
     top_subspace,
 )
-from support import federations, quadratics
+from support import federations, rounds
 from support.oracles import Everybody
 from support.plain_clients import mine
 from support.shared_models import error, shared
@@ -68,7 +68,7 @@ def stepped(federation, row, client, part) -> torch.Tensor:
 def test_fedrep_is_its_loop_over_clients(classification):
     algorithm = fedrep(SIZES, HEAD, lr=0.2, steps=2, head_steps=3)
     simulation = simulate(classification)
-    states, infos = quadratics.train(algorithm, simulation, start(), 2)
+    states, infos = rounds.train(algorithm, simulation, start(), 2)
     rows = list(start())
     for _ in range(2):
         for i in range(N):
@@ -87,7 +87,7 @@ def test_fedrep_is_its_loop_over_clients(classification):
 def test_newcomers_of_fedrep_train_a_head_on_the_body_as_it_is(classification):
     algorithm = fedrep(SIZES, HEAD, lr=0.2, head_steps=2)
     simulation = simulate(classification)
-    states, _ = quadratics.train(algorithm, simulation, start(), 3)
+    states, _ = rounds.train(algorithm, simulation, start(), 3)
     w = states[-1].w[0]
     found = algorithm.welcome(states[-1], simulation.at(4, purpose="welcome"))
     assert_close(found[:, ~HEAD], w[~HEAD].expand(N, -1), **EXACT)
@@ -100,7 +100,7 @@ def test_newcomers_of_fedrep_train_a_head_on_the_body_as_it_is(classification):
 def test_momentum_of_one_part_does_not_move_the_other(classification):
     algorithm = fedrep(SIZES, HEAD, lr=0.1, momentum=0.9, head_steps=1)
     simulation = simulate(classification)
-    states, _ = quadratics.train(algorithm, simulation, start(), 1)
+    states, _ = rounds.train(algorithm, simulation, start(), 1)
     row, v = start()[0], torch.zeros_like(start()[0])
     for part in (HEAD, ~HEAD):
         v = torch.where(part, gradient(classification, row, 0) + 0.9 * v, v)
@@ -149,7 +149,7 @@ def test_corrections_stay_at_home_and_differ_from_the_shared_model_by_low_rank(
 ):
     algorithm = low_rank_corrections(SIZES, LAYERS, rank=1, lr=0.2)
     simulation = simulate(classification)
-    states, infos = quadratics.train(algorithm, simulation, start(), 3)
+    states, infos = rounds.train(algorithm, simulation, start(), 3)
     x = algorithm.personal(states[-1], simulation.at(3, purpose="use"))
     begin, o, i = LAYERS[0].tolist()
     change = (x - states[-1].w)[:, begin : begin + o * i].view(N, o, i)
@@ -165,7 +165,7 @@ def linear_clients(truth) -> Simulation:
     part = torch.arange(3).repeat_interleave(n * m)
     flat = features.flatten(0, 1).repeat(3, 1), targets.flatten().repeat(3)
     table = Table("samples", *flat, "regression", 1)
-    return quadratics.simulate(federate(table, owner, part))
+    return rounds.simulate(federate(table, owner, part))
 
 
 def followed(algorithm, simulation, rounds):
@@ -262,9 +262,8 @@ def test_parameters_that_stay_at_home_are_refused_where_messages_are_not_models(
     home = models.columns(net(), ["body"])
     simulation = Simulation(classification, net(), home=home, dtype=REAL)
     for method in (fedrep(SIZES, HEAD), shared_subspace(rank=rank), nuclear_norm()):
-        with pytest.raises(
-            InputError, match="`personal` cannot be used with this method"
-        ):
+        message = "`personal` cannot be used with this method"
+        with pytest.raises(InputError, match=message):
             method.init(start(), simulation.at(0))
 
 

@@ -15,7 +15,8 @@ from coterie.engine.events import EventLoop
 from coterie.graphs import WALKS, edges_of, gossip_matrix, hitting_time_of, walk_on
 from coterie.types import Algorithm
 from support.paces import EXACT, UNEVEN, question
-from support.quadratics import REAL, D, hessians, quadratics, simulate, solve, start
+from support.quadratics import REAL, D, hessians, quadratics, start
+from support.rounds import simulate, solve
 
 ANYWHERE = ("reshuffled", "iid")
 STAR = gossip_matrix(edges_of("star", 6), 6)
@@ -155,13 +156,9 @@ def test_alone_both_are_gradient_descent():
         assert run.sent == (0, 0)
 
 
-@pytest.fixture(scope="module")
-def exact_gradients():
-    return simulate(quadratics())
-
-
-def test_sag_arrives_where_sgd_keeps_on_moving(exact_gradients):
+def test_sag_arrives_where_sgd_keeps_on_moving():
     """Without noise, where losses differ: the optimum of their mean."""
+    exact_gradients = simulate(quadratics())
     a, b = hessians(quadratics())
     best = solve(a.mean(0)[None], b.mean(0)[None])[0]
     sag = run_of(token_sag(RING, lr=0.5, walk="cyclic"), exact_gradients, start())

@@ -12,23 +12,11 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.algorithms.wga_bc import wga_bc
 from coterie.data import synthetic
-from support.federations import of_groups
+from support.federations import error, of_groups
 from support.oracles import begun, told, with_verbs
 from support.plain_clients import mine
-from support.quadratics import (
-    ACTIVE,
-    EXACT,
-    REAL,
-    SAMPLES,
-    STEPS,
-    D,
-    error,
-    hessians,
-    quadratics,
-    simulate,
-    start,
-    train,
-)
+from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
+from support.rounds import ACTIVE, STEPS, simulate, train
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from coterie.checks import InputError
 from coterie.cli.commands import app
 from coterie.privacy.mechanisms import rows
-from support.tiny_studies import PRIVATE_TOML
+from support.tiny_studies import PLAIN_TOML, PRIVATE_TOML
 
 
 @pytest.fixture
@@ -49,9 +49,8 @@ def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):
 
 
 def test_a_folder_that_is_no_run_is_refused(file):
-    with pytest.raises(
-        InputError, match=r"no run to audit.*study\.toml and read\.json"
-    ):
+    message = r"no run to audit.*study\.toml and read\.json"
+    with pytest.raises(InputError, match=message):
         raise run_audit(file.parent).exception
 
 
@@ -61,7 +60,7 @@ def test_few_guesses_are_said_to_be_few(file):
 
 
 def test_a_study_without_privacy_has_no_promise(file):
-    file.write_text(PRIVATE_TOML.partition("[privacy]")[0])
+    file.write_text(PLAIN_TOML)
     answer = json.loads(run_audit(file, "--runs", 8, "--json").stdout)
     assert {proof["verdict"] for proof in answer["proofs"]} == {"no promise"}
     assert {proof["upper"] for proof in answer["proofs"]} == {None}

@@ -29,12 +29,15 @@ finally:
 """
 
 
-def run_main(*words: str, **options) -> subprocess.CompletedProcess:
-    """What a call of `coterie` prints; raises if it imports torch or its like."""
+def run_main(*words: str, heavy=(), **options) -> subprocess.CompletedProcess:
+    """What a call of `coterie` prints; raises if it imports torch or its like.
+
+    It may import only those heavy packages that are named.
+    """
     command = [sys.executable, "-c", PROGRAM, *words]
     found = subprocess.run(command, capture_output=True, text=True, **options)
     errors, _, imported = found.stderr.rpartition("imported:")
-    assert imported == "\n", found
+    assert imported.split() == [*heavy], found
     found.stderr = errors
     return found
 
@@ -122,6 +125,13 @@ def test_help_is_that_of_the_commands_and_imports_nothing_heavy(words):
     full = CliRunner().invoke(app, words, prog_name="coterie")
     assert run.stdout + run.stderr == full.output
     assert run.returncode == full.exit_code
+
+
+def test_init_does_not_wait_for_torch(tmp_path):
+    words = ["init", str(installed_folder("examples") / "hospitals.csv")]
+    words += ["--out", str(tmp_path / "study.toml")]
+    assert run_main(*words, heavy=("numpy", "pandas")).returncode == 0
+    assert (tmp_path / "study.toml").is_file()
 
 
 def test_every_purpose_fits_its_line():

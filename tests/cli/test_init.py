@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -97,9 +95,9 @@ WHOLE_WAY = [
 ]
 
 
-def went(kind: str, client: str) -> tuple[Path, str]:
-    """The report of a messy file, and the output of predictions for it."""
-    path = WRITERS[kind](Path())
+@pytest.mark.parametrize(("kind", "client", "score"), WHOLE_WAY)
+def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
+    path = WRITERS[kind](here)
     target = ["--target", "weight_kg"] if kind == "wide" else []
     assert called("init", str(path), *target)[0] == 0
     more = ["--set", "model.score=f1"] if kind == "hospital" else []
@@ -111,14 +109,8 @@ def went(kind: str, client: str) -> tuple[Path, str]:
     file = path / "north.csv" if kind == "sites" else path
     code, said, _ = called("predict", "model", str(file), "--out", "new.csv")
     assert code == 0
-    return folder / "report.html", said
-
-
-@pytest.mark.parametrize(("kind", "client", "score"), WHOLE_WAY)
-def test_a_messy_file_leads_to_a_model_that_predicts_it(here, kind, client, score):
-    report, said = went(kind, client)
     assert score in said and "Settings were found automatically" not in said
-    page = report.read_text(encoding="utf-8")
+    page = (folder / "report.html").read_text(encoding="utf-8")
     assert "Settings found automatically" in page and "scikit-learn" in page
     card = Path("model", "README.md").read_text(encoding="utf-8")
     dated = "days since 1970-01-01, written" in card
@@ -134,7 +126,6 @@ def test_a_browser_shows_the_verdict_of_a_messy_file(here, browser: Browser, kin
     (page,) = here.glob("runs/*/report.html")
     browser.open(page, height=1000)
     document = browser.document()
-    assert not browser.spoken()
     figure = document[document.index('<figure id="verdict-figure"') :]
     assert 'class="main-svg"' in figure[: figure.index("</figure>")]
     # The verdict, the picture and the cost come before any other section.
@@ -165,17 +156,17 @@ def test_many_columns_that_are_alike_share_a_line(here):
     assert "gene3" not in said
 
 
-def test_a_study_is_replaced_only_when_that_is_asked_for(here, capsys, monkeypatch):
+def test_a_study_is_replaced_only_when_that_is_asked_for(here):
     path = str(write_hospital(here))
     (here / "study.toml").write_text("mine")
-    message = refused(capsys, monkeypatch, "init", path)
+    message = refused("init", path)
     assert message.startswith("study.toml exists: name another file with --out")
     assert (here / "study.toml").read_text() == "mine"
     assert called("init", path, "--out", "other.toml")[0] == 0
     assert called("init", path, "--force")[0] == 0
     assert "client" in (here / "study.toml").read_text(encoding="utf-8")
     # The data are never what is replaced.
-    message = refused(capsys, monkeypatch, "init", path, "--out", path, "--force")
+    message = refused("init", path, "--out", path, "--force")
     assert message == "`--out` must end in .toml, got spital.csv."
 
 
@@ -193,9 +184,9 @@ def test_the_path_is_relative_to_the_study(here):
 ROWS = [f"{'ab'[k % 2]},{k * 7 % 31 + 0.5},{k * 5 % 17 + 0.25}" for k in range(40)]
 
 
-def test_in_a_pipe_it_says_which_flag_to_give(here, capsys, monkeypatch):
+def test_in_a_pipe_it_says_which_flag_to_give(here):
     (here / "t.csv").write_text("\n".join(["hospital,age,dose", *ROWS]))
-    message = refused(capsys, monkeypatch, "init", "t.csv")
+    message = refused("init", "t.csv")
     assert message == (
         "t.csv does not say which column is to be predicted; it may be 'dose', 'age': "
         "name it by --target."
@@ -223,30 +214,28 @@ def test_in_a_pipe_it_says_which_flag_to_give(here, capsys, monkeypatch):
         ),
     ],
 )
-def test_a_column_called_like_a_client_that_is_none_is_named(
-    here, capsys, monkeypatch, names, message
-):
+def test_a_column_called_like_a_client_that_is_none_is_named(here, names, message):
     rows = [
         f"{names[k % len(names)]},{k * 7 % 31}.5,{k * k % 7 % 2}" for k in range(40)
     ]
     (here / "t.csv").write_text("\n".join(["hospital,age,outcome", *rows]))
-    assert refused(capsys, monkeypatch, "init", "t.csv") == message
+    assert refused("init", "t.csv") == message
 
 
-def test_columns_that_some_file_lacks_are_named(here, capsys, monkeypatch):
+def test_columns_that_some_file_lacks_are_named(here):
     rows = [f"{k * 7 % 31}.5,{k * 5 % 17}.5,{k * k % 7 % 2}" for k in range(40)]
     for name, last in (("a", "outcome"), ("b", "result")):
         (here / f"{name}.csv").write_text("\n".join([f"age,dose,{last}", *rows]))
     lack = "b.csv has no column 'outcome'"
-    message = refused(capsys, monkeypatch, "init", "a.csv", "b.csv")
+    message = refused("init", "a.csv", "b.csv")
     assert f"predicted (only columns that are in all files count, but {lack}" in message
-    message = refused(capsys, monkeypatch, "init", ".", "--target", "outcome")
+    message = refused("init", ".", "--target", "outcome")
     assert message == (
         f"--target must name a column of all files, but {lack}: give it the same name "
         "in all files."
     )
     (here / "b.csv").write_text("\n".join(["alter,menge,outcome", *rows]))
-    message = refused(capsys, monkeypatch, "init", "a.csv", "b.csv")
+    message = refused("init", "a.csv", "b.csv")
     assert message.startswith("b.csv has no column 'age'") and message.endswith(
         "so no column is left to predict from: give columns the same names in all "
         "files."
@@ -300,9 +289,9 @@ class Terminal:
         ),
     ],
 )
-def test_bad_flags_are_refused(here, capsys, monkeypatch, words, message):
+def test_bad_flags_are_refused(here, words, message):
     (here / "t.csv").write_text("\n".join(["hospital,age,outcome", *ROWS]))
-    assert message in refused(capsys, monkeypatch, "init", "t.csv", *words)
+    assert message in refused("init", "t.csv", *words)
 
 
 def test_run_says_what_it_found_in_a_study_that_names_only_the_file(here):
@@ -315,41 +304,14 @@ def test_run_says_what_it_found_in_a_study_that_names_only_the_file(here):
     assert 'client = "Spital", target = "Diagnose"' in line and "decimal" not in line
 
 
-WITHOUT_TORCH = """
-import sys
-from coterie.__main__ import main
-sys.argv = ["coterie", *sys.argv[1:]]
-try:
-    main()
-finally:
-    print("torch" in sys.modules, "pandas" in sys.modules)
-"""
-
-
-def test_init_does_not_wait_for_torch(tmp_path):
-    words = ["init", str(installed_folder("examples") / "hospitals.csv")]
-    words += ["--out", str(tmp_path / "study.toml")]
-    run = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert run.stdout.splitlines()[-1] == "False True"
-    assert (tmp_path / "study.toml").is_file()
-
-
-def test_init_writes_the_unit_of_a_quantity_and_refuses_that_of_classes(
-    here, capsys, monkeypatch
-):
+def test_init_writes_the_unit_of_a_quantity_and_refuses_that_of_classes(here):
     examples = installed_folder("examples")
     code, _, _ = called("init", str(examples / "plants.csv"), "--unit", "kg")
     assert code == 0
     assert tomllib.loads(Path("study.toml").read_text())["data"]["unit"] == "kg"
     assert read_study("study.toml").data["unit"] == "kg"
     words = ["init", str(examples / "hospitals.csv"), "--unit", "kg", "--force"]
-    assert refused(capsys, monkeypatch, *words) == (
+    assert refused(*words) == (
         "`--unit` must be left out, because column 'outcome' holds classes and not a "
         "quantity."
     )

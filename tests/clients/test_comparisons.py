@@ -8,7 +8,8 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.data.federation import Table, federate
-from support.plain_clients import EXACT, gradient, mine, rows, simulate, simulated
+from support.plain_clients import EXACT, gradient, mine
+from support.simulated import rows, simulate, simulated
 
 
 def test_a_comparison_is_made_of_the_gradients_of_two_halves(classification):

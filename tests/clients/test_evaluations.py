@@ -12,7 +12,8 @@ from coterie import models
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.models import Objective, OfClient
-from support.plain_clients import EXACT, REAL, mine, module, rows, simulate, simulated
+from support.plain_clients import EXACT, mine
+from support.simulated import REAL, module, rows, simulate, simulated
 
 
 @pytest.mark.parametrize("name", ["train", "validation", "test"])

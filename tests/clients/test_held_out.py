@@ -12,23 +12,10 @@ from torch.testing import assert_close
 from coterie import models
 from coterie.data.federation import Part
 from coterie.types import SERVER
-from support.plain_clients import (
-    EXACT,
-    REAL,
-    SHARES,
-    SOME,
-    D,
-    N,
-    everybody_or_some,
-    in_round,
-    mine,
-    module,
-    over_links,
-    rows,
-    simulate,
-    simulated,
-    who,
-)
+from support.oracles import over_links
+from support.plain_clients import EXACT, mine
+from support.simulated import REAL, in_round, module, rows, simulate, simulated
+from support.six_clients import SHARES, SOME, D, N, everybody_or_some, who
 
 # Names need not follow each other; of the last group nobody is in SOME.
 GROUPS = torch.tensor([4, 4, 0, 4, 0, 5])

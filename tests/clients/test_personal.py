@@ -17,23 +17,9 @@ from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.engine.rounds import init_oracle
 from coterie.types import Numbers, traffic_of
-from support.plain_clients import (
-    EXACT,
-    REAL,
-    SHARES,
-    SOME,
-    D,
-    N,
-    draws,
-    everybody_or_some,
-    gradient,
-    in_round,
-    mine,
-    rows,
-    simulate,
-    simulated,
-    who,
-)
+from support.plain_clients import EXACT, draws, gradient, mine
+from support.simulated import REAL, in_round, rows, simulate, simulated
+from support.six_clients import SHARES, SOME, D, N, everybody_or_some, who
 
 HEAD = torch.arange(D) >= 39  # weights (2, 3) and biases of the last layer
 HOMES = {"head": HEAD, "body": ~HEAD, "mixed": torch.arange(D) % 3 == 0}

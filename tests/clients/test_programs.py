@@ -8,16 +8,8 @@ from torch.testing import assert_close
 
 from coterie import seeds
 from coterie.privacy import PrivateSimulation
-from support.plain_clients import (
-    EXACT,
-    draws,
-    gradient,
-    in_round,
-    mine,
-    simulate,
-    simulated,
-    twice,
-)
+from support.plain_clients import EXACT, draws, gradient, mine, twice
+from support.simulated import in_round, simulate, simulated
 
 
 def one_step(clients, x, *, size: float):

@@ -18,20 +18,9 @@ from coterie.clients.compiling import can_compile
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Table, federate
 from coterie.models import OBJECTIVES
-from support.plain_clients import (
-    EXACT,
-    REAL,
-    draws,
-    everybody_or_some,
-    gradient,
-    in_round,
-    mine,
-    rows,
-    simulate,
-    simulated,
-    twice,
-    who,
-)
+from support.plain_clients import EXACT, draws, gradient, mine, twice
+from support.simulated import REAL, in_round, rows, simulate, simulated
+from support.six_clients import everybody_or_some, who
 
 
 @everybody_or_some

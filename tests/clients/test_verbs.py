@@ -12,22 +12,10 @@ from coterie.checks import InputError
 from coterie.collaboration.rows import compute_once
 from coterie.conformance.divided import run_divided
 from coterie.types import SERVER, Numbers, traffic_of
-from support.plain_clients import (
-    EXACT,
-    REAL,
-    SHARES,
-    SOME,
-    D,
-    N,
-    everybody_or_some,
-    in_round,
-    over_links,
-    rows,
-    share_of,
-    simulate,
-    simulated,
-    who,
-)
+from support.oracles import over_links
+from support.plain_clients import EXACT
+from support.simulated import REAL, in_round, rows, share_of, simulate, simulated
+from support.six_clients import SHARES, SOME, D, N, everybody_or_some, who
 
 # Clusters of clients; only 1 and 4 have a share of the last, who are not in SOME.
 CLUSTERS = torch.tensor(

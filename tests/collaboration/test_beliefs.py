@@ -189,7 +189,6 @@ def test_endless_confidence_keeps_the_first_belief():
             belief or start(), seen, split=True, memory=0.5, confidence=math.inf
         )
         first = first or belief
-    assert belief is not None and first is not None
     assert torch.equal(belief.ratio, first.ratio)
     assert not torch.equal(belief.distance, first.distance)
 

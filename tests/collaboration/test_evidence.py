@@ -232,7 +232,7 @@ def test_calibrated_losses_are_those_of_plain_loops():
 
 @pytest.mark.parametrize("times", [0.5, 2.0])
 def test_a_model_that_is_right_as_often_is_as_good_however_sure_it_is(times):
-    """With many samples, bounds that hardly matter, and a model that is rightly sure."""
+    """With many samples, bounds that hardly matter, and a model rightly sure."""
     rng = np.random.default_rng(3)
     chance = rng.uniform(0.5, 1, 20_000)
     right = rng.uniform(size=chance.shape) < chance

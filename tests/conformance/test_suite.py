@@ -323,7 +323,7 @@ CULPRITS = {
     "identical_clients": {"order": noisy(lambda x, rng: torch.arange(len(x))[:, None])},
     "resuming": {"hides": hides_its_state, "grows": grows_its_state},
     "shapes_and_dtype": {
-        "double": lambda: local()._replace(personal=lambda state, o: state.x.double()),
+        "double": lambda: local()._replace(personal=lambda state, o: state.x.double())
     },
     "inactive_rows": {"averages": averages_the_idle, "never moves": never_moves},
     "inactive_state": {
@@ -343,7 +343,7 @@ CULPRITS = {
         ),
     },
     "one_client": {
-        "company": lambda: moved(lambda x, r: (x + (x.sum(0) - x) / (len(x) - 1)) / 2),
+        "company": lambda: moved(lambda x, r: (x + (x.sum(0) - x) / (len(x) - 1)) / 2)
     },
     "local_limit": {"weights": ignores_its_weights},
     "client_by_client": {"by number": treats_clients_by_their_number},
@@ -438,10 +438,7 @@ def adamw(*, lr: Positive = 0.001, weight_decay: NotNegative = 0.01) -> Algorith
     return Algorithm(init, step)
 
 
-SETTINGS_OF = {
-    fedadam: {"lr": 0.1},
-    adamw: {"lr": 0.1, "weight_decay": 0.0},
-}
+SETTINGS_OF = {fedadam: {"lr": 0.1}, adamw: {"lr": 0.1, "weight_decay": 0.0}}
 
 
 @pytest.mark.parametrize("factory", SETTINGS_OF)
@@ -518,10 +515,8 @@ def test_unknown_ingredients_and_options_are_refused():
     def unusual(temperature, *, lr: float = 0.1) -> Algorithm:
         return local()
 
-    with pytest.raises(
-        InputError,
-        match=r"`temperature` is not known.*radius, reference, sizes, weights",
-    ):
+    message = r"`temperature` is not known.*radius, reference, sizes, weights"
+    with pytest.raises(InputError, match=message):
         check_algorithm(unusual)
     with pytest.raises(InputError, match=r"no option 'lrr'.*Did you mean 'lr'"):
         check_algorithm(local, options={"lrr": 1.0})

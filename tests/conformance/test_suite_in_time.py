@@ -216,7 +216,7 @@ CULPRITS = {
         "too few": lambda: plain(info=lambda state: {"weights": torch.eye(2)}),
     },
     "one_client": {
-        "company": lambda: plain(personal=lambda state: state.x[:1] - state.x[1]),
+        "company": lambda: plain(personal=lambda state: state.x[:1] - state.x[1])
     },
     "relabelling": {"first": prefers_the_first},
     "client_by_client": {"mixes": mixes_in_its_program},
@@ -232,7 +232,7 @@ CULPRITS = {
     "bad_options": {"any": checks_nothing},
     "bad_ingredients": {"sizes": takes_any_sizes},
     "known_optimum": {
-        "never moves": lambda: plain(arrive=lambda state, now: now.clients),
+        "never moves": lambda: plain(arrive=lambda state, now: now.clients)
     },
     "newcomers": {
         "averages": averages_newcomers,

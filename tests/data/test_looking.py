@@ -13,32 +13,14 @@ from sklearn.datasets import load_iris
 from coterie.checks import InputError
 from coterie.data.looking.columns import profile_of
 from coterie.data.looking.dates import days, form_of, month_first
-from coterie.data.looking.findings import Findings, Inspection, findings_of, look_at
-from coterie.data.looking.formats import (
-    TextFormat,
-    decode_text,
-    points_for_commas,
-    separator_of,
-)
+from coterie.data.looking.findings import look_at
+from coterie.data.looking.formats import decode_text, points_for_commas, separator_of
 from coterie.data.looking.roles import client_guess, positive_guess, target_guess
-from coterie.data.looking.sources import TableSource, read_source
+from coterie.data.looking.sources import read_source
 from coterie.data.looking.studies import complete_study, study_text
 from coterie.data.looking.units import other_units
-
-
-def column(words: list[str], name: str = "x") -> pd.Series:
-    index = pd.RangeIndex(2, len(words) + 2)
-    return pd.Series(words, index=index, name=name, dtype=object)
-
-
-def inspect_columns(**columns: list[str]) -> Inspection:
-    frame = pd.DataFrame({name: column(words) for name, words in columns.items()})
-    path = Path("t.csv")
-    return look_at(TableSource(path, (path,), (frame,), TextFormat(",", ".", "utf-8")))
-
-
-def findings(look: Inspection, client: str = "site", target: str = "y") -> Findings:
-    return findings_of(look, client, target)
+from support.looking import AGE, SITE, column, findings, found_in, inspect_columns
+from support.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -156,8 +138,6 @@ def test_kinds_of_columns_are_told_apart(name, words, kind):
     assert profile_of(column(words, name), Path("t.csv")).kind == kind
 
 
-SITE = [f"place {k % 4}" for k in range(80)]
-AGE = [f"{k * 37 % 61}.5" for k in range(80)]
 ILL = [("ill", "well")[k * k % 7 > 2] for k in range(80)]
 
 
@@ -194,7 +174,7 @@ def test_a_name_that_is_different_in_every_row_names_no_client():
     ],
 )
 def test_the_task_follows_from_the_target(words, task, more):
-    told = findings(inspect_columns(site=SITE, age=AGE, y=words)).data
+    told = found_in(site=SITE, age=AGE, y=words).data
     assert told == {"client": "site", "target": "y", "task": task, **more}
 
 
@@ -208,7 +188,7 @@ def test_the_task_follows_from_the_target(words, task, more):
     ],
 )
 def test_what_cannot_be_predicted_is_a_problem(words, message):
-    (problem, *_) = findings(inspect_columns(site=SITE, age=AGE, y=words)).problems
+    (problem, *_) = found_in(site=SITE, age=AGE, y=words).problems
     assert message in problem and problem.endswith("choose another by --target")
 
 
@@ -220,18 +200,18 @@ def test_ten_thousand_words_are_no_classes():
 
 def test_a_column_that_is_the_target_in_disguise_is_left_out_by_name():
     codes = [{"ill": "K1", "well": "K0"}[word] for word in ILL]
-    told = findings(inspect_columns(site=SITE, age=AGE, code=codes, y=ILL))
+    told = found_in(site=SITE, age=AGE, code=codes, y=ILL)
     assert told.data["drop"] == ["code"]
     assert any("'code' tells the target of every row" in note for note in told.notes)
     grams = [f"{1000 * float(age) + 5:.0f}" for age in AGE]
-    told = findings(inspect_columns(site=SITE, dose=ILL, grams=grams, y=AGE))
+    told = found_in(site=SITE, dose=ILL, grams=grams, y=AGE)
     assert told.data["drop"] == ["grams"]
 
 
 def test_small_clients_and_clients_of_one_class_are_named():
     site = ["A"] * 40 + ["B"] * 37 + ["C"] * 3
     sick = ["ill", "well"] * 20 + ["well"] * 37 + ["ill"] * 3
-    told = findings(inspect_columns(site=site, age=AGE, y=sick))
+    told = found_in(site=site, age=AGE, y=sick)
     assert told.data["skip_clients"] == ["C"]
     assert told.split == {"min_classes": 1}
     assert "C will be left out, with fewer than 4 rows" in told.notes
@@ -239,15 +219,13 @@ def test_small_clients_and_clients_of_one_class_are_named():
 
 
 def test_one_client_is_a_problem():
-    (problem,) = findings(
-        inspect_columns(site=["A"] * 78 + ["B"] * 2, age=AGE, y=ILL)
-    ).problems
+    (problem,) = found_in(site=["A"] * 78 + ["B"] * 2, age=AGE, y=ILL).problems
     assert "names 1 client with at least 4 rows" in problem
 
 
 def test_clients_that_differ_only_by_case_are_one_and_that_is_said():
     site = ["Bern", "BERN", "Chur", "Bern "] * 20
-    told = findings(inspect_columns(site=site, age=AGE, y=ILL))
+    told = found_in(site=site, age=AGE, y=ILL)
     assert told.columns[0].kind == "2 words: Bern, Chur"
     assert any("'BERN' is read as 'Bern'" in note for note in told.notes)
 
@@ -264,9 +242,7 @@ def test_another_unit_is_said_with_client_column_and_factor(
     name, usual, place, factor, said
 ):
     values = [str((factor if k % 4 == place else 1) * v) for k, v in enumerate(usual)]
-    (note,) = findings(
-        inspect_columns(site=SITE, age=AGE, y=ILL, **{name: values})
-    ).notes
+    (note,) = found_in(site=SITE, age=AGE, y=ILL, **{name: values}).notes
     assert note == (
         f"column '{name}' of place {place} is about {said} times that of the others: "
         "check its unit"
@@ -394,9 +370,7 @@ def test_a_split_that_pools_all_rows_needs_no_client(tmp_path):
 
 def test_a_study_that_leaves_a_doubt_is_refused_with_the_candidates(tmp_path):
     path = write_csv(tmp_path, site=SITE, age=AGE, dose=AGE[::-1])
-    with pytest.raises(InputError) as error:
-        complete_study({"name": "file", "path": path}, {})
-    assert str(error.value) == (
+    assert refusal(complete_study, {"name": "file", "path": path}, {}) == (
         "t.csv does not say which column is to be predicted; it may be 'dose', 'age': "
         "name it by `target` in [data]."
     )
@@ -420,7 +394,7 @@ def test_problems_of_all_files_are_named_at_once(tmp_path):
 
 def test_a_client_whose_name_is_a_word_among_numbers_is_one():
     site = ["1", "2", "north", "2"] * 20
-    told = findings(inspect_columns(site=site, age=AGE, y=ILL))
+    told = found_in(site=site, age=AGE, y=ILL)
     assert told.columns[0].kind == "3 words: 2, 1, north"
     assert "missing" not in told.data and "skip_empty" not in told.data
 
@@ -434,23 +408,19 @@ def test_a_number_of_the_client_is_left_out():
 
 def test_numbers_that_may_stand_for_a_gap_are_said():
     bmi = ["-999" if k % 20 == 3 else str(20 + k % 9) for k in range(80)]
-    (note,) = findings(inspect_columns(site=SITE, bmi=bmi, y=ILL)).notes
+    (note,) = found_in(site=SITE, bmi=bmi, y=ILL).notes
     assert "'bmi' holds -999 in 4 rows; add it to `missing`" in note
 
 
 def test_a_column_is_test_must_say_which_rows_are_for_testing():
-    assert not findings(
-        inspect_columns(site=SITE, age=AGE, is_test=["0", "1"] * 40, y=ILL)
-    ).problems
-    (problem,) = findings(
-        inspect_columns(site=SITE, age=AGE, is_test=AGE, y=ILL)
-    ).problems
+    assert not found_in(site=SITE, age=AGE, is_test=["0", "1"] * 40, y=ILL).problems
+    (problem,) = found_in(site=SITE, age=AGE, is_test=AGE, y=ILL).problems
     assert "must hold 0 or 1" in problem
 
 
 def test_words_that_look_alike_are_said_and_not_merged():
     site = ["Geneve", "Genève", "Bern", "Chur"] * 20
-    told = findings(inspect_columns(site=site, age=AGE, y=ILL))
+    told = found_in(site=site, age=AGE, y=ILL)
     assert told.columns[0].kind.startswith("4 words")
     assert told.notes[-1] == (
         "column 'site': 'Geneve' and 'Genève' look alike; correct the file if they are "

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from coterie import seeds
-from coterie.checks import InputError
 from coterie.data import Column, Schema, Table, divide
 from coterie.data.federation import PARTS, Federation, short_name
 from coterie.data.files import table
 from coterie.data.parts import contents
 from coterie.study.search import folds_of
+from support.refusals import refusal
 
 REMARKS = {"Basel": ["none", "old"], "Bern": ["none"], "Chur": ["new", "old"]}
 
@@ -227,8 +227,7 @@ def test_another_sample_in_place_of_one_moves_at_most_one_other_at_each_border()
 def test_what_is_known_of_samples_has_one_value_for_each(field):
     features = torch.zeros(20, 1)
     short = {field: torch.zeros(19, dtype=torch.long)}
-    with pytest.raises(InputError) as error:
-        Table("data", features, features[:, 0], "regression", 1, **short)
-    assert str(error.value) == (
+    given = "data", features, features[:, 0], "regression", 1
+    assert refusal(Table, *given, **short) == (
         f"`{field}` of a table must have 20 rows, as its `features`, got shape (19,)."
     )

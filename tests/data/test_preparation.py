@@ -10,16 +10,10 @@ import torch
 
 from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
+from coterie.data import preparation
 from coterie.data.federation import Federation, Table, federate
 from coterie.data.files import raw_columns, table
 from coterie.data.fitting import agree, prepare_here, with_preparation
-from coterie.data.preparation import (
-    Column,
-    Preparation,
-    Schema,
-    preparation_of,
-    preparations_of,
-)
 from coterie.data.splits import divide
 
 GAP = float("nan")
@@ -43,14 +37,14 @@ def federation(
     *, scale: str = "agreed", indicators: bool = False, raw: list[tuple] = RAW
 ) -> Federation:
     values = torch.tensor(raw, dtype=torch.float64)
-    columns = (Column("age"), Column("ward", ("a", "b", "c")))
+    columns = (preparation.Column("age"), preparation.Column("ward", ("a", "b", "c")))
     whole = Table(
         "wards",
         values[:, :2],
         torch.arange(len(raw)) % 2,
         "binary",
         1,
-        schema=Schema(columns, scale, indicators),
+        schema=preparation.Schema(columns, scale, indicators),
     )
     return federate(whole, values[:, 2].long(), values[:, 3].long())
 
@@ -126,7 +120,6 @@ def test_validation_and_test_data_change_no_preparation(scale):
 @pytest.mark.parametrize("scale", ["agreed", "client", "none"])
 def test_the_module_of_a_preparation_gives_the_training_features(scale):
     made = prepare_here(federation(scale=scale, indicators=True))
-    assert made.raw is not None and made.preparations is not None
     for client in (0, 1):
         how = made.preparations.of(client)
         mine = torch.tensor([row[2] == client for row in RAW])
@@ -140,12 +133,11 @@ def test_the_module_of_a_preparation_gives_the_training_features(scale):
 
 def test_a_preparation_survives_json():
     how = prepare_here(federation(indicators=True)).preparations
-    assert how is not None
-    again = preparations_of(json.loads(json.dumps(how.plain())))
+    again = preparation.preparations_of(json.loads(json.dumps(how.plain())))
     assert again.plain() == how.plain()
     one = how.of(1)
-    assert preparation_of(json.loads(json.dumps(one.plain()))) == one
-    assert isinstance(one, Preparation)
+    assert preparation.preparation_of(json.loads(json.dumps(one.plain()))) == one
+    assert isinstance(one, preparation.Preparation)
 
 
 def test_sums_through_the_oracle_are_the_pooled_numbers_and_are_counted():
@@ -168,8 +160,7 @@ def test_sums_through_the_oracle_are_the_pooled_numbers_and_are_counted():
 
 def test_nothing_is_sent_where_nothing_is_to_be_agreed_on():
     whole = federation(scale="client")
-    numbers = Schema((Column("age"),), "client")
-    assert whole.raw is not None
+    numbers = preparation.Schema((preparation.Column("age"),), "client")
     whole = replace(whole, schema=numbers, raw=whole.raw[:, :1])
 
     def average(shares, rows):
@@ -182,7 +173,6 @@ def test_newcomers_are_prepared_by_what_the_others_agreed_on():
     whole = federation()
     trains = whole.select(torch.tensor([1]))
     made = with_preparation(whole, trains, lambda s, rows: rows, 1)
-    assert made.preparations is not None
     close(made.preparations.mean, [[40, 0], [40, 0]])
     # Those who train know ward a alone, so the newcomer's gaps are filled with that.
     close(made.preparations.fill, [[20, 0], [40, 0]])
@@ -215,10 +205,10 @@ def read_csv(folder: Path, text: str = PEOPLE, **options: object) -> Table:
 def test_columns_of_words_numbers_truth_and_gaps_are_read(tmp_path):
     got = read_csv(tmp_path, categories=["icd"])
     assert got.schema.columns == (
-        Column("age"),
-        Column("icd", ("250", "V27")),
-        Column("smokes", truth=True),
-        Column("ward", ("a", "b")),
+        preparation.Column("age"),
+        preparation.Column("icd", ("250", "V27")),
+        preparation.Column("smokes", truth=True),
+        preparation.Column("ward", ("a", "b")),
     )
     expected = [[40, 0, 1, 0], [GAP, 1, 0, GAP], [60, 0, GAP, 1]]
     expected = torch.tensor(expected, dtype=torch.float64)
@@ -270,4 +260,4 @@ def test_a_number_counts_as_ten_deviations_from_the_mean_at_most(scale, found):
     # Preparations of older files have no limit.
     plain = how.plain()
     del plain["limit"]
-    assert preparation_of(plain).limit is None
+    assert preparation.preparation_of(plain).limit is None

@@ -16,6 +16,7 @@ from coterie.checks import InputError
 from coterie.data.federation import Table
 from coterie.data.files import table
 from coterie.data.preparation import Column
+from support.refusals import refusal
 
 PATIENTS = """age,hospital,is_test,outcome
 50,Zug,0,1
@@ -31,20 +32,10 @@ def save_npz(folder: Path, **arrays: np.ndarray) -> Path:
     return path
 
 
-def refusal(path: Path, **options: object) -> str:
-    with pytest.raises(InputError) as error:
-        table(path, **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (
-            {"targets": np.array(1.0)},
-            r"'targets' .* one row per sample, got shape",
-        ),
+        ({"targets": np.array(1.0)}, r"'targets' .* one row per sample, got shape"),
         ({"features": np.array(1.0)}, "'features' .* rows and columns or more"),
         ({"features": np.zeros(4)}, "'features' .* rows and columns or more"),
         ({"features": np.zeros((4, 0))}, "must have features, got shape"),
@@ -70,7 +61,7 @@ def refusal(path: Path, **options: object) -> str:
     ],
 )
 def test_arrays_of_other_shapes_and_values_are_refused(tmp_path, arrays, message):
-    assert re.search(message, refusal(save_npz(tmp_path, **arrays)))
+    assert re.search(message, refusal(table, save_npz(tmp_path, **arrays)))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +82,7 @@ def test_arrays_of_other_shapes_and_values_are_refused(tmp_path, arrays, message
     ],
 )
 def test_shapes_of_data_are_not_the_models_fault(tmp_path, task, arrays, message):
-    found = refusal(save_npz(tmp_path, **arrays), task=task)
+    found = refusal(table, save_npz(tmp_path, **arrays), task=task)
     assert re.search(message, found)
     assert "model" not in found
 
@@ -104,7 +95,7 @@ def test_a_header_that_claims_more_than_the_file_holds_is_refused(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("features.npy", header.getvalue() + b"0" * 64)
         archive.writestr("targets.npy", header.getvalue())
-    assert "claims 80,000,000,000,000 bytes, more than" in refusal(path)
+    assert "claims 80,000,000,000,000 bytes, more than" in refusal(table, path)
 
 
 def test_an_encrypted_file_is_refused(tmp_path):
@@ -117,7 +108,7 @@ def test_an_encrypted_file_is_refused(tmp_path):
             raw[place + offset] |= 1
             place = raw.find(mark, place + 4)
     path.write_bytes(bytes(raw))
-    assert "encrypted" in refusal(path)
+    assert "encrypted" in refusal(table, path)
 
 
 def test_damaged_files_are_read_or_refused_in_one_sentence(tmp_path):
@@ -148,7 +139,7 @@ def test_arrays_are_scaled_only_where_that_is_asked_for(tmp_path):
     assert scaled.schema.scale == "client"
     path = save_npz(tmp_path, features=np.zeros((4, 1, 2, 2)))
     assert "must be 'none' for features of shape (1, 2, 2)" in refusal(
-        path, scale="agreed"
+        table, path, scale="agreed"
     )
 
 
@@ -168,14 +159,14 @@ def test_options_that_name_no_such_thing_are_refused(tmp_path, options, message)
     path = tmp_path / "patients.csv"
     path.write_text(PATIENTS)
     named = {"client": "hospital", "target": "outcome"}
-    assert message in refusal(path, **{**named, **options})
+    assert message in refusal(table, path, **{**named, **options})
 
 
 def test_a_column_of_too_many_words_is_refused(tmp_path):
     path = tmp_path / "people.csv"
     rows = [f"a,{k % 2},person {k}" for k in range(101)]
     path.write_text("\n".join(["client,target,who", *rows]))
-    assert "'who' of people.csv holds 101 different words" in refusal(path)
+    assert "'who' of people.csv holds 101 different words" in refusal(table, path)
 
 
 def frame() -> pd.DataFrame:
@@ -208,8 +199,7 @@ def test_parquet_needs_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setattr("pandas.read_parquet", none)
     path = tmp_path / "patients.parquet"
     path.touch()
-    found = refusal(path)
-    assert found == (
+    assert refusal(table, path) == (
         "reading patients.parquet needs pyarrow: pip install coterie[parquet]."
     )
 
@@ -233,4 +223,4 @@ def test_a_parquet_file_is_read(tmp_path):
     frame().to_parquet(path)
     check(table(path))
     path.write_bytes(path.read_bytes()[:-20])
-    assert "cannot read patients.parquet as Parquet" in refusal(path)
+    assert "cannot read patients.parquet as Parquet" in refusal(table, path)

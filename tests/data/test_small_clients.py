@@ -70,16 +70,14 @@ def test_clients_of_one_class_stop_nobody_and_are_named(tmp_path):
     assert any(
         line.startswith("all training data of Aarau are of one") for line in said
     )
-    with pytest.raises(
-        InputError, match="the training data of Aarau of `my` have only 1"
-    ):
+    message = "the training data of Aarau of `my` have only 1"
+    with pytest.raises(InputError, match=message):
         tables["split"] = {"min_classes": 2}
         co.run_study(co.study_of(tables, data=study.given), runs=tmp_path)
 
 
 def test_clients_who_all_have_one_class_are_refused(tmp_path):
     tables = {"algorithm": [{"name": "local"}], "run": {"rounds": 1}}
-    with pytest.raises(
-        InputError, match="the training data of Aarau of `my` have only 1"
-    ):
+    message = "the training data of Aarau of `my` have only 1"
+    with pytest.raises(InputError, match=message):
         co.run_study(co.study_of(tables, data=one_class([12, 12], 2)), runs=tmp_path)

@@ -27,8 +27,8 @@ from coterie.records import Folder
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from support.federations import divided as of_sizes
-from support.plain_clients import module, share_of
 from support.private_runs import entries
+from support.simulated import module, share_of
 from support.tiny_studies import LINEAR, made
 
 STUDY = {

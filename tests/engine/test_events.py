@@ -24,7 +24,8 @@ from coterie.types import Algorithm, Flow, Task, TaskKind
 from coterie_theory.asynchrony import practical_steps
 from coterie_theory.delays import applied_steps, delays_of
 from support.paces import EQUAL, EXACT, UNEVEN, Paces, question
-from support.quadratics import REAL, D, hessians, quadratics, simulate
+from support.quadratics import REAL, D, hessians, quadratics
+from support.rounds import simulate
 
 ORDINARY = Paces(1.0, 2.0, 0.7, 5.0, 1.3, 17.0)
 

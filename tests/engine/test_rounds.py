@@ -11,7 +11,8 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.engine import rounds
-from support.quadratics import simulate, start
+from support.quadratics import start
+from support.rounds import simulate
 
 
 def ran(algorithm, federation, x=None, **settings) -> list[rounds.Round]:

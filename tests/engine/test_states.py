@@ -27,9 +27,7 @@ class Outer(NamedTuple):
 
 
 FULL = Outer(
-    torch.arange(10.0).view(5, 2),
-    Inner(torch.arange(5), torch.tensor([3.0])),
-    7,
+    torch.arange(10.0).view(5, 2), Inner(torch.arange(5), torch.tensor([3.0])), 7
 )
 
 
@@ -67,7 +65,6 @@ def test_what_is_not_marked_as_rows_must_be_the_same_in_every_process():
         scale = torch.tensor([float(group.rank)])
         return whole(part._replace(inner=part.inner._replace(scale=scale)), group, 5)
 
-    with pytest.raises(
-        InputError, match=r"`inner\.scale` of the state must be the same"
-    ):
+    message = r"`inner\.scale` of the state must be the same"
+    with pytest.raises(InputError, match=message):
         run_divided(differs, 2)

@@ -1,8 +1,9 @@
-"""Claims about `coterie export --all`: it writes all models, or nothing."""
+"""Claims about `coterie export --all`: all models, each in a folder, or nothing."""
 
 from __future__ import annotations
 
 import shutil
+import unicodedata
 from pathlib import Path
 
 import pandas as pd
@@ -11,8 +12,10 @@ import pytest
 import coterie as co
 from coterie.checks import InputError
 from coterie.export import default_label, export_all, folders, read_export
+from coterie.export.folders import folder_names
 from support.called import called
 from support.hospitals import write_hospitals
+from support.refusals import refusal
 
 NAMES = ("St. Gallen", "Bern", "bern")
 
@@ -69,9 +72,7 @@ def test_all_that_is_in_the_way_is_named_before_anything_is_written(folder, tmp_
     shutil.rmtree(third)
     third.mkdir()
     (second / "mine.txt").write_text("mine")
-    with pytest.raises(InputError) as refusal:
-        export_all(run, tmp_path)
-    said = str(refusal.value)
+    said = refusal(export_all, run, tmp_path)
     assert f"{first} and {second} hold exported models already" in said
     assert "use --force" in said and f"{third} is something else" in said
     with pytest.raises(InputError, match=r"holds 'mine\.txt', which is not part"):
@@ -95,3 +96,50 @@ def test_the_command_writes_all_models_and_replaces_them_if_told(
     for words in ([], ["--all", "--client", "Bern"]):
         with pytest.raises(InputError, match="needs either --client or --all"):
             called("export", str(folder), *words)
+
+
+def test_letters_of_any_script_stay():
+    names = ["北京医院", "上海", "Москва", "القاهرة", "दिल्ली", "Zürich"]
+    assert folder_names(names) == names
+
+
+def test_two_ways_to_write_an_accent_give_one_way_and_two_folders():
+    composed, apart = "Genève", unicodedata.normalize("NFD", "Genève")
+    assert composed != apart
+    assert folder_names([apart]) == [composed]
+    assert folder_names([composed, apart]) == [composed, f"{composed}-2"]
+
+
+@pytest.mark.parametrize(
+    ("client", "folder"),
+    [
+        ("a/b\\c:d", "a_b_c_d"),
+        ("../../etc", "etc"),
+        ("...", "client"),
+        ("", "client"),
+        ("?!", "client"),
+        ("nul", "nul_"),
+        ("COM1.north", "COM1_.north"),
+        ("Bern.", "Bern"),
+        ("tab\there\x00", "tab_here"),
+        ("\u202eBern", "Bern"),
+    ],
+)
+def test_what_a_file_system_refuses_is_left_out(client, folder):
+    assert folder_names([client]) == [folder]
+
+
+def test_long_names_fit_in_bytes_and_end_with_a_whole_letter(tmp_path):
+    first, second = folder_names(["京" * 200, "京" * 201])
+    assert first == "京" * 40  # of three bytes each
+    assert second == f"{first}-2"
+    (tmp_path / second).mkdir()
+
+
+def test_names_that_some_disks_do_not_tell_apart_get_numbers():
+    assert folder_names(["Bern", "BERN", "Straße", "STRASSE"]) == [
+        "Bern",
+        "BERN-2",
+        "Straße",
+        "STRASSE-2",
+    ]

@@ -24,7 +24,7 @@ from coterie.export.cards import escape_markdown
 from coterie.models import layout
 from coterie.records import GroupLabels, Snapshots
 from coterie.scores import client_scores, gain_of
-from support.hospital_runs import own_module, run, tables_of
+from support.hospital_runs import TENSORS, own_module, run, tables_of
 
 FILES = {"README.md", "model.json", "model.pt2", "weights.safetensors"}
 
@@ -192,9 +192,8 @@ def test_a_folder_that_exists_is_replaced_only_if_it_is_an_export_and_said(
 ):
     found, to = co.load(hospitals[0].folder), tmp_path / "to"
     to.mkdir()
-    with pytest.raises(
-        InputError, match=r"must be a new folder, but .* something else"
-    ):
+    message = r"must be a new folder, but .* something else"
+    with pytest.raises(InputError, match=message):
         export_model(found, "Zug", to, overwrite=True)
     to.rmdir()
     shutil.copytree(hospitals[2].folder, to)
@@ -281,10 +280,7 @@ def test_models_of_other_shapes_are_exported(tmp_path, monkeypatch, data, model,
 
 
 def test_a_model_that_is_no_program_is_refused_in_a_sentence(tmp_path, monkeypatch):
-    tables = {
-        "data": {"name": "linear", "clients": 2, "dimension": 3, "samples": 20},
-        "model": {"name": "own_counting:counting"},
-    }
+    tables = {**TENSORS, "model": {"name": "own_counting:counting"}}
     result = own_run(tmp_path, monkeypatch, "own_counting", **tables)
     loaded = co.load(result.folder, trust=["own_counting"])
     with pytest.raises(InputError, match="cannot be written as a program") as error:

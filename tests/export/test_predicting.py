@@ -19,8 +19,9 @@ from coterie.export import export_model, predict, read_export
 from coterie.export.predictions import checksum
 from coterie.records.standings import standings_of
 from support.called import called
-from support.hospital_runs import damage, run, tables_of
+from support.hospital_runs import TENSORS, damage, run, tables_of
 from support.hospitals import HOSPITALS, write_hospitals
+from support.refusals import refusal
 from support.strangers import forge_json
 
 NEW = """hospital,age,pressure,sex,smokes,outcome
@@ -152,9 +153,7 @@ def test_files_that_do_not_fit_are_refused_in_one_sentence(
 ):
     new = tmp_path / "new.csv"
     new.write_text(text)
-    with pytest.raises(InputError) as error:
-        predict(hospitals[0], new)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in refusal(predict, hospitals[0], new)
 
 
 def test_parquet_gives_what_csv_gives(hospitals, tmp_path):
@@ -209,15 +208,9 @@ def test_arrays_that_were_scaled_are_columns_and_have_no_target(tmp_path):
 
 
 def test_a_model_of_tensors_takes_no_table(tmp_path, hospitals):
-    tables = {
-        "data": {"name": "linear", "clients": 2, "dimension": 3, "samples": 20},
-        "model": {"name": "linear"},
-        "run": {"rounds": 1},
-        "algorithm": [{"name": "local"}],
-    }
-    result = run(tmp_path, tables)
+    result = run(tmp_path, TENSORS)
     export_model(co.load(result.folder), 0, tmp_path / "to")
-    with pytest.raises(InputError, match=r"takes features of shape \(3,\), not the"):
+    with pytest.raises(InputError, match=r"takes features of shape \(2,\), not the"):
         predict(tmp_path / "to", hospitals[1])
 
 
@@ -464,9 +457,8 @@ def test_targets_of_two_dimensions_and_weights_that_are_no_numbers_are_refused(
 ):
     rows = np.array([[40.0, 120, 0, 1], [50, 130, 1, 0]])
     np.savez(tmp_path / "new.npz", features=rows, targets=np.zeros((2, 2)))
-    with pytest.raises(
-        InputError, match=r"one target per row, shape \(2,\), got \(2, 2"
-    ):
+    message = r"one target per row, shape \(2,\), got \(2, 2"
+    with pytest.raises(InputError, match=message):
         predict(model, tmp_path / "new.npz")
     np.savez(tmp_path / "new.npz", features=rows)
     path = model / "weights.safetensors"

@@ -135,9 +135,8 @@ def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
         with pytest.raises(InputError, match=r"model-0\.json is damaged"):
             found.model("Chur")
     model.unlink()
-    with pytest.raises(
-        InputError, match=r"model-0\.json is missing; run its study again"
-    ):
+    message = r"model-0\.json is missing; run its study again"
+    with pytest.raises(InputError, match=message):
         found.model("Chur")
     model.write_text(about)
     plain = json.loads(kept)

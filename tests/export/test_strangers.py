@@ -25,15 +25,8 @@ from coterie.export import export_model, predict, read_export
 from coterie.models import layout
 from coterie.records.files import load, refuse_target, save
 from support.called import called, refused
-from support.hospital_runs import own_module, run
+from support.hospital_runs import TENSORS, own_module, run
 from support.strangers import RUNS_BASH, forge_json, forge_study
-
-TABLES = {
-    "data": {"name": "linear", "clients": 2, "dimension": 2, "samples": 20},
-    "model": {"name": "linear"},
-    "run": {"rounds": 1},
-    "algorithm": [{"name": "local"}],
-}
 
 
 class Touches:
@@ -47,9 +40,9 @@ class Touches:
 def run_folder(tmp_path_factory) -> Path:
     """A run of two clients, the same run again, and the model of one of them."""
     folder = tmp_path_factory.mktemp("strangers")
-    result = run(folder, TABLES)
+    result = run(folder, TENSORS)
     shutil.copytree(result.folder, folder / "run")
-    run(folder, {**TABLES, "name": "other"})
+    run(folder, {**TENSORS, "name": "other"})
     shutil.copytree(next((folder / "runs").glob("other*")), folder / "other")
     export_model(co.load(result.folder), 0, folder / "model")
     np.savez(folder / "new.npz", features=np.zeros((3, 2)))
@@ -342,8 +335,8 @@ def test_a_bare_pickle_is_refused_without_a_word_of_torch(here):
     assert not told and not code_ran(here)
 
 
-def test_line_breaks_of_names_stay_in_the_one_sentence(here, capsys, monkeypatch):
-    message = refused(capsys, monkeypatch, "predict", "no\nmodel", "new.npz")
+def test_line_breaks_of_names_stay_in_the_one_sentence(here):
+    message = refused("predict", "no\nmodel", "new.npz")
     assert "no\\nmodel" in message
 
 

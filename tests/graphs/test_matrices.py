@@ -103,9 +103,8 @@ def test_laplacians_have_the_quadratic_form_of_their_weights():
         w * (x[a] - x[b]) ** 2 for w, (a, b) in zip(weights, edges, strict=True)
     )
     torch.testing.assert_close(x @ (matrix @ x), expected)
-    with pytest.raises(
-        InputError, match="`weights` must be at least 0, but entry 0 is -1"
-    ):
+    message = "`weights` must be at least 0, but entry 0 is -1"
+    with pytest.raises(InputError, match=message):
         laplacian_matrix(edges, -torch.ones(len(edges)), 12)
 
 

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 
 from coterie import models
 from coterie.checks import InputError
+from support.refusals import refusal
 
 
 def size(module: nn.Module) -> int:
@@ -221,17 +222,14 @@ def test_frozen_parameters_have_no_columns():
     ],
 )
 def test_patterns_that_name_nothing_or_everything_are_refused(patterns, message):
-    with pytest.raises(InputError) as refusal:
-        models.columns(Net(), patterns)
-    assert str(refusal.value).startswith(message)
+    assert refusal(models.columns, Net(), patterns).startswith(message)
 
 
 @pytest.mark.parametrize("patterns", ["head", [1], None])
 def test_patterns_that_are_no_list_of_texts_are_refused(unchecked, patterns):
-    with pytest.raises(InputError) as refusal:
-        models.columns(Net(), patterns)
+    said = refusal(models.columns, Net(), patterns)
     expected = f"`patterns` must be a list of texts, got {patterns!r}."
-    assert str(refusal.value) == expected
+    assert said == expected
 
 
 def test_matrices_of_a_model_are_where_its_parameters_lie():

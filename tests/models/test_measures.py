@@ -11,29 +11,16 @@ import pytest
 import torch
 from sklearn import metrics
 
+from coterie import models
 from coterie.checks import InputError
-from coterie.models import (
-    LOSSES,
-    MEASURES,
-    OBJECTIVES,
-    Measure,
-    Objective,
-    OfClient,
-    adapt_objective,
-    loss_named,
-    measures_named,
-    objective_named,
-    tally,
-    value_of,
-)
 from coterie.models.measures import calibration, confusion, probabilities
 from coterie.seeds import generator
 
 
 def value(name: str, outputs, targets) -> float:
-    found = MEASURES[name].measure
-    if isinstance(found, OfClient):
-        return value_of(name, found, outputs, targets)
+    found = models.MEASURES[name].measure
+    if isinstance(found, models.OfClient):
+        return models.value_of(name, found, outputs, targets)
     return float(found(outputs, targets).mean())
 
 
@@ -132,7 +119,7 @@ UNDEFINED = {
 @pytest.mark.parametrize("logit", [-1.0, 1.0])
 def test_what_one_class_leaves_undefined_is_no_number_for_any_model(label, logit):
     targets = torch.full((4,), label)
-    names = [n for n, m in MEASURES.items() if "binary" in m.tasks]
+    names = [n for n, m in models.MEASURES.items() if "binary" in m.tasks]
     undefined = {
         n for n in names if math.isnan(value(n, torch.full((4, 1), logit), targets))
     }
@@ -142,10 +129,10 @@ def test_what_one_class_leaves_undefined_is_no_number_for_any_model(label, logit
 def test_equal_responses_have_no_r2_and_no_samples_have_no_measure():
     assert math.isnan(value("r2", torch.randn(3, 1), torch.ones(3)))
     assert math.isnan(value("r2", torch.randn(1, 1), torch.ones(1)))
-    for name, (measure, _, tasks) in MEASURES.items():
-        if isinstance(measure, OfClient):
+    for name, (measure, _, tasks) in models.MEASURES.items():
+        if isinstance(measure, models.OfClient):
             outputs = torch.empty(0, 1 if "binary" in tasks else 2)
-            assert math.isnan(value_of(name, measure, outputs, torch.empty(0)))
+            assert math.isnan(models.value_of(name, measure, outputs, torch.empty(0)))
 
 
 @pytest.mark.parametrize("name", ["f1", "auc", "ece", "balanced_accuracy"])
@@ -194,7 +181,7 @@ def test_confusion_counts_truth_by_row_and_prediction_by_column():
 def test_a_tally_has_the_rows_that_are_not_empty_of_each_client():
     nothing = (torch.empty(0, 1), torch.empty(0, dtype=torch.long))
     failed = (torch.full((1, 1), math.nan), torch.tensor([1]))
-    found = tally(
+    found = models.tally(
         [7, 3, 4, 5], [(ONE_LOGIT, TRUTH), nothing, failed, (ONE_LOGIT[:1], TRUTH[:1])]
     )
     rows = list(
@@ -223,7 +210,7 @@ def test_losses_by_hand():
         "huber(3)": [0.125, 0.5, 4.5, 3 * (4 - 1.5)],
     }
     for text, expected in cases.items():
-        found = loss_named("loss", text, "regression")(outputs, truth)
+        found = models.loss_named("loss", text, "regression")(outputs, truth)
         torch.testing.assert_close(found, torch.tensor(expected).double())
 
 
@@ -233,27 +220,27 @@ def test_focal_losses_weigh_by_what_is_missing_to_certainty(columns):
     logits = torch.randn(6, columns, generator=rng, dtype=torch.float64)
     targets = torch.tensor([0, 1, 1, 0, 1, 0])
     p = torch.from_numpy(probabilities(logits))[torch.arange(6), targets]
-    focal = loss_named("loss", "focal(3)", "classification")(logits, targets)
+    focal = models.loss_named("loss", "focal(3)", "classification")(logits, targets)
     torch.testing.assert_close(focal, -((1 - p) ** 3) * p.log())
-    plain = loss_named("loss", "cross_entropy", "binary")(logits, targets)
+    plain = models.loss_named("loss", "cross_entropy", "binary")(logits, targets)
     torch.testing.assert_close(
-        loss_named("loss", "focal(0)", "binary")(logits, targets), plain
+        models.loss_named("loss", "focal(0)", "binary")(logits, targets), plain
     )
 
 
 @pytest.mark.parametrize("gamma", [0, 0.5, 1, 2])
 def test_focal_losses_of_certain_predictions_have_a_gradient(gamma):
     logits = torch.tensor([[200.0], [-200.0]], requires_grad=True)
-    loss = loss_named("loss", f"focal({gamma})", "binary")
+    loss = models.loss_named("loss", f"focal({gamma})", "binary")
     loss(logits, torch.tensor([1, 1])).sum().backward()
     assert logits.grad[0] == 0 and logits.grad[1] == pytest.approx(-1)
 
 
-@pytest.mark.parametrize("text", [*LOSSES, "huber(0.5)", "focal(0.5)"])
+@pytest.mark.parametrize("text", [*models.LOSSES, "huber(0.5)", "focal(0.5)"])
 def test_losses_are_differentiated_twice_for_many_models_at_once(text):
     rng = generator("tests", "losses")
-    tasks = LOSSES[text.partition("(")[0]].tasks
-    loss = loss_named("loss", text, tasks[0])
+    tasks = models.LOSSES[text.partition("(")[0]].tasks
+    loss = models.loss_named("loss", text, tasks[0])
     x = torch.randn(3, 5, 2, generator=rng, dtype=torch.float64)
     targets = torch.randint(0, 2, (3, 5), generator=rng)
     if tasks == ("regression",):
@@ -277,11 +264,11 @@ def half(outputs, targets):
 
 OWN = SimpleNamespace(
     half=half,
-    low=Measure(OfClient(half), higher_is_better=False),
-    whole=OfClient(half),
+    low=models.Measure(models.OfClient(half), higher_is_better=False),
+    whole=models.OfClient(half),
     f1=half,
     number=3,
-    wrong=Measure(3),
+    wrong=models.Measure(3),
 )
 
 
@@ -292,15 +279,17 @@ def own(monkeypatch):
 
 def test_measures_of_ones_own_stand_beside_ours(own):
     texts = ["f1", "own_measures:half", "own_measures:low", "own_measures:whole"]
-    found = measures_named("measures", texts, "binary")
+    found = models.measures_named("measures", texts, "binary")
     assert list(found) == ["f1", "half", "low", "whole"]
-    assert found["half"] == Measure(OfClient(half)) == found["whole"]
+    assert found["half"] == models.Measure(models.OfClient(half)) == found["whole"]
     assert found["low"] is OWN.low
-    made = adapt_objective(OBJECTIVES["binary"], "binary", measures=texts, score="low")
+    made = models.adapt_objective(
+        models.OBJECTIVES["binary"], "binary", measures=texts, score="low"
+    )
     assert list(made.measures) == ["accuracy", "auc", *found]
     assert (made.score, made.higher_is_better) == ("low", False)
-    written = adapt_objective(
-        OBJECTIVES["binary"], "binary", measures=texts, score="own_measures:half"
+    written = models.adapt_objective(
+        models.OBJECTIVES["binary"], "binary", measures=texts, score="own_measures:half"
     )
     assert (written.score, written.higher_is_better) == ("half", True)
 
@@ -322,9 +311,9 @@ def test_measures_of_ones_own_stand_beside_ours(own):
 def test_a_score_is_what_was_asked_for_and_knows_its_direction(
     task, settings, score, higher
 ):
-    made = adapt_objective(OBJECTIVES[task], task, **settings)
+    made = models.adapt_objective(models.OBJECTIVES[task], task, **settings)
     assert (made.score, made.higher_is_better) == (score, higher)
-    assert set(OBJECTIVES[task].measures) <= set(made.measures)
+    assert set(models.OBJECTIVES[task].measures) <= set(made.measures)
 
 
 REFUSED = {
@@ -362,29 +351,34 @@ REFUSED = {
 @pytest.mark.parametrize("message", REFUSED)
 def test_what_cannot_be_measured_or_minimised_is_refused(own, message):
     with pytest.raises(InputError, match=message) as refusal:
-        adapt_objective(OBJECTIVES["binary"], "binary", **REFUSED[message])
+        models.adapt_objective(
+            models.OBJECTIVES["binary"], "binary", **REFUSED[message]
+        )
     assert "\n" not in str(refusal.value)
 
 
 def test_measures_of_responses_do_not_take_labels_for_them():
     with pytest.raises(InputError, match="f1 is for classification and binary, but"):
-        adapt_objective(OBJECTIVES["regression"], "regression", measures=["f1"])
+        models.adapt_objective(
+            models.OBJECTIVES["regression"], "regression", measures=["f1"]
+        )
 
 
 def test_an_own_objectives_other_measure_has_no_direction(monkeypatch):
-    mine = Objective(
-        LOSSES["squared"].make(), {"a": OfClient(half), "b": OfClient(half)}
+    mine = models.Objective(
+        models.LOSSES["squared"].make(),
+        {"a": models.OfClient(half), "b": models.OfClient(half)},
     )
-    assert adapt_objective(mine, "regression", score="a").higher_is_better
+    assert models.adapt_objective(mine, "regression", score="a").higher_is_better
     with pytest.raises(InputError, match="does not say which way is better"):
-        adapt_objective(mine, "regression", score="b")
+        models.adapt_objective(mine, "regression", score="b")
     made = SimpleNamespace(mine=mine._replace(compared_by="c"))
     monkeypatch.setitem(sys.modules, "own_objectives", made)
     with pytest.raises(InputError, match="must be one of a, b, loss, got 'c'"):
-        objective_named("model.objective", "own_objectives:mine")
+        models.objective_named("model.objective", "own_objectives:mine")
 
 
 def test_a_score_of_ours_need_not_stand_among_measures():
-    found = adapt_objective(OBJECTIVES["binary"], "binary", score="f1")
+    found = models.adapt_objective(models.OBJECTIVES["binary"], "binary", score="f1")
     assert found.score == "f1" and found.higher_is_better
     assert list(found.measures) == ["accuracy", "auc", "f1"]

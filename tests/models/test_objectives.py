@@ -21,6 +21,7 @@ from coterie.models import (
     target_values,
 )
 from coterie.models.objectives import auc, cross_entropy, squared_error
+from support.refusals import refusal
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -100,9 +101,8 @@ WRONG = {
 def test_objectives_that_are_none_are_refused(monkeypatch, name):
     made = SimpleNamespace(**{key: value for key, (value, _) in WRONG.items()})
     monkeypatch.setitem(sys.modules, "own_objectives", made)
-    with pytest.raises(InputError) as refusal:
-        objective_named("model.objective", f"own_objectives:{name}")
-    assert WRONG[name][1] in str(refusal.value)
+    said = refusal(objective_named, "model.objective", f"own_objectives:{name}")
+    assert WRONG[name][1] in said
 
 
 def test_an_objective_is_found_by_name_or_in_a_module(monkeypatch):
@@ -145,9 +145,8 @@ def mean(outputs, targets):
     ],
 )
 def test_what_is_not_one_number_per_sample_or_client_is_refused(objective, message):
-    with pytest.raises(InputError) as refusal:
-        refuse_misshapen(objective, torch.ones(4, 1), torch.zeros(4))
-    assert message in str(refusal.value)
+    values = torch.ones(4, 1), torch.zeros(4)
+    assert message in refusal(refuse_misshapen, objective, *values)
 
 
 def test_ours_give_one_number_per_sample_or_client():

@@ -8,6 +8,7 @@ from torch import nn
 
 from coterie import models
 from coterie.checks import InputError
+from support.refusals import refusal
 
 
 def size(module: nn.Module) -> int:
@@ -80,9 +81,7 @@ def test_what_no_model_can_be_made_of_is_refused_by_name_and_value(make, message
 @pytest.mark.parametrize("hidden", ["32", 32, [4.5], [True], [0]])
 def test_hidden_widths_that_are_no_list_of_whole_numbers_are_refused(unchecked, hidden):
     rule = "`hidden` must be a list of whole numbers of at least 1, got"
-    with pytest.raises(InputError) as refusal:
-        models.mlp((2,), 1, hidden=hidden)
-    assert str(refusal.value) == f"{rule} {hidden!r}."
+    assert refusal(models.mlp, (2,), 1, hidden=hidden) == f"{rule} {hidden!r}."
 
 
 # The layers that have parameters, in the order in which they are made.

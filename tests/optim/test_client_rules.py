@@ -192,7 +192,6 @@ def test_clients_that_did_not_measure_are_told_to(federation):
     simulation = Simulation(federation, linear((4,), 1), batch_size=0, dtype=REAL)
     x = torch.zeros(3, 5, dtype=REAL)
     rule = LocalDescent("curvature(1)")
-    with pytest.raises(
-        InputError, match=r"must be numbers, unless `Simulation\.measure`"
-    ):
+    message = r"must be numbers, unless `Simulation\.measure`"
+    with pytest.raises(InputError, match=message):
         simulation.at(1).each(sgd, x, velocity(rule, x), rule=rule, steps=1, t=0)

@@ -10,7 +10,8 @@ import torch
 from coterie.checks import InputError
 from coterie.optim.conjugates import ConvexLoss, conjugate_gradient
 from coterie_theory.descent.dual import ridge_duals
-from support.quadratics import REAL, hessians, quadratics, simulate, solve, start
+from support.quadratics import REAL, hessians, quadratics, start
+from support.rounds import simulate, solve
 
 
 class Losses:

@@ -18,15 +18,7 @@ from coterie.data.splits import divide
 from coterie.data.synthetic import linear
 from coterie.engine.clocks import clock
 from coterie.models import build, ravel
-from coterie.planning.pilot import (
-    GradientComparison,
-    PilotTraining,
-    combine_comparisons,
-    compare_gradients,
-    run_pilot,
-    shrink_to_mean,
-    union_of,
-)
+from coterie.planning import pilot
 from coterie.planning.plans import plan_study
 from coterie.planning.prospects import PilotFindings, prospects_of, structure_of
 from coterie.planning.waiting import waiting_of
@@ -160,10 +152,10 @@ def regression_data(seed: int = 0, **options: float) -> Federation:
 def findings_of(federation: Federation, seed: int = 0) -> PilotFindings:
     d = federation.features.shape[1]
     module = build(lambda: torch.nn.Linear(d, 1, bias=False), seed)
-    return run_pilot(
+    return pilot.run_pilot(
         federation,
         lambda part: co.Simulation(part, module, batch_size=0, seed=seed),
-        PilotTraining(ravel(module), lr=0.3, steps=1, rounds=8, seed=seed),
+        pilot.PilotTraining(ravel(module), lr=0.3, steps=1, rounds=8, seed=seed),
     ).findings
 
 
@@ -173,7 +165,6 @@ def test_pilot_estimates_distances_of_a_linear_model():
         clients=6, clusters=2, dimension=5, samples=1500, spread=0.5
     )
     found = findings_of(federation)
-    assert federation.optima is not None
     truth = 4 * torch.cdist(federation.optima, federation.optima).square().numpy()
     apart = ~np.eye(6, dtype=bool)
     # Of the floor of both, and twice the distance times its noise; of fifteen pairs one
@@ -200,7 +191,6 @@ def with_sizes(federation: Federation, sizes: list[int]) -> Federation:
 
 def least_squares(federation: Federation, weights: np.ndarray) -> np.ndarray:
     """|w_i - w_i^*|^2 of every client's weighted least squares."""
-    assert federation.optima is not None
     grams, sides = [], []
     for i in range(len(federation)):
         index = federation.train.rows(torch.tensor([i]))[0][0]
@@ -280,11 +270,11 @@ class Stub:
         return (self._g,)
 
 
-def stub_look(parts: np.ndarray, sizes: np.ndarray) -> GradientComparison:
+def stub_look(parts: np.ndarray, sizes: np.ndarray) -> pilot.GradientComparison:
     x = torch.zeros(parts.shape[1:], dtype=torch.float64)
     groups = torch.zeros(len(x), dtype=torch.long)
     both = torch.from_numpy(sizes), torch.from_numpy(sizes)
-    return compare_gradients(Stub(parts[0]), Stub(parts[1]), x, groups, both)
+    return pilot.compare_gradients(Stub(parts[0]), Stub(parts[1]), x, groups, both)
 
 
 def test_intervals_hold_the_truth_also_of_few_clients():
@@ -295,7 +285,7 @@ def test_intervals_hold_the_truth_also_of_few_clients():
             rng = np.random.default_rng(seed)
             sizes, d = np.full(n, 25.0), 40
             looks = [stub_look(rng.normal(size=(2, n, d)) / 5, sizes) for _ in range(2)]
-            found = combine_comparisons(torch.full((n,), 100), looks)
+            found = pilot.combine_comparisons(torch.full((n,), 100), looks)
             low, _, high = prospects_of(found).mean
             held += low <= n <= 1.001 * high
         # With 90 per cent, fewer than 48 of 60 has a chance of 1 per cent.
@@ -312,11 +302,13 @@ def test_three_clients_with_few_samples_cannot_be_told_apart():
 def test_values_are_drawn_together_where_looks_of_a_client_differ_as_much():
     rng = np.random.default_rng(0)
     chance = np.exp(rng.normal(size=(2, 200)))
-    drawn = shrink_to_mean(chance)
+    drawn = pilot.shrink_to_mean(chance)
     assert drawn.std() < 0.3 * chance.mean(0).std()
     np.testing.assert_allclose(drawn.mean(), chance.mean(), rtol=1e-12)
     real = np.exp(rng.normal(size=200))
-    np.testing.assert_allclose(shrink_to_mean(np.stack([real, real])), real, rtol=1e-12)
+    np.testing.assert_allclose(
+        pilot.shrink_to_mean(np.stack([real, real])), real, rtol=1e-12
+    )
 
 
 def test_parts_have_every_sample_once():
@@ -325,7 +317,7 @@ def test_parts_have_every_sample_once():
     assert sorted(torch.cat([part.train.index for part in parts]).tolist()) == sorted(
         federation.train.index.tolist()
     )
-    both = union_of(*parts[:2])
+    both = pilot.union_of(*parts[:2])
     everybody = torch.arange(3)
     index, mask = both.train.rows(everybody)
     for i in range(3):
@@ -336,7 +328,7 @@ def test_parts_have_every_sample_once():
 
 def test_gradients_without_noise_are_refused():
     with pytest.raises(InputError, match="same for every sample"):
-        shrink_to_mean(np.zeros((2, 5)))
+        pilot.shrink_to_mean(np.zeros((2, 5)))
 
 
 STUDY = """

@@ -15,6 +15,7 @@ from coterie.privacy import epsilon_of, mu_of, sampled_epsilon
 from coterie.study.config import study_of
 from coterie.study.setup import prepare
 from support.called import called
+from support.tiny_studies import PLAIN_TOML
 
 TABLES = {
     "name": "pilot",
@@ -24,19 +25,6 @@ TABLES = {
     "algorithm": [{"name": "fedavg", "lr": 0.05}, {"name": "nuclear_norm"}],
     "privacy": {"clip": 0.5, "epsilon": 4.0},
 }
-TOML = """
-[data]
-name = "linear"
-clients = 4
-dimension = 3
-samples = 24
-[model]
-name = "linear"
-[run]
-rounds = 3
-[[algorithm]]
-name = "fedavg"
-"""
 
 
 def test_noise_follows_from_what_is_sent_in_all_rounds_and_costs_accuracy():
@@ -71,7 +59,7 @@ def test_a_plan_of_secure_sums_has_a_number_for_each_role(tmp_path):
             ),
         }
     path = tmp_path / "study.toml"
-    path.write_text(TOML + '[privacy]\nepsilon = 4.0\naggregation = "secure"\n')
+    path.write_text(PLAIN_TOML + '[privacy]\nepsilon = 4.0\naggregation = "secure"\n')
     shown = CliRunner().invoke(app, ["plan", str(path), "--quiet"]).stdout
     (title,) = [line for line in shown.splitlines() if "in the eyes of" in line]
     for role in ("the server", "and one participant", "and all others"):
@@ -99,7 +87,7 @@ def test_a_plan_needs_an_epsilon():
 
 def test_the_command_answers_with_a_table_or_one_object(tmp_path):
     file = tmp_path / "study.toml"
-    file.write_text(TOML)
+    file.write_text(PLAIN_TOML)
     asked = ["plan", str(file), "--epsilon", "4", "--quiet"]
     shown = CliRunner().invoke(app, asked)
     assert shown.exit_code == 0 and "fedavg" in shown.stdout
@@ -156,7 +144,7 @@ def test_noise_of_single_samples_is_what_their_minibatches_need():
 
 def test_the_plan_of_single_samples_is_told_in_their_words(tmp_path):
     file = tmp_path / "study.toml"
-    file.write_text(TOML)
+    file.write_text(PLAIN_TOML)
     settings = ["--set", "privacy.unit='sample'", "--set", "privacy.epsilon=4.0"]
     shown = CliRunner().invoke(app, ["plan", str(file), "--quiet", *settings])
     assert shown.exit_code == 0

@@ -84,7 +84,7 @@ def test_torchs_error_on_a_full_disk_is_told_as_one(tmp_path, monkeypatch):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos")
 
 
-def test_a_folder_is_had_by_one_at_a_time(tmp_path):
+def test_one_process_at_a_time_locks_a_folder(tmp_path):
     folder = tmp_path / "new" / "run"
     for _ in range(2):
         with (
@@ -106,7 +106,7 @@ with lock_folder(Path(sys.argv[1])):
 """
 
 
-def test_a_process_that_is_killed_lets_go(tmp_path):
+def test_a_killed_process_releases_its_lock(tmp_path):
     words = [sys.executable, "-c", HOLDS, str(tmp_path)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "mine\n"

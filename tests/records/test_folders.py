@@ -153,9 +153,8 @@ def test_the_folder_of_another_study_is_refused_and_left_alone(folder):
     fewer = {"name": "s", "algorithm": STUDY["algorithm"]}
     folder.create(fewer, {"the data": "0"})  # an empty table sets nothing
     renamed = {**STUDY, "algorithm": [{"name": "local", "label": "x"}]}
-    with pytest.raises(
-        InputError, match=r"`algorithm.0.label` is 'x' here and 'local'"
-    ):
+    message = r"`algorithm.0.label` is 'x' here and 'local'"
+    with pytest.raises(InputError, match=message):
         folder.create(renamed, {"the data": "0"})
     with pytest.raises(InputError, match=r"it sets `algorithm\.0\.label`"):
         folder.create({"name": "s", "algorithm": [{"name": "local"}]}, {})
@@ -189,8 +188,7 @@ def test_a_file_in_the_way_of_the_folder_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["study.toml", "task.json", "clients-0.csv", "cells/local-0.pt"],
+    "name", ["study.toml", "task.json", "clients-0.csv", "cells/local-0.pt"]
 )
 def test_a_folder_with_a_missing_or_damaged_file_is_refused(folder, name):
     path = folder.path / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,33 +13,24 @@ from coterie import report
 from coterie.records import Records
 from coterie.report.headlines import best_of, details
 from coterie.scores import favourite_of
-from support.made_records import make_records, with_outcomes, written
+from support.made_records import make_records, right_samples, with_outcomes, written
 
-RIGHT = np.zeros((3, 4, 20))
-RIGHT[..., :10] = 1
-
-
-def more(*counts: int) -> np.ndarray:
-    """So many more, or fewer, of each client's samples are right than half of them."""
-    right = RIGHT.copy()
-    for client, count in enumerate(counts):
-        right[:, client, 10 : 10 + max(0, count)] = 1
-        right[:, client, : max(0, -count)] = 0
-    return right
+more = functools.partial(right_samples, samples=20)
+RIGHT = more()
 
 
-def told(**measured: np.ndarray) -> Records:
+def records_with(**measured: np.ndarray) -> Records:
     records = make_records(n=4, labels=("local", *measured), weights=False)
     return with_outcomes(records, {"local": RIGHT, **measured})
 
 
-def said(records: Records) -> dict[str, str]:
+def details_of(records: Records) -> dict[str, str]:
     return details(records, report.summary(records))
 
 
 def test_details_say_how_sure_who_leads_and_what_it_costs() -> None:
-    records = told(fedavg=more(1, 0, 0, 0), ditto=more(10, 10, 9, -8))
-    answers = said(records)
+    records = records_with(fedavg=more(1, 0, 0, 0), ditto=more(10, 10, 9, -8))
+    answers = details_of(records)
     assert list(answers) == ["Rank", "How sure", "Cost"]
     assert "3 seeds and 80 test samples" in answers["How sure"]
     # 160 gradients in each of four rounds of four clients, by all algorithms alike.
@@ -48,19 +40,19 @@ def test_details_say_how_sure_who_leads_and_what_it_costs() -> None:
 
 
 def test_where_nothing_can_be_told_there_is_a_tie() -> None:
-    answers = said(told(ditto=more(1, 0, -1, 1)))
+    answers = details_of(records_with(ditto=more(1, 0, -1, 1)))
     assert answers["Rank"].startswith("A tie: ditto leads")
 
 
 def test_oracles_are_marked_and_never_best(tmp_path: Path) -> None:
     truth, found = more(9, 9, 9, 9), more(5, 6, 5, 6)
-    records = replace(told(ditto=found, best=truth), oracles=("best",))
+    records = replace(records_with(ditto=found, best=truth), oracles=("best",))
     table = report.summary(records)
     assert list(table["oracle"]) == [False, False, True]
     sentence, first = best_of(records, table)
     assert first == "ditto" and "is best" in sentence
     assert favourite_of(records) == "ditto"
-    answers = said(records)
+    answers = details_of(records)
     assert answers["Oracles"].startswith(
         "best (95.0 %) is told true clusters or optima"
     )
@@ -71,7 +63,7 @@ def test_oracles_are_marked_and_never_best(tmp_path: Path) -> None:
 
 
 def test_a_lead_within_its_interval_is_a_tie() -> None:
-    records = told(fedavg=more(6, 6, 6, 6), ditto=more(6, 6, 6, 7))
+    records = records_with(fedavg=more(6, 6, 6, 6), ditto=more(6, 6, 6, 7))
     sentence, first = best_of(records, report.summary(records))
     assert first is None
     assert "a tie" in sentence.lower() and "cannot tell the two apart" in sentence
@@ -88,17 +80,17 @@ def test_a_lead_within_its_interval_is_a_tie() -> None:
     ],
 )
 def test_what_is_not_counted_is_said(change: dict[str, object], sentence: str) -> None:
-    records = told(ditto=more(5, 5, 5, 5))
+    records = records_with(ditto=more(5, 5, 5, 5))
     metrics = records.metrics.assign(test_auc=records.metrics["test_accuracy"])
     records = replace(records, metrics=metrics, **change)
-    assert sentence in said(records)["How sure"]
+    assert sentence in details_of(records)["How sure"]
 
 
 def test_one_seed_says_that_seeds_are_not_counted() -> None:
     records = make_records(n=4, labels=("local", "ditto"), seeds=1, weights=False)
     measured = {"local": RIGHT[:1], "ditto": more(9, 9, 9, 9)[:1]}
     records = with_outcomes(records, measured)
-    answers = said(records)
+    answers = details_of(records)
     assert "ignore what another seed would change" in answers["How sure"]
-    bare = said(replace(records, outcomes={}))
+    bare = details_of(replace(records, outcomes={}))
     assert bare["How sure"].startswith("Unknown: there is a single seed")

@@ -40,11 +40,6 @@ def guarded(tmp_path_factory):
     return records(tmp_path_factory, clip=0.3, epsilon=4.0, aggregation="secure")
 
 
-@pytest.fixture(scope="module")
-def free(tmp_path_factory):
-    return records(tmp_path_factory)
-
-
 def test_a_report_says_what_was_promised_and_to_whom(guarded, tmp_path):
     page = write_report(guarded, tmp_path / "report.html").read_text(encoding="utf-8")
     section = privacy_section(guarded)
@@ -107,7 +102,8 @@ def test_the_matrix_has_a_column_for_the_server_where_there_is_one(guarded):
         epsilon_matrix(guarded, "local")
 
 
-def test_without_privacy_there_is_no_section(free):
+def test_without_privacy_there_is_no_section(tmp_path_factory):
+    free = records(tmp_path_factory)
     assert privacy_section(free) == ""
     with pytest.raises(InputError, match="needs \\[privacy\\]"):
         epsilon_curves(free)

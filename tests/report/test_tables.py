@@ -13,12 +13,7 @@ from coterie import report
 from coterie.records import Records
 from coterie.report import tables
 from coterie.scores import gain_of
-from support.made_records import (
-    ALGORITHMS,
-    make_records,
-    with_outcomes,
-    written,
-)
+from support.made_records import ALGORITHMS, make_records, with_outcomes, written
 
 
 def looped(records: Records, label: str) -> dict[str, float]:

@@ -24,12 +24,15 @@ from support.tiny_studies import changed
 from support.tuning_studies import LOG, RANGE, TABLES, made
 
 
+def without_search() -> dict:
+    """The tables of a study that searches nothing."""
+    tables = copy.deepcopy(TABLES)
+    del tables["tune"], tables["algorithm"][1]["tune"]
+    return tables
+
+
 def test_without_the_table_nothing_is_searched(tmp_path):
-    tables = {
-        key: value for key, value in copy.deepcopy(TABLES).items() if key != "tune"
-    }
-    del tables["algorithm"][1]["tune"]
-    asked = study_of(tables)
+    asked = study_of(without_search())
     assert asked.tune is None
     assert "tune" not in asked.tables()
     result = run_study(asked, runs=tmp_path)
@@ -44,28 +47,18 @@ def test_without_the_table_nothing_is_searched(tmp_path):
     assert "What was chosen" not in page.read_text("utf-8")
 
 
-def test_shared_ranges_own_ranges_and_the_default(tmp_path):
-    entries = [
-        {"name": "local"},
-        {
-            "name": "fedavg",
-            "lr": 0.5,
-            "tune": {"lr": [0.1, 0.2], "momentum": [0.0, 0.9]},
-        },
-    ]
-    spaces = [
-        e.tune for e in made({"space": {"lr": RANGE}}, algorithm=entries).algorithms
-    ]
-    assert spaces == [{"lr": LOG}, {"lr": [0.1, 0.2], "momentum": [0.0, 0.9]}]
-    entries[1]["tune"] = {"momentum": [0.0, 0.9]}
+def test_shared_ranges_own_ranges_and_the_default():
+    def spaces(space: dict, *own: dict) -> list[dict]:
+        fedavg = {"name": "fedavg", "lr": 0.5, "tune": dict(*own)}
+        entries = [{"name": "local"}, fedavg]
+        return [e.tune for e in made({"space": space}, algorithm=entries).algorithms]
+
+    momentum = {"momentum": [0.0, 0.9]}
+    own = {"lr": [0.1, 0.2], **momentum}
+    assert spaces({"lr": RANGE}, own) == [{"lr": LOG}, own]
     around = {"from": 0.05, "to": 5.0, "scale": "log"}
-    spaces = [e.tune for e in made({"space": {}}, algorithm=entries).algorithms]
-    assert spaces == [{"lr": LOG}, {"lr": around, "momentum": [0.0, 0.9]}]
-    entries[1]["tune"] = {}
-    spaces = [
-        e.tune for e in made({"space": {"lr": [1]}}, algorithm=entries).algorithms
-    ]
-    assert spaces == [{"lr": [1]}, {"lr": [1]}]
+    assert spaces({}, momentum) == [{"lr": LOG}, {"lr": around, **momentum}]
+    assert spaces({"lr": [1]}) == [{"lr": [1]}, {"lr": [1]}]
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -240,10 +233,10 @@ def here(tmp_path, monkeypatch) -> Path:
     ],
 )
 def test_bad_input_is_refused_by_the_command_line_before_any_work(
-    here, capsys, monkeypatch, overrides, message
+    here, overrides, message
 ):
     words = [f"--set={override}" for override in overrides]
-    assert re.search(message, refused(capsys, monkeypatch, "run", "study.toml", *words))
+    assert re.search(message, refused("run", "study.toml", *words))
 
 
 def test_a_setting_of_a_later_seed_is_checked_before_work_too(tmp_path):
@@ -274,11 +267,7 @@ def test_set_reaches_the_table_and_its_space(here):
 
 
 def test_set_may_make_the_table(here):
-    tables = {
-        key: value for key, value in copy.deepcopy(TABLES).items() if key != "tune"
-    }
-    del tables["algorithm"][1]["tune"]
-    Path("plain.toml").write_text(tomli_w.dumps(tables))
+    Path("plain.toml").write_text(tomli_w.dumps(without_search()))
     made = read_study("plain.toml", ["tune.space.lr=[0.1, 0.2]"])
     assert made.tune == Tune(space={"lr": [0.1, 0.2]})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -30,31 +31,28 @@ from coterie.report.opening.pictures import (
 from coterie.report.opening.verdicts import headline, notices_of, verdict_of
 from coterie.scores.finals import score_of, unit_of
 from coterie.types import ALONE, EVERYBODY
-from support.made_records import make_records, with_baselines, with_outcomes, written
+from support.made_records import (
+    make_records,
+    right_samples,
+    with_baselines,
+    with_outcomes,
+    written,
+)
 
 SAMPLES = 40
-HALF = np.zeros((3, 4, SAMPLES))
-HALF[..., : SAMPLES // 2] = 1
+more = functools.partial(right_samples, samples=SAMPLES)
+HALF = more()
 
 
-def more(*counts: int) -> np.ndarray:
-    """So many more, or fewer, of each client's samples are right than half of them."""
-    right = HALF.copy()
-    for client, count in enumerate(counts):
-        half = SAMPLES // 2
-        right[:, client, half : half + max(0, count)] = 1
-        right[:, client, : max(0, -count)] = 0
-    return right
-
-
-def told(**measured: np.ndarray) -> Records:
-    """Records of four hospitals, and of these methods."""
-    records = make_records(n=4, labels=("local", *measured), weights=False)
+def records_with(n: int = 4, **measured: np.ndarray) -> Records:
+    """Records of four hospitals, or of fewer, and of these methods."""
+    records = make_records(n=n, labels=("local", *measured), weights=False)
     study = records.study | {"data": {"name": "file", "client": "hospital"}}
     clients = records.clients.assign(test=SAMPLES)
-    names = ("Bern", "Chur", "Genf", "Thun")
+    names = ("Bern", "Chur", "Genf", "Thun")[:n]
     records = replace(records, study=study, clients=clients, names=names)
-    return with_outcomes(records, {"local": HALF, **measured})
+    shares = {"local": HALF, **measured}
+    return with_outcomes(records, {name: s[:, :n] for name, s in shares.items()})
 
 
 def lead(records: Records) -> str:
@@ -65,8 +63,8 @@ def rest(records: Records) -> str:
     return verdict_of(records, report.summary(records)).more
 
 
-def test_all_gain():
-    records = told(ditto=more(18, 18, 18, 18))
+def test_a_verdict_says_that_all_clients_gain():
+    records = records_with(ditto=more(18, 18, 18, 18))
     assert lead(records) == (
         "With ditto, all four hospitals get a better model by learning together. We "
         "are sure about all four."
@@ -78,17 +76,8 @@ def test_all_gain():
     assert rest(records).endswith("We are sure of this average.")
 
 
-def two(right: np.ndarray) -> Records:
-    """Records of two hospitals, and of `ditto`."""
-    records = make_records(n=2, labels=("local", "ditto"), weights=False)
-    study = records.study | {"data": {"name": "file", "client": "hospital"}}
-    clients = records.clients.assign(test=SAMPLES)
-    records = replace(records, study=study, clients=clients, names=("Bern", "Chur"))
-    return with_outcomes(records, {"local": HALF[:, :2], "ditto": right[:, :2]})
-
-
-def test_two_are_both_or_neither():
-    gains, losses = two(more(18, 18)), two(more(-18, -18))
+def test_a_verdict_about_two_clients_says_both_or_neither():
+    gains, losses = (records_with(2, ditto=more(k, k)) for k in (18, -18))
     assert lead(gains) == (
         "With ditto, both hospitals get a better model by learning together. We are "
         "sure about both."
@@ -104,7 +93,7 @@ def test_two_are_both_or_neither():
     assert text == "Both hospitals learn together."
 
 
-def test_one_client_is_no_crowd():
+def test_a_verdict_about_one_client_uses_the_singular():
     records = make_records(n=1, labels=("local", "ditto"), weights=False)
     half, more_of = HALF[:, :1], more(18)[:, :1]
     records = with_outcomes(records, {"local": half, "ditto": more_of})
@@ -115,15 +104,15 @@ def test_one_client_is_no_crowd():
 
 
 def test_better_is_as_measured_and_sure_is_beyond_the_interval():
-    records = told(ditto=more(18, 18, 1, 0))
+    records = records_with(ditto=more(18, 18, 1, 0))
     assert lead(records) == (
         "With ditto, three of four hospitals get a better model by learning together. "
         "None gets a worse one. For one nothing changes. We are sure about two."
     )
 
 
-def test_one_loses_and_is_named():
-    records = told(ditto=more(18, 18, 1, -15))
+def test_a_verdict_names_the_client_that_loses():
+    records = records_with(ditto=more(18, 18, 1, -15))
     assert lead(records) == (
         "With ditto, three of four hospitals get a better model by learning together. "
         "One gets a worse one (Thun). We are sure that two get a better one, and that "
@@ -131,8 +120,8 @@ def test_one_loses_and_is_named():
     )
 
 
-def test_none_gains():
-    records = told(ditto=more(-18, -18, -18, -18))
+def test_a_verdict_says_that_no_client_gains():
+    records = records_with(ditto=more(-18, -18, -18, -18))
     assert lead(records).startswith(
         "With ditto, none of the four hospitals gets a better model by learning "
         "together. Four get a worse one (Bern, Chur, Genf and Thun). We are sure that "
@@ -140,14 +129,14 @@ def test_none_gains():
     assert "which is 45.0 points worse (95 % interval: between " in rest(records)
 
 
-def test_nobody_is_sure():
-    records = told(ditto=more(1, 0, -1, 1))
+def test_a_verdict_says_where_no_gain_is_sure():
+    records = records_with(ditto=more(1, 0, -1, 1))
     assert lead(records).endswith("We are not sure about any hospital.")
     assert rest(records).endswith("That may be chance.")
 
 
 def test_the_average_may_be_sure_where_no_client_is():
-    records = told(ditto=more(3, 3, 3, 3))
+    records = records_with(ditto=more(3, 3, 3, 3))
     assert lead(records).endswith(
         "We are sure of the average, but not about any single hospital."
     )
@@ -180,7 +169,7 @@ def test_lower_is_better_for_an_error_in_kilograms():
 
 
 def test_a_failed_training_is_told_and_compares_nothing():
-    records = told(ditto=more(9, 9, 9, 9))
+    records = records_with(ditto=more(9, 9, 9, 9))
     last = records.metrics["round"] == records.metrics["round"].max()
     worse = last & (records.metrics["algorithm"] == "ditto")
     losses = records.metrics["train_loss"].mask(worse, 9.0)
@@ -207,7 +196,7 @@ def test_without_anything_to_compare_the_verdict_says_so():
     ],
 )
 def test_scikit_learn_alone_comes_first_where_it_is_better(count: int, words: str):
-    records = told(ditto=more(12, 12, 12, 12))
+    records = records_with(ditto=more(12, 12, 12, 12))
     beside = {CONSTANT: HALF, LINEAR: more(*[count] * 4), TREES: more(5, 5, 5, 5)}
     records = with_baselines(records, beside)
     said = lead(records)
@@ -222,7 +211,7 @@ def test_scikit_learn_alone_comes_first_where_it_is_better(count: int, words: st
 
 
 def test_a_weak_local_is_noticed_where_scikit_learn_alone_is_surely_better():
-    records = told(ditto=more(19, 19, 19, 19))
+    records = records_with(ditto=more(19, 19, 19, 19))
     assert weak_local_text(with_baselines(records, {LINEAR: more(1, 0, 0, 0)})) == ""
     text = weak_local_text(with_baselines(records, {LINEAR: more(15, 15, 15, 15)}))
     assert text.startswith(
@@ -232,12 +221,12 @@ def test_a_weak_local_is_noticed_where_scikit_learn_alone_is_surely_better():
 
 
 def test_scikit_learn_is_not_named_first_where_a_method_is_better():
-    records = with_baselines(told(ditto=more(12, 12, 12, 12)), {LINEAR: HALF})
+    records = with_baselines(records_with(ditto=more(12, 12, 12, 12)), {LINEAR: HALF})
     assert lead(records).startswith("With ditto, all four hospitals")
 
 
-def test_nobody_gains_from_what_is_no_better_than_a_constant():
-    records = told(ditto=more(8, 8, 8, 8))
+def test_a_method_that_is_no_better_than_a_constant_helps_nobody():
+    records = records_with(ditto=more(8, 8, 8, 8))
     records = with_baselines(records, {CONSTANT: more(9, 9, 9, 9)})
     assert lead(records).startswith("A constant prediction")
     assert "helps nobody yet" in lead(records)
@@ -247,7 +236,7 @@ def test_nobody_gains_from_what_is_no_better_than_a_constant():
 
 
 def test_baselines_are_never_best_or_listed_as_methods(tmp_path: Path):
-    records = told(ditto=more(8, 8, 8, 8))
+    records = records_with(ditto=more(8, 8, 8, 8))
     records = with_baselines(records, {CONSTANT: HALF, TREES: more(19, 19, 19, 19)})
     assert list(report.summary(records).index) == ["local", "ditto"]
     page = unescape(written(records, tmp_path))
@@ -260,13 +249,13 @@ def test_baselines_are_never_best_or_listed_as_methods(tmp_path: Path):
 
 
 def test_a_baseline_that_is_named_as_a_method_is_left_out():
-    records = told(constant=more(8, 8, 8, 8))
+    records = records_with(constant=more(8, 8, 8, 8))
     records = with_baselines(records, {CONSTANT: HALF})
     assert lead(records).startswith("With constant, all four hospitals")
 
 
 def test_the_first_screen_has_four_parts_in_order(tmp_path: Path):
-    records = told(ditto=more(18, 18, 1, -15))
+    records = records_with(ditto=more(18, 18, 1, -15))
     snapshots = Snapshots(np.array([4]), np.kron(np.eye(2), np.full((2, 2), 0.5))[None])
     weights = {("ditto", seed): snapshots for seed in range(3)}
     records = replace(records, weights=weights)
@@ -285,7 +274,7 @@ def test_the_first_screen_has_four_parts_in_order(tmp_path: Path):
 def test_the_terminal_prints_the_verdict_of_the_page(tmp_path, capsys):
     from coterie.cli.tables import print_headline
 
-    records = told(ditto=more(18, 18, 18, 18))
+    records = records_with(ditto=more(18, 18, 18, 18))
     print_headline(headline(records, report.summary(records)))
     printed = " ".join(capsys.readouterr().out.split())
     assert f"Verdict: {lead(records)}" in printed
@@ -360,7 +349,7 @@ def in_groups(*members: str) -> np.ndarray:
 
 
 def test_groups_are_told_by_name_and_differences_between_seeds_too():
-    records = told(ditto=more(9, 9, 9, 9))
+    records = records_with(ditto=more(9, 9, 9, 9))
 
     def with_weights(*matrices: np.ndarray) -> Records:
         found = {
@@ -386,7 +375,7 @@ def test_groups_are_told_by_name_and_differences_between_seeds_too():
 
 def test_clients_are_called_as_their_column_is():
     def nouns(column: str) -> tuple[str, str]:
-        records = told(ditto=HALF)
+        records = records_with(ditto=HALF)
         data = {"name": "file", "client": column}
         return client_nouns(replace(records, study=records.study | {"data": data}))
 
@@ -410,7 +399,7 @@ def test_clients_are_called_as_their_column_is():
     ],
 )
 def test_a_unit_is_known_where_the_target_says_it(target: str, unit: str):
-    records = told(ditto=HALF)
+    records = records_with(ditto=HALF)
     data = {"name": "file", "target": target}
     other = {"task": "regression", "score": "rmse", "higher_is_better": False}
     metrics = records.metrics.assign(test_rmse=1.0)
@@ -423,7 +412,7 @@ def test_a_unit_is_known_where_the_target_says_it(target: str, unit: str):
 
 
 def test_few_test_samples_are_noticed_and_long_intervals_cut():
-    records = told(ditto=more(18, 18, 18, 18))
+    records = records_with(ditto=more(18, 18, 18, 18))
     assert small_text(records) == ""
     few = records.clients["test"].where(records.clients["client"] != 3, 6)
     some = replace(records, clients=records.clients.assign(test=few))
@@ -496,6 +485,6 @@ def test_a_step_size_that_nobody_gave_is_told_where_none_is_found():
     assert timed.endswith("Set `lr`, or search it with [tune].")
     given = [{**entry, "lr": 0.1} for entry in entries]
     assert unset_steps_text({"algorithm": given, "privacy": {}}) == ""
-    records = told(ditto=more(9, 9, 9, 9))
+    records = records_with(ditto=more(9, 9, 9, 9))
     study = records.study | {"algorithm": entries[1:2], "privacy": {}}
     assert private in notices_of(replace(records, study=study))

@@ -9,6 +9,7 @@ from coterie.checks import InputError
 from coterie.study.config import factory, read_study, study_of
 from coterie.study.identity import identity_of
 from coterie.study.setup import federation_of
+from support.refusals import refusal
 from support.tiny_studies import changed
 
 TABLES = {
@@ -55,11 +56,7 @@ def path(tmp_path):
         ("algorithm.0", {"lr": 0.1}, "needs a `name`"),
         ("algorithm.0.name", "locla", "Did you mean 'local'"),
         ("algorithm.0.lrr", 0.1, r"local has no option 'lrr'. Did you mean 'lr'"),
-        (
-            "algorithm.0.lr",
-            "0.1",
-            "`algorithm.lr` must be a number or .*, got '0.1'",
-        ),
+        ("algorithm.0.lr", "0.1", "`algorithm.lr` must be a number or .*, got '0.1'"),
         ("algorithm.0.steps", 1.5, "`algorithm.steps` must be a whole number"),
         ("algorithm.0.steps", True, "`algorithm.steps` must be a whole number"),
         ("algorithm.0.label", 3, "`algorithm.label` must be text, got 3"),
@@ -69,14 +66,14 @@ def path(tmp_path):
         ("run.round", 3, r"\[run\] has no option 'round'. Did you mean 'rounds'"),
         ("run.rounds", 0, "`run.rounds` must be at least 1, got 0"),
         ("run.rounds", "ten", "`run.rounds` must be a whole number"),
-        ("run.seeds", [], "at least one seed"),
+        ("run.seeds", [], "`run.seeds` must have at least one seed, got none"),
         ("run.seeds", [-1], "`run.seeds` must be at least 0, got -1"),
         ("run.seeds", [2**70], "`run.seeds` must be a number of at most 64 bits"),
         ("run.seeds", [0.5], "`run.seeds` must be a list of whole numbers"),
         ("run.seeds", [1, 1], "`run.seeds` must differ, got 1 twice"),
         ("run.seeds", 3, "`run.seeds` must be a list of whole numbers, got 3"),
         ("run.batch_size", -1, "`run.batch_size` must be at least 0"),
-        ("run.participation", 0, "`run.participation` must be greater than 0"),
+        ("run.participation", 0, "`run.participation` must be greater than 0, got 0"),
         ("run.participation", 1.1, "`run.participation` must be at most 1"),
         ("run.evaluate_every", -1, "`run.evaluate_every` must be at least 0"),
         ("run.evaluate_train", 1, "`run.evaluate_train` must be true or false"),
@@ -121,9 +118,7 @@ def test_of_a_long_setting_the_message_shows_little(setting, value):
 @pytest.mark.parametrize("table", ["model", "run"])
 def test_of_a_long_key_the_message_shows_little(path, table):
     for override in (f"{table}.{'k' * 100_000}=1", f"{'k' * 100_000}.{table}=1"):
-        with pytest.raises(InputError) as refusal:
-            read_study(path, [override])
-        assert len(str(refusal.value)) < 1_000
+        assert len(refusal(read_study, path, [override])) < 1_000
 
 
 def test_defaults_are_filled_in():
@@ -167,11 +162,6 @@ def test_a_file_that_is_no_study_is_refused(path, content, message):
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_study(path)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no\.toml cannot be read: No such file"):
-        read_study(tmp_path / "no.toml")
 
 
 def test_set_reaches_a_table(path):

@@ -62,9 +62,8 @@ def test_divergence_in_the_first_round_is_recorded_once(tmp_path):
 
 def test_tuning_that_diverges_is_named(tmp_path):
     entries = [{"name": "fedavg_finetune", "tune_lr": 1e308, "tune_steps": 9}]
-    with pytest.raises(
-        TrainingError, match="a personal model that is not finite after"
-    ):
+    message = "a personal model that is not finite after"
+    with pytest.raises(TrainingError, match=message):
         run_study(made(LINEAR, algorithm=entries), runs=tmp_path)
 
 

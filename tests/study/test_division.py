@@ -115,9 +115,8 @@ def test_what_was_interrupted_goes_on_with_another_number_of_processes(tmp_path)
 
 def test_what_diverges_stops_all_processes_with_the_client_that_did(tmp_path):
     study = study_of(tables(algorithm=[{"name": "local", "lr": 1e200}]))
-    with pytest.raises(
-        TrainingError, match=r"client \d has a model that is not finite"
-    ):
+    message = r"client \d has a model that is not finite"
+    with pytest.raises(TrainingError, match=message):
         together(study, 2, tmp_path)
 
 

@@ -30,6 +30,11 @@ def frame(tmp_path_factory) -> pd.DataFrame:
     return pd.read_csv(write_hospitals(tmp_path_factory.mktemp("data") / "h.csv"))
 
 
+def of_frame(frame) -> co.Study:
+    """A study of patients, or of a dictionary of them."""
+    return co.study_of({**LOCAL, "data": COLUMNS}, data=frame)
+
+
 def pairs(clients: int = 3, samples: int = 20, seed: int = 0):
     """Features and quantities for each client, far from zero."""
     rng = torch.Generator().manual_seed(seed)
@@ -50,27 +55,24 @@ def test_a_frame_gives_the_models_that_its_file_gives(frame, tmp_path):
     frame.to_csv(path, index=False)
     data = {**COLUMNS, "path": str(path)}
     read = co.run_study(co.study_of({**LOCAL, "data": data}), runs=tmp_path)
-    given = co.study_of({**LOCAL, "data": COLUMNS}, data=frame)
-    assert torch.equal(co.run_study(given, runs=tmp_path).models(), read.models())
+    given = co.run_study(of_frame(frame), runs=tmp_path)
+    assert torch.equal(given.models(), read.models())
 
 
 def test_a_dictionary_of_frames_and_one_frame_are_the_same_study(frame, tmp_path):
-    one = co.study_of({**LOCAL, "data": COLUMNS}, data=frame)
+    one = of_frame(frame)
     parts = {name: some for name, some in frame.groupby("hospital")}
     for some in (parts, {k: v.drop(columns="hospital") for k, v in parts.items()}):
-        many = co.study_of({**LOCAL, "data": COLUMNS}, data=some)
+        many = of_frame(some)
         assert data_of(many).read == data_of(one).read
 
 
 def test_the_run_is_named_by_the_content_and_goes_on_where_it_is(
     frame, tmp_path, monkeypatch
 ):
-    study = co.study_of({**LOCAL, "data": COLUMNS}, data=frame)
-    first = co.run_study(study, runs=tmp_path)
+    first = co.run_study(of_frame(frame), runs=tmp_path)
     other = frame.assign(age=frame["age"].where(frame.index != 3, 99))
-    second = co.run_study(
-        co.study_of({**LOCAL, "data": COLUMNS}, data=other), runs=tmp_path
-    )
+    second = co.run_study(of_frame(other), runs=tmp_path)
     assert first.folder != second.folder
     refuse_training(monkeypatch)
     again = co.study_of(first.study.tables(), data=frame.copy())
@@ -151,8 +153,7 @@ def test_whole_numbers_stay_codes_and_images_stay_images():
 def test_report_export_and_prediction_need_the_folder_alone(
     frame, tmp_path, monkeypatch
 ):
-    study = co.study_of({**LOCAL, "data": COLUMNS}, data=frame)
-    folder = co.run_study(study, runs=tmp_path).folder
+    folder = co.run_study(of_frame(frame), runs=tmp_path).folder
     assert called("report", str(folder))[0] == 0
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "study_of(tables, data=...)" in page and "coterie run study.toml" not in page
@@ -165,8 +166,7 @@ def test_report_export_and_prediction_need_the_folder_alone(
 def test_a_saved_study_says_where_its_data_came_from_and_is_refused_elsewhere(
     frame, tmp_path
 ):
-    study = co.study_of({**LOCAL, "data": COLUMNS}, data=frame)
-    folder = co.run_study(study, runs=tmp_path).folder
+    folder = co.run_study(of_frame(frame), runs=tmp_path).folder
     text = (folder / "study.toml").read_text(encoding="utf-8")
     assert 'name = "given from Python"' in text and 'target = "outcome"' in text
     with pytest.raises(InputError, match="data of this study were given from Python"):

@@ -65,11 +65,10 @@ def test_the_graph_is_what_methods_mix_along_that_name_none(tmp_path, method):
 
 
 def test_without_a_graph_nothing_is_forbidden_and_nothing_is_recorded():
-    plain = copy.deepcopy(TABLES)
-    study = study_of(plain)
+    study = study_of(TABLES)
     assert study.graph is None and "graph" not in study.tables()
     entries = [{"name": "all_for_one", "weights": "uniform"}]
-    setup = prepare(study_of(plain | {"algorithm": entries}), 0)
+    setup = prepare(study_of({**TABLES, "algorithm": entries}), 0)
     setup.algorithm(setup.study.algorithms[0])
 
 
@@ -100,18 +99,8 @@ ONE_WAY = np.diag([1, 1, 1, 0]) + np.outer([0, 0, 0, 1], [0, 0.25, 0.75, 0])
         ("all_for_one", "weights", "clusters", (0, 2, 0.5)),
         ("all_for_one", "weights", ONE_WAY, (3, 1, 0.25)),
         ("agraf", "mixing", "complete", (0, 2, 0.25)),
-        (
-            "agraf",
-            "mixing",
-            np.full((4, 4), 0.25),
-            (0, 2, 0.25),
-        ),
-        (
-            "adaptive_all_for_one",
-            "graph",
-            "everybody",
-            (0, 2, 1),
-        ),
+        ("agraf", "mixing", np.full((4, 4), 0.25), (0, 2, 0.25)),
+        ("adaptive_all_for_one", "graph", "everybody", (0, 2, 1)),
     ],
 )
 def test_weights_between_strangers_are_refused_before_training(
@@ -278,21 +267,18 @@ def test_the_kind_of_weights_is_chosen_for_all_or_for_one_algorithm(kind, monkey
 
 def test_the_usual_kind_leaves_the_name_of_a_run_as_it_was():
     plain = on_graph([{"name": "local"}], "ring", time=False)
-    told = study_of(
-        plain.tables() | {"graph": {"edges": "ring", "mixing": "metropolis"}}
+    usual, lazy = (
+        study_of(plain.tables() | {"graph": {"edges": "ring", "mixing": kind}})
+        for kind in ("metropolis", "lazy")
     )
-    assert told == plain and told.tables()["graph"] == {"edges": "ring"}
-    lazy = study_of(plain.tables() | {"graph": {"edges": "ring", "mixing": "lazy"}})
+    assert usual == plain and usual.tables()["graph"] == {"edges": "ring"}
     assert lazy.tables()["graph"] == {"edges": "ring", "mixing": "lazy"}
     assert study_of(lazy.tables()) == lazy
 
 
 def test_a_kind_needs_a_graph():
-    plain = copy.deepcopy(TABLES) | {
-        "algorithm": [{"name": "agraf", "mixing": "lazy"}],
-        "time": {},
-    }
-    setup = prepare(study_of(plain), 0)
+    entries = [{"name": "agraf", "mixing": "lazy"}]
+    setup = prepare(study_of({**TABLES, "algorithm": entries, "time": {}}), 0)
     with pytest.raises(InputError, match=r"`mixing` lazy needs a table \[graph\]"):
         setup.algorithm(setup.study.algorithms[0])
 
@@ -341,17 +327,14 @@ def links_of_a_round(study) -> tuple[set[tuple[int, int]], dict]:
     setup = prepare(study, 0)
     algorithm = setup.algorithm(study.algorithms[0])
     state = algorithm.init(setup.x, setup.simulation.at(0, purpose="init"))
-    found = set()
-    for t in (1, 2):
-        oracle = setup.simulation.at(t)
-        state, info = algorithm.step(state, oracle, torch.Generator())
-        for sent in oracle.sent:
-            found |= {tuple(sorted(link)) for link in sent.links.tolist()}
-    oracle = setup.simulation.at(2, purpose="use")
-    algorithm.personal(state, oracle)
-    for sent in oracle.sent:
-        found |= {tuple(sorted(link)) for link in sent.links.tolist()}
-    return found, info
+    first, second = setup.simulation.at(1), setup.simulation.at(2)
+    state, _ = algorithm.step(state, first, torch.Generator())
+    state, info = algorithm.step(state, second, torch.Generator())
+    use = setup.simulation.at(2, purpose="use")
+    algorithm.personal(state, use)
+    sent = [transfer for oracle in (first, second, use) for transfer in oracle.sent]
+    links = [link for transfer in sent for link in transfer.links.tolist()]
+    return {tuple(sorted(link)) for link in links}, info
 
 
 EDGES = {(0, 1), (1, 2), (2, 3), (0, 3)}
@@ -371,31 +354,24 @@ def test_weights_on_the_graph_send_along_its_edges_alone(entry):
 
 def test_weights_on_the_graph_are_what_is_left_of_them(tmp_path):
     """True clusters are 0, 2 and 1, 3, whom a ring does not join: all are alone."""
-    study = on_graph([{"name": "all_for_one", "weights": "clusters on graph"}])
-    _, info = links_of_a_round(on_graph(study.tables()["algorithm"], time=False))
+    entries = [{"name": "all_for_one", "weights": "clusters on graph"}]
+    _, info = links_of_a_round(on_graph(entries, time=False))
     assert torch.equal(info["weights"], torch.eye(4))
     matrix = np.array(
         [[0.2, 0.2, 0.4, 0.2], [0, 0, 0, 1], [0, 1, 0, 0], [0, 0.6, 0.3, 0.1]]
     )
     file = weights_file(tmp_path / "w.npy", matrix) + " on graph"
-    _, info = links_of_a_round(
-        on_graph([{"name": "all_for_one", "weights": file}], time=False)
-    )
-    expected = [
-        [1 / 3, 1 / 3, 0, 1 / 3],
-        [0, 1, 0, 0],
-        [0, 1, 0, 0],
-        [0, 0, 0.75, 0.25],
-    ]
+    study = on_graph([{"name": "all_for_one", "weights": file}], time=False)
+    _, info = links_of_a_round(study)
+    first = [1 / 3, 1 / 3, 0, 1 / 3]
+    expected = [first, [0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0.75, 0.25]]
     assert_close(info["weights"], torch.tensor(expected))
-    read = settings_read(on_graph([{"name": "all_for_one", "weights": file}]))
-    assert len(read) == 1  # the file belongs to the study
+    assert len(settings_read(study)) == 1  # the file belongs to the study
 
 
 def test_weights_on_no_graph_are_refused(tmp_path):
-    made = copy.deepcopy(TABLES)
-    made["algorithm"] = [{"name": "all_for_one", "weights": "uniform on graph"}]
-    assert refused(study_of(made), tmp_path) == (
+    entries = [{"name": "all_for_one", "weights": "uniform on graph"}]
+    assert refused({**TABLES, "algorithm": entries}, tmp_path) == (
         "`weights` 'uniform on graph' needs the table [graph]."
     )
 

@@ -367,8 +367,10 @@ def test_a_flipped_byte_of_a_cell_is_noticed(tmp_path):
     content[content.index(state) + len(state) - 2] ^= 1
     path.write_bytes(content)
     assert not torch.equal(torch.load(path)["state"]["x"], result.models())
-    with pytest.raises(InputError, match=r"local-0\.pt is damaged .* delete it"):
-        run_study(study, runs=tmp_path)
+    for damage in (content, b"PK nonsense"):
+        path.write_bytes(damage)
+        with pytest.raises(InputError, match=r"local-0\.pt is damaged .* delete it"):
+            run_study(study, runs=tmp_path)
     path.unlink()
     assert torch.equal(run_study(study, runs=tmp_path).models(), result.models())
 

@@ -1,15 +1,22 @@
+"""Claims about ingredients of methods: by name, by recipe and from files."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from coterie import models
+from coterie.algorithms.all_for_all import all_for_all
+from coterie.algorithms.all_for_one import all_for_one
 from coterie.checks import InputError
+from coterie.collaboration.weights import interpolation, water_filling
 from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.study.ingredients import RECIPES, Context, ingredients_of, is_from_truth
-from support.recipes import precision, radius, sizes, weights
+from support.oracles import begun
+from support.recipes import biases, precision, radius, sizes, weights
 
 HALF = [[0.5, 0, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0], *np.eye(6)[2:].tolist()]
 
@@ -22,77 +29,115 @@ def save_values(path, values) -> str:
     return str(path)
 
 
+def linear(clients: int = 30, **options):
+    """Clients whose best models are known."""
+    table = load("linear", clients=clients, dimension=3, samples=8, **options)
+    return divide(table, "natural", seed=0)
+
+
 def test_sizes_are_the_training_samples(classification):
     assert sizes("samples", classification).tolist() == [7, 4, 9, 5, 8, 6]
-    with pytest.raises(InputError, match="`sizes` must be one of samples"):
-        sizes("sample", classification)
 
 
 def test_weights_by_name_are_what_they_say(classification):
     same = torch.arange(6)[:, None] % 2 == torch.arange(6) % 2
-    torch.testing.assert_close(weights("clusters", classification), same / 3)
-    torch.testing.assert_close(
-        weights("uniform", classification), torch.full((6, 6), 1 / 6)
-    )
-    torch.testing.assert_close(weights("alone", classification), torch.eye(6))
+    assert_close(weights("clusters", classification), same / 3)
+    assert_close(weights("uniform", classification), torch.full((6, 6), 1 / 6))
+    assert_close(weights("alone", classification), torch.eye(6))
 
 
 def test_biases_join_those_whose_optima_are_near():
-    table = load("linear", clients=6, dimension=3, samples=8, variation=0.01)
-    federation = divide(table, "natural", seed=0)
+    federation = linear(6, variation=0.01)
     near = weights("biases(1.0)", federation)
     same = torch.arange(6)[:, None] % 2 == torch.arange(6) % 2
-    torch.testing.assert_close(near, (same / 3).to(near.dtype))
-    torch.testing.assert_close(weights("biases(0)", federation), torch.eye(6).double())
+    assert_close(near, (same / 3).to(near.dtype))
+    assert_close(weights("biases(0)", federation), torch.eye(6).double())
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npy"])
 def test_weights_come_from_a_file(classification, tmp_path, suffix):
     name = save_values(tmp_path / f"w.{suffix}", HALF)
-    torch.testing.assert_close(weights(name, classification), torch.tensor(HALF))
+    assert_close(weights(name, classification), torch.tensor(HALF))
 
 
 @pytest.mark.parametrize(
-    ("choice", "message"),
+    ("recipe", "choice", "message"),
     [
-        ("cluster", "Did you mean 'clusters'"),
-        ("", "`weights` must read like"),
-        ("uniform(3)", r"uniform takes no numbers, got 'uniform\(3\)'"),
-        ("biases(1)", "needs one number and a federation with known optima"),
-        ("biases(x)", "must have numbers in its brackets"),
+        (sizes, "sample", "`sizes` must be one of samples"),
+        (precision, "sample", "Did you mean 'samples'"),
+        (weights, "cluster", "Did you mean 'clusters'"),
+        (weights, "", "`weights` must read like"),
+        (weights, "uniform(3)", r"uniform takes no numbers, got 'uniform\(3\)'"),
+        (weights, "biases(1)", "needs one number and a federation with known optima"),
+        (weights, "biases(x)", "must have numbers in its brackets"),
+        (weights, "mixture", "mixture needs one number, got 'mixture'"),
+        (weights, "mixture(2)", "`weights` must be at most 1, got 2"),
+        (weights, "water_filling(1)", "needs one number and a federation with"),
+        (biases, "optima", "`biases` optima needs known optima, but `classification`"),
+        (biases, "clusters(1, 2)", "clusters takes one number at most"),
+        (biases, "clusters(0)", "`biases` must be greater than 0"),
+        (biases, "cluster", "Did you mean 'clusters'"),
+        (radius, "transports", "Did you mean 'transport'"),
+        (radius, "clusters(2)", r"clusters takes fewer numbers, got 'clusters\(2\)'"),
+        (radius, "transport(1, 2, 3)", "transport takes fewer numbers"),
+        (radius, "transport(2.5)", "transport takes whole numbers"),
+        (radius, "transport(0)", "`radius` must be at least 1, got 0"),
+        (radius, "transport(10, -1)", "`radius` must be at least 0, got -1"),
+        (radius, "optima", "`radius` optima needs known optima, but .* has none"),
     ],
 )
-def test_wrong_weights_are_refused(classification, choice, message):
+def test_wrong_recipes_are_refused(classification, recipe, choice, message):
     with pytest.raises(InputError, match=message):
-        weights(choice, classification)
+        recipe(choice, classification)
 
 
-def test_clusters_that_nobody_knows_are_refused(images):
-    with pytest.raises(InputError, match="needs known clusters, but `images` has none"):
-        weights("clusters", images)
+def test_clusters_and_classes_that_nobody_knows_are_refused(images, regression):
+    for name, recipe in (("weights", weights), ("biases", biases), ("radius", radius)):
+        message = f"`{name}` clusters needs known clusters, but `images` has none"
+        with pytest.raises(InputError, match=message):
+            recipe("clusters", images)
+    with pytest.raises(InputError, match="needs classes, but the task of `regression`"):
+        radius("cosine", regression)
 
 
 @pytest.mark.parametrize("number", ["-1", "nan", "inf"])
 def test_a_threshold_must_be_a_finite_number(number):
-    federation = divide(load("linear", clients=2, samples=8), "natural", seed=0)
     with pytest.raises(InputError, match="`weights` must be"):
-        weights(f"biases({number})", federation)
+        weights(f"biases({number})", linear(2))
+
+
+def test_an_empty_volume_of_water_is_refused():
+    with pytest.raises(InputError, match="`weights` must be greater than 0"):
+        weights("water_filling(0)", linear())
+
+
+ONES, SHAPE = np.ones((6, 6)), r"must have shape \(6, 6\)"
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("recipe", "values", "message"),
     [
-        (np.eye(5), r"must have shape \(6, 6\), one row per client, got \(5, 5\)"),
-        (np.ones(6), r"must have shape \(6, 6\)"),
-        ([], r"must have shape \(6, 6\)"),
-        (0.5 * np.eye(6), "every row of `weights` must sum to 1, but row 0"),
-        (-np.eye(6), "`weights` must be non-negative, but row 0"),
-        (np.eye(6) * np.nan, "`weights` must be finite, but row 0"),
+        (weights, np.eye(5), rf"`weights` {SHAPE}, one row per client, got \(5, 5\)"),
+        (weights, np.ones(6), f"`weights` {SHAPE}"),
+        (weights, [], f"`weights` {SHAPE}"),
+        (weights, np.eye(6) / 2, "every row of `weights` must sum to 1, but row 0"),
+        (weights, -np.eye(6), "`weights` must be non-negative, but row 0"),
+        (weights, np.eye(6) * np.nan, "`weights` must be finite, but row 0"),
+        (precision, [1, 2], r"`precision` must have shape \(6,\), one entry per cl"),
+        (precision, [1, 2, 3, 0, 5, 6], "`precision` must be positive, but entry 3 is"),
+        (precision, [1, 2, 3, np.inf, 5, 6], "`precision` must be finite, but row 3"),
+        (radius, np.zeros((5, 5)), f"`radius` {SHAPE}"),
+        (radius, np.triu(ONES, 1), "be symmetric, but between clients 0 and 1"),
+        (radius, -ONES, "be non-negative, but between clients 0 and 0 it is -1"),
+        (radius, ONES * np.nan, "must not be NaN, but between clients 0 and 0"),
+        (radius, ONES, "must be 0 between a client and itself"),
     ],
 )
-def test_a_file_of_wrong_weights_is_refused(classification, tmp_path, values, message):
+def test_a_file_of_wrong_values_is_refused(
+    classification, tmp_path, recipe, values, message
+):
     with pytest.raises(InputError, match=message):
-        weights(save_values(tmp_path / "w.csv", values), classification)
+        recipe(save_values(tmp_path / "v.csv", values), classification)
 
 
 def test_a_cell_of_a_file_that_is_no_number_is_named_by_its_row(
@@ -120,6 +165,50 @@ def test_an_unreadable_file_is_named(classification, tmp_path, suffix, content):
     assert "\n" not in str(caught.value)
 
 
+def test_mixtures_and_water_filling_come_from_a_study():
+    federation = linear(variation=0.5)
+    assert_close(weights("mixture(0.3)", federation), interpolation(0.3, 30))
+    a = biases("optima", federation)
+    assert_close(weights("water_filling(0.1)", federation), water_filling(a, 0.1))
+
+
+def test_both_methods_take_every_kind_of_weights():
+    federation = linear(variation=0.5)
+    x = torch.zeros(30, 3, dtype=torch.float64)
+    for choice in ("mixture(0.5)", "water_filling(1)", "biases(2)", "clusters"):
+        lam = weights(choice, federation)
+        for method in (all_for_one, all_for_all):
+            assert begun(method(lam), x).x.shape == x.shape
+
+
+def test_biases_are_gaps_between_known_optima():
+    federation = linear(variation=0.5)
+    best = federation.optima
+    found = biases("optima", federation)
+    for i, k in ((0, 1), (4, 28), (7, 7)):
+        expected = float((best[i] - best[k]) @ (best[i] - best[k])) / 2
+        assert float(found[i, k]) == pytest.approx(expected)
+    assert_close(biases("optima(2)", federation), 2 * found)
+
+
+def test_clients_with_the_same_optimum_have_no_bias_at_all():
+    federation = linear(variation=0.0)
+    same = federation.clusters[:, None] == federation.clusters
+    assert (biases("optima", federation)[same] == 0).all()
+    assert_close(weights("biases(0)", federation), (same / 15).double())
+    assert torch.equal(biases("clusters", federation), (~same).float())
+    assert torch.equal(biases("clusters(0.5)", federation), 0.5 * (~same).float())
+
+
+def test_biases_come_from_a_file(classification, tmp_path):
+    values = np.abs(np.arange(6)[:, None] - np.arange(6)) / 10
+    np.save(tmp_path / "b.npy", values)
+    found = biases(str(tmp_path / "b.npy"), classification)
+    assert_close(found, torch.tensor(values, dtype=torch.float32))
+    some = classification.select(torch.tensor([1, 4]))
+    assert_close(biases(str(tmp_path / "b.npy"), some), found[[1, 4]][:, [1, 4]])
+
+
 def test_precision_by_name_is_what_it_says(classification):
     assert precision("samples", classification).tolist() == [7, 4, 9, 5, 8, 6]
     assert precision("equal", classification).tolist() == [1] * 6
@@ -131,28 +220,12 @@ def test_precision_comes_from_a_file(classification, tmp_path):
     assert precision(name, classification).tolist() == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ([1, 2], r"`precision` must have shape \(6,\), one entry per client"),
-        ([1, 2, 3, 0, 5, 6], "`precision` must be positive, but entry 3 is 0"),
-        ([1, 2, 3, np.inf, 5, 6], "`precision` must be finite, but row 3"),
-    ],
-)
-def test_wrong_precisions_are_refused(classification, tmp_path, values, message):
-    with pytest.raises(InputError, match=message):
-        precision(save_values(tmp_path / "p.csv", values), classification)
-    with pytest.raises(InputError, match="Did you mean 'samples'"):
-        precision("sample", classification)
-
-
 def test_radii_by_name_are_what_they_say(classification):
     same = torch.arange(6)[:, None] % 2 == torch.arange(6) % 2
-    torch.testing.assert_close(radius("clusters", classification), 1.0 - same.float())
-    table = load("linear", clients=6, dimension=3, samples=8, variation=0.1)
-    federation = divide(table, "natural", seed=0)
+    assert_close(radius("clusters", classification), 1.0 - same.float())
+    federation = linear(6, variation=0.1)
     squared = (federation.optima[:, None] - federation.optima).square().sum(2)
-    torch.testing.assert_close(radius("optima", federation), squared)
+    assert_close(radius("optima", federation), squared)
 
 
 def test_radii_from_transport_depend_on_reference_cost_and_samples(classification):
@@ -177,53 +250,11 @@ def test_radii_come_from_a_file_and_may_be_infinite(classification, tmp_path, su
     values[0, 1] = values[1, 0] = 2.5
     np.fill_diagonal(values, 0)
     found = radius(save_values(tmp_path / f"r.{suffix}", values), classification)
-    torch.testing.assert_close(found, torch.tensor(values, dtype=found.dtype))
+    assert_close(found, torch.tensor(values, dtype=found.dtype))
     some = classification.select(torch.tensor([1, 0, 4]))
     here = radius(str(tmp_path / f"r.{suffix}"), some)
     assert here[0, 1] == 2.5
     assert here[0, 2] == np.inf
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ("transports", "Did you mean 'transport'"),
-        ("clusters(2)", r"clusters takes fewer numbers, got 'clusters\(2\)'"),
-        ("transport(1, 2, 3)", "transport takes fewer numbers"),
-        ("transport(2.5)", "transport takes whole numbers"),
-        ("transport(0)", "`radius` must be at least 1, got 0"),
-        ("transport(10, -1)", "`radius` must be at least 0, got -1"),
-        ("optima", "`radius` optima needs known optima, but `classification` has none"),
-    ],
-)
-def test_wrong_radii_are_refused(classification, choice, message):
-    with pytest.raises(InputError, match=message):
-        radius(choice, classification)
-
-
-def test_radii_that_this_federation_cannot_have_are_refused(images, regression):
-    with pytest.raises(InputError, match="`radius` clusters needs known clusters"):
-        radius("clusters", images)
-    with pytest.raises(InputError, match="needs classes, but the task of `regression`"):
-        radius("cosine", regression)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (np.zeros((5, 5)), r"`radius` must have shape \(6, 6\)"),
-        (np.triu(np.ones((6, 6)), 1), "must be symmetric, but between clients 0 and 1"),
-        (
-            -np.ones((6, 6)),
-            "must be non-negative, but between clients 0 and 0 it is -1",
-        ),
-        (np.full((6, 6), np.nan), "must not be NaN, but between clients 0 and 0"),
-        (np.ones((6, 6)), "must be 0 between a client and itself"),
-    ],
-)
-def test_a_file_of_wrong_radii_is_refused(classification, tmp_path, values, message):
-    with pytest.raises(InputError, match=message):
-        radius(save_values(tmp_path / "r.csv", values), classification)
 
 
 def test_positional_parameters_are_ingredients():

@@ -1,8 +1,6 @@
-"""Claims about studies that name their measures, their score and their loss."""
+"""Claims about studies that name their objective, measures, score and loss."""
 
 from __future__ import annotations
-
-import textwrap
 
 import numpy as np
 import pandas as pd
@@ -10,7 +8,9 @@ import pytest
 import torch
 from sklearn import metrics
 
+from coterie import report
 from coterie.records import load_records
+from coterie.scores.finals import score_of
 from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
@@ -21,7 +21,8 @@ from support.tiny_studies import LINEAR, TABLES, made
 
 OWN = """
 import torch
-from coterie.models import Measure, OfClient
+from coterie.models import Measure, Objective, OfClient
+from coterie.models.objectives import squared_error
 
 def largest(outputs, targets):
     return (outputs[:, 0] - targets).abs().max()
@@ -44,12 +45,35 @@ def few(outputs, targets):
     if len(targets) > 3:
         raise ValueError("too many")
     return 1.0
+
+def tilted(outputs, targets):
+    error = targets - outputs[:, 0]
+    return torch.maximum(0.9 * error, -0.1 * error)
+
+def covered(outputs, targets):
+    return (targets <= outputs[:, 0]).to(outputs.dtype)
+
+def worst(outputs, targets):
+    return squared_error(outputs, targets).max()
+
+quantile = Objective(
+    tilted, {"worst": OfClient(worst), "covered": covered}, higher_is_better=False
+)
+mean = Objective(lambda o, t: squared_error(o, t).mean(), {}, higher_is_better=False)
+item = Objective(
+    lambda o, t: squared_error(o, t) * max(1.0, o.sum().item()), {}, False
+)
+missing = Objective(squared_error, {"worst": worst})
+broken = Objective(lambda o, t: o @ t, {}, False)
 """
+
+
+SMALLEST = "own_measures:smallest"
 
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    (tmp_path / "own_measures.py").write_text(textwrap.dedent(OWN))
+    (tmp_path / "own_measures.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -150,7 +174,7 @@ def test_choosing_by_f1_chooses_differently_than_by_accuracy(tmp_path):
     assert scores["f1"].loc[100.0] == pytest.approx(0.347, abs=0.05)
 
 
-def one_class(path) -> dict:
+def one_class(path, **model) -> dict:
     """Three clients, of whom client 1 has class 1 alone."""
     rng = generator("tests", "one class")
     table = pd.DataFrame(torch.randn(90, 2, generator=rng).numpy(), columns=["a", "b"])
@@ -162,14 +186,28 @@ def one_class(path) -> dict:
         "name": "one class",
         "data": {"name": "file", "path": str(path)},
         "split": {"name": "natural", "min_classes": 1},
-        "model": {"name": "logistic", "score": "auc"},
+        "model": {"name": "logistic", **model},
         "run": {"rounds": 2, "batch_size": 4},
         "algorithm": [{"name": "local"}, {"name": "fedavg"}],
     }
 
 
-def test_clients_whose_samples_leave_the_score_undefined_count_in_no_mean(tmp_path):
+def test_a_client_with_one_class_has_no_auc_and_breaks_nothing(tmp_path):
     tables = one_class(tmp_path / "mine.csv")
+    result = run_study(study_of(tables), runs=tmp_path)
+    metrics = result.records.metrics
+    assert metrics["train_auc"].isna().equals(metrics["client"] == 1)
+    assert metrics["train_auc"].dropna().between(0, 1).all()
+    assert result.records.score == "accuracy"
+    summary = result.table()
+    assert summary[["mean", "weighted_mean", "worst_client"]].notna().all(axis=None)
+    report.write_report(result.records, tmp_path / "report.html")
+    saved = pd.read_csv(result.folder / "metrics.csv")
+    assert saved["test_auc"].isna().any()
+
+
+def test_clients_whose_samples_leave_the_score_undefined_count_in_no_mean(tmp_path):
+    tables = one_class(tmp_path / "mine.csv", score="auc")
     tables["tune"] = {"trials": 2, "space": {"lr": [0.1, 1.0]}}
     shown = []
     result = run_study(
@@ -192,25 +230,29 @@ def test_clients_whose_samples_leave_the_score_undefined_count_in_no_mean(tmp_pa
 
 
 def test_a_score_that_nobody_has_is_refused(tmp_path):
-    tables = one_class(tmp_path / "mine.csv")
+    tables = one_class(tmp_path / "mine.csv", score="auc")
     table = pd.read_csv(tmp_path / "mine.csv")
     table["target"] = table["client"] % 2
     table.to_csv(tmp_path / "mine.csv", index=False)
     refused(tables, tmp_path, "'auc' is undefined on the validation data of")
 
 
-def test_choosing_goes_down_where_lower_is_better(own, tmp_path):
-    tables = with_model(
-        LINEAR, measures=["own_measures:smallest"], score="own_measures:smallest"
-    )
-    tables |= {
+@pytest.mark.parametrize(
+    ("model", "score"),
+    [
+        ({"measures": [SMALLEST], "score": SMALLEST}, "smallest"),
+        ({"objective": "own_measures:quantile"}, "worst"),
+    ],
+)
+def test_choosing_goes_down_where_lower_is_better(own, tmp_path, model, score):
+    tables = with_model(LINEAR, **model) | {
         "run": {**LINEAR["run"], "rounds": 20},
         "algorithm": [{"name": "local", "steps": 5}],
         "tune": {"search": "grid", "space": {"lr": [1e-6, 0.2]}},
     }
     result = run_study(study_of(tables), runs=tmp_path)
     records = load_records(result.folder)
-    assert (records.score, records.higher_is_better) == ("smallest", False)
+    assert (records.score, records.higher_is_better) == (score, False)
     assert result.chosen_options()["lr"].item() == 0.2
 
 
@@ -226,26 +268,49 @@ def test_a_divided_study_measures_and_counts_the_same(tmp_path):
         pd.testing.assert_frame_equal(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path):
-    slopes = {
-        "huber(0.5)": lambda e: e.clamp(-0.5, 0.5),
-        "absolute": lambda e: e.sign(),
-        "own_measures:cubed": lambda e: 3 * e.abs() * e,
-    }
-    for text, slope in slopes.items():
-        tables = with_model(LINEAR, loss=text)
-        tables["run"] = {**LINEAR["run"], "rounds": 1}
-        tables["algorithm"] = [{"name": "local", "lr": 0.01, "steps": 10}]
-        study = study_of(tables)
-        result = run_study(study, runs=tmp_path / text.partition("(")[0][:3])
-        federation = federation_of(study, 0)
-        mine = samples_of(federation, 1)
+def test_a_study_minimises_compares_and_reports_by_an_objective_of_ones_own(
+    own, tmp_path
+):
+    run = {**LINEAR["run"], "rounds": 2}
+    tables = with_model(LINEAR, objective="own_measures:quantile") | {"run": run}
+    result = run_study(study_of(tables), runs=tmp_path)
+    records = load_records(result.folder)
+    assert (records.score, records.higher_is_better) == ("worst", False)
+    columns = {"test_loss", "test_worst", "test_covered", "train_worst"}
+    assert columns <= set(records.metrics)
+    last = records.metrics.query("round == 2")
+    assert result.table()["mean"].item() == pytest.approx(last["test_worst"].mean())
+    assert last["test_covered"].between(0, 1).all()
+    assert score_of(records).sign == -1
+    report.write_report(records, tmp_path / "report.html")
+    assert "test worst" in (tmp_path / "report.html").read_text()
+
+
+SLOPES = {
+    "huber(0.5)": lambda e: e.clamp(-0.5, 0.5),
+    "absolute": lambda e: e.sign(),
+    "own_measures:cubed": lambda e: 3 * e.abs() * e,
+    "own_measures:quantile": lambda e: torch.where(e < 0, -0.9, 0.1).double(),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path, name):
+    kind = "objective" if name.endswith("quantile") else "loss"
+    tables = with_model(LINEAR, **{kind: name})
+    tables["run"] = {**LINEAR["run"], "rounds": 1}
+    tables["algorithm"] = [{"name": "local", "lr": 0.01, "steps": 10}]
+    study = study_of(tables)
+    result = run_study(study, runs=tmp_path)
+    federation = federation_of(study, 0)
+    for client in range(4):
+        mine = samples_of(federation, client)
         features = federation.features[mine].double()
         targets, theta = federation.targets[mine].double(), torch.zeros(3).double()
         for _ in range(10):
-            error = features @ theta - targets
-            theta = theta - 0.01 * slope(error) @ features / len(mine)
-        torch.testing.assert_close(result.models()[1], theta)
+            slope = SLOPES[name](features @ theta - targets)
+            theta = theta - 0.01 * slope @ features / len(mine)
+        torch.testing.assert_close(result.models()[client], theta)
 
 
 @pytest.mark.parametrize(
@@ -279,9 +344,51 @@ def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path):
             "the measure `few` raised ValueError for \\d+ samples of a client: too",
         ),
         ({"measures": ["own_measures:absent"]}, "cannot be imported"),
+        (
+            {"objective": "own_measures:mean"},
+            "`loss` of the objective must give one number for each",
+        ),
+        (
+            {"objective": "own_measures:missing"},
+            "`worst` of the objective must give one number for",
+        ),
+        (
+            {"objective": "own_measures:broken"},
+            "`model` does not fit the data `linear` .*: ",
+        ),
+        (
+            {"objective": "own_measures:item"},
+            r"cannot be computed for all clients at once: .*\.item\(\)",
+        ),
+        (
+            {"objective": "own_measures:tilted"},
+            "must be a coterie.models.Objective, got <function",
+        ),
+        (
+            {"objective": "own_measures:absent"},
+            "`model.objective` .* cannot be imported",
+        ),
+        (
+            {"objective": "regressio"},
+            "`model.objective` must be one of .* Did you mean 'regression'",
+        ),
+        ({"objective": 3}, "`model.objective` must be text, got 3"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_written(
     own, tmp_path, model, message
 ):
     refused(with_model(LINEAR, **model), tmp_path, message)
+
+
+def test_an_unknown_task_of_ones_own_data_is_refused_in_a_sentence(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "own_table.py").write_text(
+        "import torch\nfrom coterie import Table\n\n"
+        "def data():\n"
+        "    return Table('t', torch.ones(8, 2), torch.ones(8), 'regressio', 1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tables = {**LINEAR, "data": {"name": "own_table:data"}}
+    refused(tables, tmp_path, r"`task` must be one of .*'regression'")

@@ -184,9 +184,7 @@ def test_without_newcomers_nothing_is_held_out(tmp_path):
 # What is kept of them
 
 
-def test_newcomers_are_evaluated_with_their_own_models_on_their_own_data(
-    full_run,
-):
+def test_newcomers_are_evaluated_with_their_own_models_on_their_own_data(full_run):
     everybody, _, joins = parts_of(full_run)
     for label in ("local", "fedavg_finetune"):
         table = full_run.records.newcomers

@@ -23,11 +23,7 @@ def full_run(tmp_path_factory):
 
 def test_means_of_outcomes_are_the_scores_of_the_last_round(full_run):
     table = full_run.records.metrics
-    for (label, seed), (
-        client,
-        _,
-        measures,
-    ) in full_run.records.outcomes.items():
+    for (label, seed), (client, _, measures) in full_run.records.outcomes.items():
         last = table[(table["algorithm"] == label) & (table["seed"] == seed)]
         last = last[last["round"] == last["round"].max()].set_index("client")
         for name, tolerance in (("accuracy", 1e-6), ("loss", 1e-5)):

@@ -1,4 +1,4 @@
-"""Claims about studies of users' files: names, preparation, and what is odd."""
+"""Claims about studies of users' files: the shortest, names, and what is odd."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from coterie.conformance.divided import run_divided
 from coterie.data import files
 from coterie.data.looking.disguises import gives_away, repeats
 from coterie.records import Folder, load_records
-from coterie.study.config import study_of
+from coterie.study.config import read_study, study_of
 from coterie.study.experiment import run_study
 from coterie.study.setup import federation_of, prepare
 from support.hospitals import HOSPITALS, write_hospitals
+from support.refusals import refusal
 from support.study_runs import stopped
 
 RUN = {"rounds": 2, "batch_size": 8, "checkpoint_seconds": 0.0}
@@ -80,9 +81,8 @@ def test_a_model_is_asked_for_by_name_or_position(result):
         one, two = result.model(name), result.model(place)
         for a, b in zip(one.parameters(), two.parameters(), strict=True):
             assert torch.equal(a, b)
-    with pytest.raises(InputError) as error:
-        result.model("Chor")
-    assert str(error.value) == "there is no client 'Chor'. Did you mean 'Chur'?"
+    said = refusal(result.model, "Chor")
+    assert said == "there is no client 'Chor'. Did you mean 'Chur'?"
 
 
 def test_clients_without_names_are_numbered(tmp_path):
@@ -289,11 +289,67 @@ def test_the_unit_of_a_quantity_is_said_and_that_of_classes_refused(tmp_path):
     (tmp_path / "classes.csv").write_text(
         rows(lambda k: f"{hospital(k)},{label(k)},{noise(k)},{k * 5 % 13}")
     )
-    with pytest.raises(InputError) as refused:
-        files.table(tmp_path / "classes.csv", **known)
-    assert str(refused.value) == (
+    assert refusal(files.table, tmp_path / "classes.csv", **known) == (
         "`data.unit` is the unit of a quantity, but column 'outcome' of classes.csv is "
         "for binary: leave `unit` out."
     )
     with pytest.raises(InputError, match="at most 20 characters, such as 'kg', got"):
         files.table(path, **{**known, "unit": "k" * 21})
+
+
+PATIENTS = [
+    (("Bern", "Chur")[k % 2], 30 + k % 37, k % 7 / 3, ("ill", "well")[k % 3 > 0])
+    for k in range(80)
+]
+CSV = "hospital,age,dose,outcome\n" + "".join(
+    f"{place},{age},{dose:.2f},{outcome}\n" for place, age, dose, outcome in PATIENTS
+)
+DATA = '[data]\npath = "patients.csv"\nclient = "hospital"\ntarget = "outcome"\n'
+
+
+@pytest.fixture
+def study_file(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "patients.csv").write_text(CSV)
+    path = tmp_path / "there" / "study.toml"
+    path.write_text(DATA)
+    return path
+
+
+def test_a_study_that_names_only_the_file_runs(study_file, tmp_path):
+    study = read_study(study_file, ["run.rounds=3"])
+    result = run_study(study, runs=tmp_path / "runs")
+    assert set(result.records.metrics["algorithm"]) == {"local", "fedavg", "coteries"}
+    assert study.model["name"] == "linear" and study.data["name"] == "file"
+    assert not any(entry.options for entry in study.algorithms)  # they choose
+
+
+@pytest.mark.parametrize("folder", [".", "there", "elsewhere"])
+def test_the_file_is_found_from_every_folder(study_file, tmp_path, monkeypatch, folder):
+    (tmp_path / "elsewhere").mkdir()
+    # A file of that name in the current folder is not the one beside the study.
+    (tmp_path / "elsewhere" / "patients.csv").write_text("nothing")
+    monkeypatch.chdir(tmp_path / folder)
+    study = read_study(study_file)
+    result = run_study(read_study(study_file, ["run.rounds=1"]), runs=tmp_path / "runs")
+    assert len(result.records.clients) == 2
+    assert not study.data["path"].startswith("/")
+
+
+def test_a_file_that_is_not_beside_the_study_may_be_in_the_current_folder(
+    study_file, tmp_path, monkeypatch
+):
+    (tmp_path / "there" / "patients.csv").rename(tmp_path / "patients.csv")
+    monkeypatch.chdir(tmp_path)
+    run_study(read_study(study_file, ["run.rounds=1"]), runs=tmp_path / "runs")
+    (tmp_path / "patients.csv").unlink()
+    with pytest.raises(InputError, match=r"there is no data file patients\.csv"):
+        run_study(read_study(study_file), runs=tmp_path / "runs")
+
+
+def test_other_data_need_an_algorithm():
+    with pytest.raises(InputError, match="at least one"):
+        study_of({"data": {"name": "digits"}})
+    assert study_of(
+        {"data": {"name": "digits"}, "algorithm": {"name": "local"}}
+    ).model == {"name": "mlp"}

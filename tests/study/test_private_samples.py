@@ -20,7 +20,7 @@ from coterie.study.experiment import run_study
 from coterie.study.private.accounting import releases
 from coterie.study.private.accounting.releases import PEERS
 from coterie.types import SERVER, Algorithm
-from support.plain_clients import rows, simulate
+from support.simulated import rows, simulate
 from support.study_runs import linear_tables, refused, stopped, together
 
 TABLES = linear_tables(3)
@@ -170,7 +170,7 @@ def pairs(result, label=None):
     return table.set_index(["client", "to"])["epsilon"].to_dict()
 
 
-def test_who_sends_nothing_tells_nobody_and_has_an_epsilon_of_zero(tmp_path):
+def test_a_client_that_sends_nothing_has_an_epsilon_of_zero(tmp_path):
     # A budget that one round would exceed is none that it spends.
     alone = {"name": "local", "lr": 0.05, "steps": 2}
     result = run_study(study(alone, noise=1.5, budget=0.1), runs=tmp_path)
@@ -222,7 +222,7 @@ def test_a_reader_hears_of_answers_to_others_by_their_models(tmp_path):
     assert pairs(result) == {(k, v): spent[k] for k in each for v in each if k != v}
 
 
-def test_comparisons_are_told_to_everybody(tmp_path):
+def test_clients_tell_comparisons_to_everybody(tmp_path):
     entry = {"name": "adaptive_all_for_one", "every": 2}
     result = run_study(study(entry, noise=1.5), runs=tmp_path)
     found, spent = pairs(result), last_epsilons(result)
@@ -345,10 +345,7 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
             "`privacy.budget.1` 0.1 would be spent in the first round of fedavg: it "
             "costs client 1 epsilon",
         ),
-        (
-            {"noise": 1.5, "budget": {"Chur": 1.0}},
-            "'Chur', which is not a client",
-        ),
+        ({"noise": 1.5, "budget": {"Chur": 1.0}}, "'Chur', which is not a client"),
         ({"epsilon": 1e-4}, "`privacy.epsilon` is too small for our accounts"),
     ],
 )

@@ -306,18 +306,18 @@ def test_what_cannot_be_private_is_refused_before_training(
     ],
 )
 def test_weights_made_from_data_are_refused_before_data_are_touched(of, weights):
-    def told(weights):
+    def run_with(weights):
         entry = {"name": "all_for_one", "weights": weights}
         data = {"name": "file", "path": "absent.csv", "target": "y", "client": "c"}
         of(study(algorithm=[entry], tables={"data": data}))
 
     # With "uniform", nothing else is wrong than that there are no data.
     with pytest.raises(InputError, match=r"absent\.csv"):
-        told("uniform")
+        run_with("uniform")
     name = weights.removesuffix("(10)")
     message = rf"`weights` '{name}\(10\)' of all_for_one is made from the clients' data"
     with pytest.raises(InputError, match=message):
-        told(weights)
+        run_with(weights)
 
 
 def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path):

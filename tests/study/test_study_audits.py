@@ -163,7 +163,7 @@ def test_directions_tell_the_canaries_of_a_client_apart():
         {"name": "adaptive_all_for_one"},
     ],
 )
-def test_nobody_learns_otherwise_because_somebody_listens(entry):
+def test_listening_does_not_change_what_clients_learn(entry):
     made = study(entry)
     setup = prepare(made, 0)
     method = setup.algorithm(made.algorithms[0])
@@ -176,7 +176,7 @@ def test_nobody_learns_otherwise_because_somebody_listens(entry):
     assert len(listener.scores()["sums"]) == 6
 
 
-def test_what_is_heard_of_an_average_is_the_way_that_each_row_went():
+def test_a_listener_to_averages_hears_how_far_each_row_moved():
     """By a loop: z_t less the last mean, along a canary's direction."""
     made = study({"name": "fedavg", "lr": 0.05})
     setup = prepare(made, 0)
@@ -198,7 +198,7 @@ def test_what_is_heard_of_an_average_is_the_way_that_each_row_went():
     torch.testing.assert_close(found["first"], along[0] - along[1])
 
 
-def test_where_only_sums_are_seen_only_sums_are_heard():
+def test_a_listener_to_secure_sums_hears_sums_alone():
     made = study()
     setup = prepare(made, 0)
     u = torch.ones(6, 3, dtype=torch.float64)
@@ -214,13 +214,10 @@ def test_where_only_sums_are_seen_only_sums_are_heard():
 # Audits.
 
 
-def lower_of(found) -> float:
-    return max(proof.lower for proof in found.proofs)
-
-
 def test_without_privacy_much_is_proved_and_nothing_was_promised():
     found = audit_study(study(), runs=16)
-    assert lower_of(found) > 1.5 and not found.broken and found.unit == "client"
+    assert max(proof.lower for proof in found.proofs) > 1.5
+    assert not found.broken and found.unit == "client"
     assert {proof.upper for proof in found.proofs} == {math.inf}
     attacks = {proof.attack for proof in found.proofs}
     by_rows = {f"canaries, {name}" for name in ("sums", "changes", "first")}
@@ -430,14 +427,14 @@ def test_losses_with_a_canary_and_without_are_those_of_a_loop(unit, held_out):
     objective = setup.simulation.objective.loss(torch.ones(1, 1), torch.zeros(1, 1))
     gaps = gaps * float(objective)
 
-    def told(federation, client):
+    def losses_of(federation, client):
         return gaps[mine(federation, client, "validation" if held_out else "train")]
 
     for j, client in enumerate(canaries.clients.tolist()):
         coin = torch.zeros(len(canaries.clients), dtype=torch.bool)
-        without = told(canaries.federation_with(coin), client)
+        without = losses_of(canaries.federation_with(coin), client)
         coin[j] = True
-        within = told(canaries.federation_with(coin), client)
+        within = losses_of(canaries.federation_with(coin), client)
         if unit == "client" or held_out:
             both = within.mean(), without.mean()
         else:  # other canaries of this client count half
@@ -472,7 +469,7 @@ def test_losses_of_models_that_all_have_tell_canaries_apart():
     torch.testing.assert_close(listener.scores()["losses"], coins, rtol=0.01, atol=0)
 
 
-def test_what_is_heard_of_losses_is_what_was_told(monkeypatch):
+def test_a_listener_hears_the_losses_that_clients_tell(monkeypatch):
     """As often as the ledger says, and the sum of all that a client told."""
     for module in (foreseen, methods):
         monkeypatch.setattr(module, "SCENARIOS", 1)

@@ -130,38 +130,37 @@ def garble(federation: Federation, samples: torch.Tensor) -> Federation:
     return replace(federation, features=features, targets=targets)
 
 
-@pytest.mark.parametrize("folds", [0, 2])
-def test_test_data_choose_nothing(tmp_path, monkeypatch, folds):
-    asked = made({"folds": folds}, run=TABLES["run"] | {"seeds": [1], "rounds": 4})
-    before = run_study(asked, runs=tmp_path / "before")
-    original = setups.divide_table
+def with_other_values(asked, folder: Path, samples_of) -> tuple[Result, Result]:
+    """A study twice, the second time with other values in some of its samples."""
+    before, original = run_study(asked, runs=folder / "before"), setups.divide_table
 
-    def other(study, table, seed):
+    def divide_and_garble(study, table, seed):
         federation = original(study, table, seed)
-        return garble(federation, federation.test.index)
+        return garble(federation, samples_of(federation, seed))
 
-    monkeypatch.setattr(setups, "divide_table", other)
-    after = run_study(asked, runs=tmp_path / "after")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setups, "divide_table", divide_and_garble)
+        return before, run_study(asked, runs=folder / "after")
+
+
+@pytest.mark.parametrize("folds", [0, 2])
+def test_test_data_choose_nothing(tmp_path, folds):
+    asked = made({"folds": folds}, run=TABLES["run"] | {"seeds": [1], "rounds": 4})
+    before, after = with_other_values(asked, tmp_path, lambda f, _: f.test.index)
     assert searches(before) == searches(after)
     assert torch.equal(before.models("fedavg", 1), after.models("fedavg", 1))
     tests = [r.records.metrics["test_loss"] for r in (before, after)]
     assert not np.isclose(*tests).any()
 
 
-def test_newcomers_take_no_part_in_the_search(tmp_path, monkeypatch):
-    run = TABLES["run"] | {"newcomers": 1, "seeds": [0], "rounds": 4}
-    asked = made(run=run)
-    before = run_study(asked, runs=tmp_path / "before")
-    original = setups.divide_table
-
-    def other(study, table, seed):
-        federation = original(study, table, seed)
+def test_newcomers_take_no_part_in_the_search(tmp_path):
+    def samples_of_newcomers(federation, seed):
         _, (held,) = hold_out(federation, 1, seed)
         parts = [mine(federation, held, part) for part in ("train", "validation")]
-        return garble(federation, torch.cat(parts))
+        return torch.cat(parts)
 
-    monkeypatch.setattr(setups, "divide_table", other)
-    after = run_study(asked, runs=tmp_path / "after")
+    run = TABLES["run"] | {"newcomers": 1, "seeds": [0], "rounds": 4}
+    before, after = with_other_values(made(run=run), tmp_path, samples_of_newcomers)
     assert searches(before) == searches(after)
     assert torch.equal(before.models("fedavg"), after.models("fedavg"))
 

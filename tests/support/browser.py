@@ -114,8 +114,10 @@ class Browser:
         return found
 
     def document(self) -> str:
-        """The page that is shown, as scripts made it, without them."""
-        return self.probe(_DOCUMENT)
+        """The page that is shown, as scripts made it, without them or any error."""
+        document = self.probe(_DOCUMENT)
+        assert 'class="notice script-error"' not in document and not self.spoken()
+        return document
 
     def spoken(self) -> list[dict[str, Any]]:
         """Errors and messages of the page that is shown: what a console would print."""

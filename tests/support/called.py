@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -20,19 +22,21 @@ def called(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
-) -> str:
+def refused(*words: str) -> str:
     """The one sentence of a command that fails; raises unless it is one, on stderr."""
-    before = _files()
-    monkeypatch.setattr(sys, "argv", ["coterie", *words])
-    with pytest.raises(SystemExit) as caught:
+    before, output, errors = _files(), io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(SystemExit) as caught,
+        redirect_stdout(output),
+        redirect_stderr(errors),
+    ):
+        patch.setattr(sys, "argv", ["coterie", *words])
         cli.main()
-    written = capsys.readouterr()
     assert caught.value.code == 2
-    assert written.out == ""
-    lines = written.err.strip().splitlines()
-    assert len(lines) == 1, written.err
+    assert output.getvalue() == ""
+    lines = errors.getvalue().strip().splitlines()
+    assert len(lines) == 1, lines
     message = lines[0].removeprefix("Error: ")
     assert "Traceback" not in message
     assert message.endswith((".", "?"))

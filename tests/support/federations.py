@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
+from coterie.data import synthetic
 from coterie.data.federation import Federation, Table, federate
 
 SIZES = (7, 4, 9, 5, 8, 6)  # training samples of the six clients
@@ -31,3 +33,21 @@ def of_groups(table: Table) -> Federation:
 
 def samples(sizes=SIZES) -> int:
     return sum(sizes) + 3 * len(sizes)
+
+
+def similar_clients() -> Federation:
+    """Twelve clients that estimate means near a common one from five samples each.
+
+    Both a client's own mean and the common one are off by 1/5 in every coordinate, the
+    first by the noise of its samples and the second by what is the client's own, so
+    that half the way from one to the other is best. The Hessians are 2 I.
+    """
+    table = synthetic.mean_estimation(
+        clients=12, clusters=1, samples=7, variation=0.2**0.5, noise=1.0, seed=1
+    )
+    return of_groups(table)
+
+
+def error(federation: Federation, x: Tensor) -> float:
+    """Mean squared distance of a coordinate from the true one."""
+    return float((x - federation.optima).square().mean())

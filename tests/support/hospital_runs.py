@@ -71,6 +71,14 @@ def counting(shape, outputs):
     return Counting(shape[0], outputs)
 """
 
+TENSORS = {
+    "data": {"name": "linear", "clients": 2, "dimension": 2, "samples": 20},
+    "model": {"name": "linear"},
+    "run": {"rounds": 1},
+    "algorithm": [{"name": "local"}],
+}
+"""A study of two clients, whose data are no tables."""
+
 TABLES: dict[str, Any] = {
     "name": "hospitals",
     "split": {"name": "natural"},

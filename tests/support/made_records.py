@@ -91,6 +91,16 @@ def make_records(
     )
 
 
+def right_samples(*more: int, samples: int, clients: int = 4) -> np.ndarray:
+    """So many more, or fewer, of each client's samples are right than half of them."""
+    right, half = np.zeros((3, clients, samples)), samples // 2
+    right[..., :half] = 1
+    for client, count in enumerate(more):
+        right[:, client, half : half + max(0, count)] = 1
+        right[:, client, : max(0, -count)] = 0
+    return right
+
+
 def with_outcomes(
     records: Records, measured: dict[str, np.ndarray], *, shared: bool = True
 ) -> Records:

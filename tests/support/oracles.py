@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 
 from coterie.clients.traffic import peer_links, server_links
@@ -80,3 +82,12 @@ def begun(algorithm, x):
 def told(info, oracle):
     """What a round tells, and how many values its verbs sent."""
     return {**info, "sent": traffic_of(oracle.sent).total}
+
+
+def over_links(sent: list[Transfer]) -> Counter:
+    """How many values each verb sent from whom to whom."""
+    total: Counter = Counter()
+    for one in sent:
+        for source, target in one.links.tolist():
+            total[one.verb, source, target] += one.values
+    return total

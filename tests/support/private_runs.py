@@ -9,14 +9,7 @@ from pathlib import Path
 import torch
 
 from coterie.algorithms import ALGORITHMS
-from coterie.conformance.cases import (
-    ROUNDS,
-    Case,
-    Setting,
-    simulation_of,
-    starting_rows,
-    trace_rounds,
-)
+from coterie.conformance import cases
 from coterie.conformance.federations import CLIENTS, small_federation
 from coterie.privacy.accounting.calibration import Limits
 from coterie.privacy.mechanisms import (
@@ -35,15 +28,15 @@ EVERYBODY = torch.ones(CLIENTS, dtype=torch.bool)
 def method(name: str, federation=None, **options):
     """A method of the library for the small federation."""
     federation = small_federation() if federation is None else federation
-    return Case(ALGORITHMS[name], options).build(federation)
+    return cases.Case(ALGORITHMS[name], options).build(federation)
 
 
-def seen(algorithm, *, rounds: int = ROUNDS, active=EVERYBODY, label: str = "it"):
+def seen(algorithm, *, rounds: int = cases.ROUNDS, active=EVERYBODY, label: str = "it"):
     """What it will send."""
     return plan_calls(algorithm, [active] * rounds, seed=0, label=label)
 
 
-def cost(algorithm, *, rounds: int = ROUNDS, active=EVERYBODY, **options):
+def cost(algorithm, *, rounds: int = cases.ROUNDS, active=EVERYBODY, **options):
     """What every round costs each client, in units of one release."""
     foreseen = seen(algorithm, rounds=rounds, active=active)
     return costs_of(algorithm, foreseen, [active] * rounds, seed=0, **options)
@@ -51,7 +44,9 @@ def cost(algorithm, *, rounds: int = ROUNDS, active=EVERYBODY, **options):
 
 def one_start() -> torch.Tensor:
     """The same model for everybody, as in a study."""
-    return starting_rows(small_federation(), Setting())[:1].repeat(CLIENTS, 1)
+    return cases.starting_rows(small_federation(), cases.Setting())[:1].repeat(
+        CLIENTS, 1
+    )
 
 
 def own_budgets(budgets: dict[int, float], clients: int = CLIENTS) -> Limits:
@@ -74,16 +69,16 @@ def private_run(
     mechanism: Mechanism,
     *,
     federation=None,
-    rounds: int = ROUNDS,
+    rounds: int = cases.ROUNDS,
     foreseen=None,
     **options,
 ):
     """The trace of a private run, and its events."""
     foreseen = seen(algorithm, rounds=rounds) if foreseen is None else foreseen
     federation = small_federation() if federation is None else federation
-    simulation = simulation_of(federation, Setting())
+    simulation = cases.simulation_of(federation, cases.Setting())
     made = make_private(algorithm, foreseen, mechanism, simulation.names, **options)
-    trace = trace_rounds(made, simulation, one_start(), rounds)
+    trace = cases.trace_rounds(made, simulation, one_start(), rounds)
     return trace, events_of(trace.states[-1].ledger)
 
 

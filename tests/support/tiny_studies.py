@@ -18,7 +18,7 @@ TABLES = {
     "run": {"rounds": ROUNDS, "batch_size": 4},
     "algorithm": [{"name": "local", "lr": 0.3}, {"name": "fedavg", "lr": 0.3}],
 }
-PRIVATE_TOML = """
+PLAIN_TOML = """
 name = "audited"
 [data]
 name = "linear"
@@ -33,10 +33,8 @@ batch_size = 0
 [[algorithm]]
 name = "fedavg"
 lr = 0.05
-[privacy]
-clip = 0.3
-epsilon = 1.0
 """
+PRIVATE_TOML = PLAIN_TOML + "[privacy]\nclip = 0.3\nepsilon = 1.0\n"
 LINEAR = {
     "name": "known",
     "data": {"name": "linear", "clients": 4, "dimension": 3, "samples": 20},

@@ -11,15 +11,8 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.graphs import eigengap, resistances
 from coterie_theory.gossip import GossipPace, accelerated, pace, pace_of, randomised
-from support.gossip_loops import (
-    REAL,
-    dense_accelerated,
-    deviation,
-    drawn,
-    normal,
-    times,
-    uniform,
-)
+from support.gossip_loops import dense_accelerated
+from support.rings import REAL, deviation, drawn, normal, times, uniform
 
 
 @pytest.mark.parametrize("name", ["ring", "grid", "star"])

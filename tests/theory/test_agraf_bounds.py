@@ -544,9 +544,8 @@ def test_bad_numbers_are_refused_in_one_sentence():
         EqualNodes(5, 0.0, 100)
     with pytest.raises(InputError, match="`rho_bar` must be at most 1, got 2"):
         EqualNodes(5, 2, 100)
-    with pytest.raises(
-        InputError, match="`probabilities` must be positive, but entry 1"
-    ):
+    message = "`probabilities` must be positive, but entry 1"
+    with pytest.raises(InputError, match=message):
         SampledNodes(torch.tensor([0.5, 0.0]), 0.1, 100)
     with pytest.raises(InputError, match="`largest probability` must be at most 1"):
         SampledNodes(torch.tensor([0.5, 1.5]), 0.1, 100)

@@ -8,18 +8,12 @@ import torch
 from coterie.checks import InputError
 from coterie_theory import collaboration as theory
 from coterie_theory.clusters import linear_diameter
-from support.noisy_quadratics import (
-    REAL,
-    generator,
-    losses_of,
-    quadratic_distances,
-    quadratic_gaps,
-    quadratics,
-)
+from support import noisy_quadratics
+from support.noisy_quadratics import REAL
 
 
 def test_everybody_counts_itself_and_nobody_is_gained_by_a_finer_precision():
-    rng = generator(0)
+    rng = noisy_quadratics.generator(0)
     cost = torch.rand(7, 7, generator=rng, dtype=REAL)
     before = None
     for eps in (0.9, 0.5, 0.2, 0.01, 0.0):
@@ -33,9 +27,9 @@ def test_everybody_counts_itself_and_nobody_is_gained_by_a_finer_precision():
 
 
 def test_gaps_and_distances_of_quadratics_are_those_of_the_losses():
-    matrices, best = quadratics()
-    gap = quadratic_gaps(matrices, best)
-    distance = quadratic_distances(matrices, best)
+    matrices, best = noisy_quadratics.quadratics()
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
+    distance = noisy_quadratics.quadratic_distances(matrices, best)
     for i in range(6):
         for j in range(6):
             x = best[j].clone().requires_grad_()
@@ -47,10 +41,10 @@ def test_gaps_and_distances_of_quadratics_are_those_of_the_losses():
 
 def test_lemma_8_5_1_and_proposition_1_bound_every_gap():
     for seed in range(20):
-        matrices, best = quadratics(seed)
-        gap = quadratic_gaps(matrices, best)
-        b = quadratic_distances(matrices, best)
-        mu = losses_of(matrices, 0.0).mu
+        matrices, best = noisy_quadratics.quadratics(seed)
+        gap = noisy_quadratics.quadratic_gaps(matrices, best)
+        b = noisy_quadratics.quadratic_distances(matrices, best)
+        mu = noisy_quadratics.losses_of(matrices, 0.0).mu
         assert (gap <= theory.gap_of_distance(b, mu) + 1e-12).all()
         diameter = float(torch.cdist(best, best).max())
         assert (gap <= diameter * b + 1e-12).all()
@@ -58,7 +52,7 @@ def test_lemma_8_5_1_and_proposition_1_bound_every_gap():
 
 def moments(seed, n=4, d=3, scale=1.0):
     """E z z' of linear regressions with z = (a, b), and their optima."""
-    rng = generator(seed)
+    rng = noisy_quadratics.generator(seed)
     root = torch.randn(n, d + 1, d + 1, generator=rng, dtype=REAL)
     root[:, :, :d] *= scale
     moment = root.mT @ root

@@ -16,34 +16,27 @@ from coterie.collaboration import weights
 from coterie_theory import collaboration as theory
 from coterie_theory import rates
 from coterie_theory.rates import BoundedLosses, ConvexLosses, LossClass
-from support.noisy_quadratics import (
-    ONE,
-    REAL,
+from support import noisy_quadratics
+from support.collaboration_runs import (
     WEIGHTS,
     all_for_all_runs,
     every_weights,
     exact_excess,
-    excess_of,
     first_call_below,
-    generator,
-    line,
-    losses_of,
     mean_and_error,
-    quadratic_distances,
-    quadratic_gaps,
-    quadratics,
 )
+from support.noisy_quadratics import REAL
 
 
 @every_weights
 @pytest.mark.parametrize("calls", [3, 60])
 def test_all_for_all_obeys_its_bound(build, calls):
-    matrices, best = quadratics(seed=1, spread=0.5)
-    gap = quadratic_gaps(matrices, best)
+    matrices, best = noisy_quadratics.quadratics(seed=1, spread=0.5)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = build(torch.cdist(best, best))
-    losses = losses_of(matrices, 2.0)
+    losses = noisy_quadratics.losses_of(matrices, 2.0)
     x = torch.full((6, 2), 2.0, dtype=REAL)
-    start = float(excess_of(matrices, best, x).mean())
+    start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     largest = 1 / (losses.beta * weights.spectral_radius(lam))
     for lr in (theory.all_for_all_step(lam, start, calls, losses), largest):
         bound = theory.all_for_all_bound(lam, gap, start, lr, calls, losses)
@@ -65,16 +58,16 @@ def printed_theorem_8_3(lam, gap, start, calls, losses):
 
 @pytest.mark.parametrize("calls", [20, 100, 400])
 def test_theorem_8_3_holds_as_printed_for_clusters(calls):
-    matrices, best = quadratics(seed=2, spread=0.5)
-    gap = quadratic_gaps(matrices, best)
+    matrices, best = noisy_quadratics.quadratics(seed=2, spread=0.5)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = WEIGHTS["clusters"](gap)
-    losses = losses_of(matrices, 1.0)
+    losses = noisy_quadratics.losses_of(matrices, 1.0)
     there = theory.effective(lam, losses)
     assert there.mu == pytest.approx(losses.mu)
     assert there.beta == pytest.approx(losses.beta)
     assert there.variance == pytest.approx(1 / 3)
     x = torch.full((6, 2), 3.0, dtype=REAL)
-    start = float(excess_of(matrices, best, x).mean())
+    start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     lr, printed = printed_theorem_8_3(lam, gap, start, calls, losses)
     assert lr == pytest.approx(theory.all_for_all_step(lam, start, calls, losses))
     curve = all_for_all_runs(lam, matrices, best, x, 1.0, lr, calls, runs=200)
@@ -91,7 +84,7 @@ def test_theorem_8_3_as_printed_fails_on_a_star_where_the_radius_is_not_one():
     best = torch.zeros(n, 1, dtype=REAL)
     x = torch.ones(n, 1, dtype=REAL)
     still = LossClass(1.0, 1.0, 1e-6)
-    gap = quadratic_gaps(matrices, best)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lr, printed = printed_theorem_8_3(lam, gap, 0.5, calls, still)
     curve = all_for_all_runs(lam, matrices, best, x, 1e-3, lr, calls, runs=3)
     assert float(curve[-1].min()) > 1e6 > printed
@@ -106,7 +99,7 @@ def test_too_large_steps_have_no_bound():
     lam = torch.full((3, 3), 1 / 3, dtype=REAL)
     none = torch.zeros(3, 3, dtype=REAL)
     with pytest.raises(InputError, match="`lr` must be at most"):
-        theory.all_for_all_bound(lam, none, 1.0, 1.1, 5, ONE)
+        theory.all_for_all_bound(lam, none, 1.0, 1.1, 5, noisy_quadratics.ONE)
 
 
 def least_stacked(lam, matrices, best):
@@ -117,13 +110,13 @@ def least_stacked(lam, matrices, best):
     root = torch.linalg.cholesky(blocks).T
     y = torch.linalg.lstsq(root @ spread, root @ best.flatten(), driver="gelsd")[0]
     x = (spread @ y).reshape(best.shape)
-    return float(excess_of(matrices, best, x).mean())
+    return float(noisy_quadratics.excess_of(matrices, best, x).mean())
 
 
 def test_lemma_8_5_2_bounds_what_the_best_mixtures_lose():
     for seed in range(20):
-        matrices, best = quadratics(seed)
-        gap = quadratic_gaps(matrices, best)
+        matrices, best = noisy_quadratics.quadratics(seed)
+        gap = noisy_quadratics.quadratic_gaps(matrices, best)
         for name, build in WEIGHTS.items():
             lam = build(torch.cdist(best, best))
             least = least_stacked(lam, matrices, best)
@@ -138,7 +131,7 @@ def test_the_last_term_of_theorem_8_3_has_its_indices_swapped_in_print():
     best = torch.tensor([[0.0], [1.0], [-1.0]], dtype=REAL)
     lam = torch.zeros(3, 3, dtype=REAL)
     lam[:, 0] = 1
-    gap = quadratic_gaps(matrices, best)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     least = least_stacked(lam, matrices, best)
     assert least <= theory.mean_bias(lam, gap)
     assert least > 10 * theory.mean_bias(lam, gap.T)
@@ -160,9 +153,9 @@ def spectrum_of(lam):
 
 @every_weights
 def test_effective_constants_are_those_of_the_stacked_loss(build):
-    matrices, best = quadratics()
+    matrices, best = noisy_quadratics.quadratics()
     lam = build(torch.cdist(best, best))
-    losses = losses_of(matrices, 3.0)
+    losses = noisy_quadratics.losses_of(matrices, 3.0)
     s, rho = spectrum_of(lam)
     there = theory.effective(lam, losses)
     assert there.mu == pytest.approx(losses.mu * s, rel=1e-8)
@@ -175,10 +168,10 @@ def test_all_for_all_needs_no_more_calls_than_predicted_and_the_share_of_those_a
     matrices = torch.eye(2, dtype=REAL).expand(n, 2, 2)
     best = torch.zeros(n, 2, dtype=REAL)
     best[2:] = 3.0  # two and six alike
-    b = quadratic_distances(matrices, best)
-    losses = losses_of(matrices, sigma2)
+    b = noisy_quadratics.quadratic_distances(matrices, best)
+    losses = noisy_quadratics.losses_of(matrices, sigma2)
     x = torch.full((n, 2), 1.5, dtype=REAL)
-    start = float(excess_of(matrices, best, x).mean())
+    start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     needed = {}
     for name, distance in (("together", b), ("alone", b + 99 * (1 - torch.eye(n)))):
         lam = theory.all_for_all_weights(distance, eps, losses.mu)
@@ -206,12 +199,12 @@ def test_calls_of_corollary_8_5_1_reach_the_precision_on_a_line_of_clients():
     lam = theory.all_for_all_weights(torch.cdist(best, best), eps, 1.0)
     assert 8 < int((lam > 0).sum()) < 64
     x = torch.full((8, 1), 2.0, dtype=REAL)
-    start = float(excess_of(matrices, best, x).mean())
+    start = float(noisy_quadratics.excess_of(matrices, best, x).mean())
     there = theory.effective(lam, losses)
     assert there.mu < 0.5  # so that the printed number of calls is another one
     lr = rates.precision_step(eps, there)
     calls = theory.all_for_all_calls(lam, eps, start, losses)
-    gap = quadratic_gaps(matrices, best)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     assert theory.mean_bias(lam, gap) <= eps / 2
     assert theory.all_for_all_bound(lam, gap, start, lr, calls, losses) <= eps
     # With mu in place of mu s, fewer calls are not proved to be enough, but are.
@@ -229,10 +222,10 @@ def test_calls_of_corollary_8_5_1_reach_the_precision_on_a_line_of_clients():
 @every_weights
 def test_convex_all_for_all_obeys_its_bound(build):
     # One direction is flat: mu = 0.
-    matrices, best = quadratics(seed=3, spread=0.5)
+    matrices, best = noisy_quadratics.quadratics(seed=3, spread=0.5)
     flat = torch.diag(torch.tensor([1.0, 0.0], dtype=REAL))
     matrices = flat @ matrices @ flat
-    gap = quadratic_gaps(matrices, best)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = build(torch.cdist(best, best))
     beta = float(torch.linalg.eigvalsh(matrices).max())
     x = torch.full((6, 2), 2.0, dtype=REAL)
@@ -247,10 +240,10 @@ def test_convex_all_for_all_obeys_its_bound(build):
 
 
 def test_what_mixtures_lose_stays_and_is_in_the_convex_bound():
-    matrices, best = quadratics(seed=3)
-    gap = quadratic_gaps(matrices, best)
+    matrices, best = noisy_quadratics.quadratics(seed=3)
+    gap = noisy_quadratics.quadratic_gaps(matrices, best)
     lam = torch.full((6, 6), 1 / 6, dtype=REAL)
-    beta = losses_of(matrices, 0.0).beta
+    beta = noisy_quadratics.losses_of(matrices, 0.0).beta
     x = torch.zeros(6, 2, dtype=REAL)
     radius, calls = math.sqrt(float(best.square().sum(1).mean())), 1500
     known = ConvexLosses(radius, beta, variance=0.0)
@@ -294,7 +287,7 @@ def test_the_printed_step_of_the_report_s_theorem_8_is_n_times_too_large():
 
 def absolute_runs(lam, best, x, lr, calls, *, runs=300, seed=0):
     """Mean over calls of 1/n sum_i |x_i - best_i|, one active client at a time."""
-    rng = generator(seed)
+    rng = noisy_quadratics.generator(seed)
     product = lam @ lam.T
     x = x.expand(runs, len(best)).clone()
     total = torch.zeros(runs, dtype=REAL)
@@ -327,7 +320,7 @@ def test_bounded_all_for_all_obeys_3_a_and_samples_of_theorem_4_suffice():
 
 def test_phases_are_precise_after_the_samples_of_the_anytime_guarantee():
     """Phases p = 0, 1, ... of T(2^-p) samples; the first with 2^-p <= eps suffices."""
-    gap, known = line() * 0.4, BoundedLosses(radius=1.3, bound=2.0)
+    gap, known = noisy_quadratics.line() * 0.4, BoundedLosses(radius=1.3, bound=2.0)
 
     def total_samples(eps: float) -> float:
         last = math.ceil(-math.log2(eps) - 1e-12)

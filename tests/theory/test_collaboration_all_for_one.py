@@ -16,15 +16,17 @@ from coterie.collaboration import weights
 from coterie_theory import collaboration as theory
 from coterie_theory import lower_bounds, rates
 from coterie_theory.rates import BoundedLosses, LossClass
-from support.noisy_quadratics import (
-    REAL,
+from support.collaboration_runs import (
     all_for_one_runs,
     every_weights,
-    excess_of,
     first_call_below,
+    mean_and_error,
+)
+from support.noisy_quadratics import (
+    REAL,
+    excess_of,
     line,
     losses_of,
-    mean_and_error,
     quadratic_distances,
     quadratics,
 )

@@ -14,7 +14,8 @@ from coterie_theory import clusters as theory
 from coterie_theory import rates
 from coterie_theory.clusters import Clusters
 from coterie_theory.rates import LossClass
-from support.noisy_quadratics import REAL, generator, mean_and_error
+from support.collaboration_runs import mean_and_error
+from support.noisy_quadratics import REAL, generator
 
 
 def found_weights(means, threshold):

@@ -14,7 +14,8 @@ import torch
 from coterie.checks import InputError
 from coterie_theory import rates
 from coterie_theory.rates import LossClass
-from support.noisy_quadratics import ONE, REAL, exact_excess, generator, mean_and_error
+from support.collaboration_runs import exact_excess, mean_and_error
+from support.noisy_quadratics import ONE, REAL, generator
 
 STIFF = LossClass(mu=0.2, beta=4.0, variance=0.5)
 CALM = LossClass(mu=0.5, beta=1.0, variance=1e-3)

@@ -267,7 +267,6 @@ def test_exact_rates_are_those_of_simulations():
 
 
 def test_as_many_rates_as_jumps_are_needed():
-    with pytest.raises(
-        InputError, match="`rates` must have one entry per jump, which are 1, got 2"
-    ):
+    message = "`rates` must have one entry per jump, which are 1, got 2"
+    with pytest.raises(InputError, match=message):
         bounds.second_moment_rate(torch.eye(2), [torch.eye(2)], [1.0, 1.0])

@@ -18,16 +18,8 @@ from coterie.graphs import (
     eigengap,
 )
 from coterie_theory.gossip import delayed, randomised, trajectory_means
-from support.gossip_loops import (
-    REAL,
-    delayed_path,
-    deviation,
-    drawn,
-    normal,
-    times,
-    uniform,
-    weighted_past,
-)
+from support.gossip_loops import delayed_path, weighted_past
+from support.rings import REAL, deviation, drawn, normal, times, uniform
 
 UNEQUAL = times(0.1, 1.0, 0.1, 2.0, 0.1, 0.1, 1.0, 0.1)
 

@@ -14,7 +14,7 @@ from coterie.optim.meetings import DualSteps, dual_steps, meetings
 from coterie_theory.decentralised.continuized import second_moment_rate
 from coterie_theory.descent.dual import dual_accelerated, incidence, quadratic_duals
 from support.draws import rng
-from support.gossip_loops import uniform
+from support.rings import uniform
 
 REAL = torch.float64
 EXACT = {"rtol": 1e-10, "atol": 1e-12}

@@ -238,9 +238,8 @@ def test_bad_input_is_refused_or_warned_of(unchecked):
     for rank in (0, 5):
         with pytest.raises(InputError, match="`rank`"):
             burer_monteiro(truth.data, rank=rank, cap=1.0)
-    with pytest.raises(
-        InputError, match=r"`rank` must be at most .*\(3\).*\(4\), got 4"
-    ):
+    message = r"`rank` must be at most .*\(3\).*\(4\), got 4"
+    with pytest.raises(InputError, match=message):
         hard_thresholding(shared(3, 4, 2, 5).data, rank=4, cap=1.0)
     with pytest.raises(InputError, match="`groups` must be at most the 6 clients"):
         fit_clusters(truth.data, groups=7, cap=1.0, rng=rng())

@@ -13,7 +13,7 @@ from coterie.graphs import degrees, delayed_gains, edges_of, eigengap, resistanc
 from coterie_theory.decentralised import gossip as theory
 from coterie_theory.gossip import GossipPace, pace
 from coterie_theory.gossip.capacities import kept_by_truncation
-from support.gossip_loops import REAL, drawn, times, uniform
+from support.rings import REAL, drawn, times, uniform
 
 # Graph, nodes, mu, R, mu / 2, exact randomised, theta, exact accelerated, and that with
 # the printed eta: values of an independent computation.

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.graphs import delayed_gains, delayed_shares, edges_of
 from coterie_theory.gossip import delayed, local_margin, mean_path, stability_margin
-from support.gossip_loops import REAL, deviation, drawn, normal, times
+from support.rings import REAL, deviation, drawn, normal, times
 
 
 def two_nodes(k: float, tau: float, t: float) -> float:

@@ -12,24 +12,10 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.graphs import RingTimes, eigengap
-from coterie_theory.gossip import (
-    GossipPace,
-    accelerated,
-    delayed,
-    layers,
-    poisson_rings,
-    randomised,
-)
+from coterie_theory import gossip
 from coterie_theory.gossip.capacities import kept_by_truncation
-from support.gossip_loops import (
-    REAL,
-    deviation,
-    drawn,
-    normal,
-    pairwise_loop,
-    times,
-    uniform,
-)
+from support.gossip_loops import pairwise_loop
+from support.rings import REAL, deviation, drawn, normal, times, uniform
 
 
 @pytest.mark.parametrize(
@@ -45,7 +31,7 @@ def test_layers_and_pieces_of_them_give_the_serial_order_bit_by_bit(
 ):
     edges, rates = uniform(name, n)
     rings, x = drawn(rates, until), normal(n, width)
-    found = randomised(x, edges, rings, times(until))[0]
+    found = gossip.randomised(x, edges, rings, times(until))[0]
     assert torch.equal(found, pairwise_loop(x, edges, rings))
 
 
@@ -53,7 +39,7 @@ def test_no_two_events_of_a_layer_touch_and_events_of_a_node_keep_their_order():
     edges, rates = uniform("grid", 30)
     ends = edges[drawn(rates, 300.0).which]
     level = torch.empty(len(ends), dtype=torch.long)
-    for number, layer in enumerate(layers(ends, 30)):
+    for number, layer in enumerate(gossip.layers(ends, 30)):
         assert len(ends[layer].unique()) == 2 * len(layer)
         level[layer] = number
     for node in range(30):
@@ -63,7 +49,7 @@ def test_no_two_events_of_a_layer_touch_and_events_of_a_node_keep_their_order():
 def test_rows_at_a_time_are_those_after_all_rings_until_then():
     edges, rates = uniform("ring", 8)
     rings, x = drawn(rates, 60.0), normal(8, 2)
-    found = randomised(x, edges, rings, times(0.0, 20.0, 20.0, 60.0))
+    found = gossip.randomised(x, edges, rings, times(0.0, 20.0, 20.0, 60.0))
     assert torch.equal(found[0], x)
     early = rings.times <= 20.0
     part = RingTimes(rings.times[early], rings.which[early])
@@ -76,7 +62,7 @@ def test_the_mean_stays_and_the_rows_given_are_not_changed():
     edges, rates = uniform("grid", 16)
     x = normal(16, 3)
     kept = x.clone()
-    found = randomised(x, edges, drawn(rates, 400.0), times(100.0, 400.0))
+    found = gossip.randomised(x, edges, drawn(rates, 400.0), times(100.0, 400.0))
     assert_close(found.mean(1), kept.mean(0).expand(2, 3))
     assert torch.equal(x, kept)
 
@@ -87,16 +73,16 @@ def test_relabelling_nodes_relabels_the_result_bit_by_bit():
     names = torch.randperm(12, generator=torch.Generator().manual_seed(1))
     other = torch.empty_like(x)
     other[names] = x
-    one = randomised(x, edges, rings, times(80.0))[0]
-    two = randomised(other, names[edges], rings, times(80.0))[0]
+    one = gossip.randomised(x, edges, rings, times(80.0))[0]
+    two = gossip.randomised(other, names[edges], rings, times(80.0))[0]
     assert torch.equal(two[names], one)
 
 
 def test_moving_all_rows_moves_the_result():
     edges, rates = uniform("ring", 9)
     rings, x, at = drawn(rates, 90.0), normal(9, 2), times(90.0)
-    moved = randomised(x + 3.0, edges, rings, at)
-    assert_close(moved, randomised(x, edges, rings, at) + 3.0)
+    moved = gossip.randomised(x + 3.0, edges, rings, at)
+    assert_close(moved, gossip.randomised(x, edges, rings, at) + 3.0)
 
 
 def test_a_meeting_is_a_gradient_step_of_one_half_on_half_the_squared_difference():
@@ -107,7 +93,7 @@ def test_a_meeting_is_a_gradient_step_of_one_half_on_half_the_squared_difference
         v, w = edges[edge].tolist()
         (g,) = torch.autograd.grad((found[v] - found[w]).square().sum() / 2, found)
         found = (found - g / 2).detach().requires_grad_()
-    assert_close(randomised(x, edges, rings, times(30.0))[0], found.detach())
+    assert_close(gossip.randomised(x, edges, rings, times(30.0))[0], found.detach())
 
 
 def test_one_clock_with_marks_has_the_law_of_a_clock_for_every_edge():
@@ -142,7 +128,7 @@ def means_of_runs(name: str, n: int, until: float, runs: int):
     x = torch.zeros(n, 1, dtype=REAL)
     x[0] = 1.0
     rings = drawn(rates.repeat(runs), until)
-    found = randomised(x.repeat(runs, 1), apart, rings, times(until))[0]
+    found = gossip.randomised(x.repeat(runs, 1), apart, rings, times(until))[0]
     left = deviation(found.view(runs, n, 1)) / deviation(x)
     return float(left.mean()), float(left.std()) / math.sqrt(runs), (edges, rates)
 
@@ -162,7 +148,7 @@ def test_parts_that_no_edge_joins_go_to_their_own_means():
     edges = torch.tensor([[0, 1], [2, 3]])
     rings = drawn(torch.ones(2), 50.0)
     x = times(0.0, 2.0, 10.0, 20.0)[:, None]
-    found = randomised(x, edges, rings, times(50.0))[0, :, 0]
+    found = gossip.randomised(x, edges, rings, times(50.0))[0, :, 0]
     assert_close(found, times(1.0, 1.0, 15.0, 15.0))
 
 
@@ -170,10 +156,10 @@ def test_without_rings_nothing_happens():
     edges, rates = uniform("line", 3)
     none = RingTimes(torch.empty(0, dtype=REAL), torch.empty(0, dtype=torch.long))
     x, at = normal(3, 2), times(1.0, 2.0)
-    assert torch.equal(randomised(x, edges, none, at), x.expand(2, 3, 2))
-    still = accelerated(x, edges, none, at, GossipPace(1.0, 1.0)).x
+    assert torch.equal(gossip.randomised(x, edges, none, at), x.expand(2, 3, 2))
+    still = gossip.accelerated(x, edges, none, at, gossip.GossipPace(1.0, 1.0)).x
     assert torch.equal(still, x.expand(2, 3, 2))  # x and z are the same
-    late = delayed(x, edges, none, at, delays=rates, shares=rates)
+    late = gossip.delayed(x, edges, none, at, delays=rates, shares=rates)
     assert torch.equal(late, x.expand(2, 3, 2))
     assert kept_by_truncation(edges, none, rates, capacity=1).shape == (0,)
 
@@ -192,13 +178,13 @@ def test_bad_input_is_refused_in_a_sentence():
     }
     for words, given in wrong.items():
         with pytest.raises(InputError, match=words):
-            randomised(*given)
+            gossip.randomised(*given)
     for values, words in {
         (1.0, -0.5): "entry 1 is -0.5",
         (0.0, 0.0): "all are 0",
         (math.nan, 1.0): "finite",
     }.items():
         with pytest.raises(InputError, match=words):
-            poisson_rings(torch.tensor(values), 1.0, torch.Generator())
+            gossip.poisson_rings(torch.tensor(values), 1.0, torch.Generator())
     with pytest.raises(InputError, match="until"):
-        poisson_rings(torch.ones(2), -1.0, torch.Generator())
+        gossip.poisson_rings(torch.ones(2), -1.0, torch.Generator())

@@ -100,7 +100,6 @@ def test_what_cannot_be_a_subspace_is_refused(unchecked):
         principal_sines(one, other[:, :2])
     with pytest.raises(InputError, match="`norm` must be"):
         squared_distance(one, other, norm="nuclear")
-    with pytest.raises(
-        InputError, match=r"`rank` must be at most .*\(7\).*\(3\), got 4"
-    ):
+    message = r"`rank` must be at most .*\(7\).*\(3\), got 4"
+    with pytest.raises(InputError, match=message):
         cut_to_rank(one, 4)

@@ -15,7 +15,7 @@ from coterie.conformance.federations import small_federation
 from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
 from coterie.types import traffic_of
 from coterie_theory.gossip import chebyshev, plain, time_varying
-from support.gossip_loops import deviation, normal
+from support.rings import deviation, normal
 
 
 def lazy_ring(n: int):

@@ -9,7 +9,7 @@ from coterie.checks import InputError
 from coterie.graphs import RingTimes, edges_of
 from coterie_theory.gossip import admitted_rings
 from coterie_theory.gossip.capacities import accepted_messages, kept_by_truncation
-from support.gossip_loops import REAL, drawn, times
+from support.rings import REAL, drawn, times
 
 WAYS = (kept_by_truncation, accepted_messages)
 LIMITS = [{"capacity": 2}, {"edge_capacity": 1}, {"capacity": 3, "edge_capacity": 2}]

@@ -13,17 +13,7 @@ from torch import nn
 from coterie import Simulation, Table, federate, models, seeds
 from coterie.checks import InputError
 from coterie.models import OBJECTIVES
-from coterie.privacy import PrivateSimulation, sampled_epsilon
-from coterie.privacy.attacks import (
-    Audit,
-    audit_scores,
-    confidence_of,
-    epsilon_of_one_run,
-    epsilon_of_rates,
-    inputs_of_layer,
-    likelihood_scores,
-    rebuilt,
-)
+from coterie.privacy import PrivateSimulation, attacks, sampled_epsilon
 from coterie.privacy.mechanisms.per_sample.clipping import ClippedKernel
 from coterie_theory.privacy import audit_client
 from coterie_theory.privacy.one_run import canary_scores, collect_releases, directions
@@ -36,16 +26,16 @@ REAL, DELTA = torch.float64, 1e-5
 
 def test_without_delta_the_bound_of_one_run_is_that_of_a_binomial_law() -> None:
     """At the bound, 80 right guesses have exactly the chance 1 - confidence."""
-    epsilon = epsilon_of_one_run(80, 100, 100)
+    epsilon = attacks.epsilon_of_one_run(80, 100, 100)
     accuracy = 1 / (1 + math.exp(-epsilon))
     assert binom.sf(79, 100, accuracy) == pytest.approx(0.05, rel=1e-6)
 
 
 def test_a_larger_delta_or_more_confidence_prove_less() -> None:
-    plain = epsilon_of_one_run(90, 100, 200)
-    assert epsilon_of_one_run(90, 100, 200, delta=1e-4) < plain
-    assert epsilon_of_one_run(90, 100, 200, confidence=0.99) < plain
-    assert epsilon_of_one_run(90, 100, 200, delta=0.1) == 0
+    plain = attacks.epsilon_of_one_run(90, 100, 200)
+    assert attacks.epsilon_of_one_run(90, 100, 200, delta=1e-4) < plain
+    assert attacks.epsilon_of_one_run(90, 100, 200, confidence=0.99) < plain
+    assert attacks.epsilon_of_one_run(90, 100, 200, delta=0.1) == 0
 
 
 def test_randomised_response_is_bounded_by_what_it_promises() -> None:
@@ -53,11 +43,11 @@ def test_randomised_response_is_bounded_by_what_it_promises() -> None:
     epsilon, m = 2.0, 20000
     rng = torch.Generator().manual_seed(0)
     truths = torch.rand(m, generator=rng) < 1 / (1 + math.exp(-epsilon))
-    lower = epsilon_of_one_run(int(truths.sum()), m, m)
+    lower = attacks.epsilon_of_one_run(int(truths.sum()), m, m)
     assert 0.9 * epsilon < lower < epsilon
     half = m // 2
     found, wrong = int(truths[:half].sum()), half - int(truths[half:].sum())
-    lower = epsilon_of_rates(found, half, wrong, half)
+    lower = attacks.epsilon_of_rates(found, half, wrong, half)
     assert 0.9 * epsilon < lower < epsilon
 
 
@@ -65,15 +55,15 @@ def test_rates_are_bounded_by_clopper_and_pearson() -> None:
     """No member missed and nobody called wrongly in n runs: 1 - (a/2)^(1/n) each."""
     worst = 1 - 0.025 ** (1 / 50)
     wanted = math.log((1 - worst) / worst)
-    assert epsilon_of_rates(50, 50, 0, 50) == pytest.approx(wanted)
-    assert epsilon_of_rates(0, 50, 50, 50) == 0  # guesses all wrong
+    assert attacks.epsilon_of_rates(50, 50, 0, 50) == pytest.approx(wanted)
+    assert attacks.epsilon_of_rates(0, 50, 50, 50) == 0  # guesses all wrong
 
 
 def test_counts_that_cannot_be_are_refused() -> None:
     with pytest.raises(InputError, match="`right` must be at most 5"):
-        epsilon_of_one_run(6, 5, 10)
+        attacks.epsilon_of_one_run(6, 5, 10)
     with pytest.raises(InputError, match="`wrong` must be at most 2"):
-        epsilon_of_rates(1, 2, 3, 2)
+        attacks.epsilon_of_rates(1, 2, 3, 2)
 
 
 # Canaries in one run, of sound and of broken mechanisms.
@@ -118,7 +108,7 @@ def upper_of(plain: Simulation) -> float:
     return sampled_epsilon(NOISE, **given, accountant="rdp")
 
 
-def audit_of(clients, plain: Simulation, members, less=None) -> Audit:
+def audit_of(clients, plain: Simulation, members, less=None) -> attacks.Audit:
     """The audit of what these clients release, less what the attacker knows of it."""
     x = torch.zeros(1, plain.kernel.parameters, dtype=REAL)
     points, answers = collect_releases(clients, x, rounds=ROUNDS)
@@ -126,7 +116,7 @@ def audit_of(clients, plain: Simulation, members, less=None) -> Audit:
         answers = answers - collect_releases(less, x, rounds=ROUNDS)[1]
     along = directions(plain.kernel, points[:, 0], torch.arange(CANARIES))
     scores = canary_scores(answers[:, 0], along)
-    return audit_scores(scores, members, upper=upper_of(plain), delta=DELTA)
+    return attacks.audit_scores(scores, members, upper=upper_of(plain), delta=DELTA)
 
 
 def private(plain: Simulation, *, noise: float = NOISE) -> PrivateSimulation:
@@ -200,7 +190,7 @@ def replace_size(clients: PrivateSimulation, like: Simulation) -> PrivateSimulat
     return clients
 
 
-def by_heart(noise: float) -> Audit:
+def by_heart(noise: float) -> attacks.Audit:
     """The audit of a client with very different samples, each with a direction."""
     rng = torch.Generator().manual_seed(0)
     features = torch.randn(90, 200, generator=rng)
@@ -230,7 +220,7 @@ def test_an_audit_needs_samples_that_are_no_canaries() -> None:
 
 def test_an_audit_needs_canaries() -> None:
     with pytest.raises(InputError, match="at least two canaries"):
-        audit_scores({}, torch.tensor([True]), upper=1.0, delta=DELTA)
+        attacks.audit_scores({}, torch.tensor([True]), upper=1.0, delta=DELTA)
 
 
 # Shadow models.
@@ -267,13 +257,13 @@ def shadows(noise: float | None, *, models_: int = 12, samples: int = 60):
             for row in points[-1]
         ]
     ).detach()
-    return confidence_of(losses)[:, known], seen[:, known]
+    return attacks.confidence_of(losses)[:, known], seen[:, known]
 
 
 def lira(noise: float | None) -> float:
     """The share of right guesses about the first model, by all others."""
     sure, seen = shadows(noise)
-    scores = likelihood_scores(sure[0], sure[1:], seen[1:])
+    scores = attacks.likelihood_scores(sure[0], sure[1:], seen[1:])
     return float(((scores > 0) == seen[0]).double().mean())
 
 
@@ -287,7 +277,7 @@ def test_noise_leaves_the_shadow_attack_little_more_than_coins() -> None:
 
 def test_the_logit_of_the_right_class_comes_from_the_loss() -> None:
     p = torch.tensor([0.1, 0.5, 0.9], dtype=REAL)
-    torch.testing.assert_close(confidence_of(-p.log()), (p / (1 - p)).log())
+    torch.testing.assert_close(attacks.confidence_of(-p.log()), (p / (1 - p)).log())
 
 
 def test_likelihoods_of_two_gaussians_are_told_apart_at_their_middle() -> None:
@@ -297,13 +287,13 @@ def test_likelihoods_of_two_gaussians_are_told_apart_at_their_middle() -> None:
     members = torch.tensor([[False], [False], [True], [True]])
     for target, sign in ((2.0, 0), (2.5, 1), (1.5, -1)):
         given = torch.tensor([target], dtype=REAL)
-        score = float(likelihood_scores(given, shadow, members))
+        score = float(attacks.likelihood_scores(given, shadow, members))
         assert score == pytest.approx(0, abs=1e-9) if not sign else score * sign > 0
 
 
 def test_a_sample_that_all_shadows_have_seen_is_refused() -> None:
     with pytest.raises(InputError, match="in the data of some shadow model"):
-        likelihood_scores(
+        attacks.likelihood_scores(
             torch.zeros(1, dtype=REAL),
             torch.zeros(2, 1, dtype=REAL),
             torch.ones(2, 1, dtype=torch.bool),
@@ -338,7 +328,7 @@ def test_a_linear_layer_with_a_bias_gives_its_inputs_away_and_noise_hides_them()
     for noise, holds in ((None, lambda e: e < 1e-9), (1.0, lambda e: e > 0.5)):
         _, g, wanted, plain = one_sample(module, noise)
         parts = plain.kernel.layout.unravel(g)
-        found = inputs_of_layer(parts["head.weight"], parts["head.bias"])
+        found = attacks.inputs_of_layer(parts["head.weight"], parts["head.bias"])
         assert holds(relative(found, wanted))
 
 
@@ -350,10 +340,10 @@ def test_a_small_network_gives_its_sample_away_and_noise_hides_it() -> None:
     for noise, holds in ((None, lambda e: e < 1e-2), (1.0, lambda e: e > 0.5)):
         point, g, wanted, _ = one_sample(module, noise)
         given = OBJECTIVES["classification"], point, g, torch.tensor([0])
-        found = rebuilt(module, *given, like=wanted)
+        found = attacks.rebuilt(module, *given, like=wanted)
         assert holds(relative(found, wanted))
 
 
 def test_a_layer_without_slope_is_refused() -> None:
     with pytest.raises(InputError, match="slope that is not 0"):
-        inputs_of_layer(torch.zeros(2, 3), torch.zeros(2))
+        attacks.inputs_of_layer(torch.zeros(2, 3), torch.zeros(2))

@@ -23,7 +23,7 @@ from coterie.privacy.mechanisms.per_sample.tapes import (
     Tape,
     VectorisedRecorder,
 )
-from support.plain_clients import simulated
+from support.simulated import simulated
 
 REAL = torch.float64
 # Sums of at most some hundred products in double precision, in another order.

@@ -10,7 +10,7 @@ from scipy.stats import kstest
 
 from coterie.privacy import PrivateSimulation
 from coterie.privacy.mechanisms.noise import normals
-from support.plain_clients import rows, simulate, simulated
+from support.simulated import rows, simulate, simulated
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -19,17 +19,9 @@ from coterie.privacy.accounting.subsampled import steps_of
 from coterie.privacy.mechanisms.per_sample.clipping import ClippedKernel
 from coterie.types import SERVER
 from support.federations import SIZES
-from support.plain_clients import (
-    CLIP,
-    EXACT,
-    NOISE,
-    losses_told,
-    private,
-    rows,
-    share_of,
-    simulate,
-)
+from support.plain_clients import EXACT, losses_told
 from support.private_runs import method as a_method
+from support.simulated import CLIP, NOISE, private, rows, share_of, simulate
 
 METHODS: dict[str, dict] = {
     "local": {"steps": 2},
@@ -337,9 +329,8 @@ def test_a_client_without_samples_is_refused(classification) -> None:
     size[2] = 0
     empty = replace(classification, train=part._replace(size=size))
     name = classification.name_of(2)
-    with pytest.raises(
-        InputError, match=f"must have training samples .* but {name} has"
-    ):
+    message = f"must have training samples .* but {name} has"
+    with pytest.raises(InputError, match=message):
         private(empty)
 
 

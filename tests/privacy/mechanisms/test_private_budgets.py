@@ -9,15 +9,8 @@ import torch
 from torch.testing import assert_close
 
 from coterie import algorithms, seeds
-from coterie.privacy import mu_of
+from coterie.privacy import mechanisms, mu_of
 from coterie.privacy.accounting.calibration import Limits, noise_for_clients
-from coterie.privacy.mechanisms import (
-    Mechanism,
-    costs_of,
-    events_of,
-    make_private,
-    plan_calls,
-)
 from coterie.privacy.mechanisms.dry_run.doubles import Double
 from support.private_runs import own_budgets, private_oracle
 
@@ -27,13 +20,13 @@ CLIP = 0.5
 def spent_without_data(sizes, actives, mu: float, own):
     """The last state of FedAvg with secure sums, noise for mu, and own budgets."""
     n, algorithm = len(sizes), algorithms.fedavg(torch.tensor(sizes).double())
-    foreseen = plan_calls(algorithm, actives, seed=0, label="it")
-    units = costs_of(algorithm, foreseen, actives, seed=0, secure=True)
+    foreseen = mechanisms.plan_calls(algorithm, actives, seed=0, label="it")
+    units = mechanisms.costs_of(algorithm, foreseen, actives, seed=0, secure=True)
     noise = noise_for_clients(units, mu, CLIP)
-    made = make_private(
+    made = mechanisms.make_private(
         algorithm,
         foreseen,
-        Mechanism(CLIP, noise, secure=True),
+        mechanisms.Mechanism(CLIP, noise, secure=True),
         torch.arange(n),
         limits=Limits(of_each=own),
         costs=[(2 * CLIP / noise) ** 2 * cost for cost in units],
@@ -59,7 +52,9 @@ def test_with_secure_sums_nobody_pays_for_those_who_stay_away(budgets):
     # In units of (2 C / s)^2, of m clients: the first with the server and the other of
     # 200 against it, m 200^2 / (200^2 + 2 20^2), is what noise was found for.
     unit = mu**2 / 10 / (4 * 200**2 / (200**2 + 2 * 20**2))
-    with_200 = sum(len(event.links) == 3 for event in events_of(state.ledger))
+    with_200 = sum(
+        len(event.links) == 3 for event in mechanisms.events_of(state.ledger)
+    )
     assert with_200 == (3 if 1 in budgets else 10)
     expected = unit * (with_200 * 3 / 2 + (10 - with_200) * 2)  # of 20, and 20 is left
     assert_close(state.spent[2:], torch.tensor(expected).double().repeat(2))
@@ -81,7 +76,7 @@ def test_with_any_sizes_and_budgets_nobody_exceeds_its_own_or_the_epsilon(seed):
     # What the ledger says of every sum: it moves by 2 C times the own share, and has
     # the noise of all who are in it but the largest of the others.
     paid = torch.zeros(n, dtype=torch.float64)
-    for event in events_of(state.ledger):
+    for event in mechanisms.events_of(state.ledger):
         who, squares = event.links[:, 0].tolist(), sizes.double().square()
         for i in who:
             others = sorted(float(squares[k]) for k in who if k != i)
@@ -93,8 +88,8 @@ def test_with_any_sizes_and_budgets_nobody_exceeds_its_own_or_the_epsilon(seed):
 def test_who_is_left_in_a_secure_sum_adds_the_noise_that_the_ledger_has():
     active, sizes = torch.ones(4, dtype=torch.bool), torch.tensor([8.0, 8.0, 8.0, 1.0])
     algorithm = algorithms.fedavg(sizes)
-    foreseen = plan_calls(algorithm, [active], seed=0, label="it")
-    mechanism = Mechanism(1.0, 2.0, secure=True)
+    foreseen = mechanisms.plan_calls(algorithm, [active], seed=0, label="it")
+    mechanism = mechanisms.Mechanism(1.0, 2.0, secure=True)
     found = []
     for number in range(40):
         private = private_oracle(

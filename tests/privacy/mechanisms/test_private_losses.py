@@ -28,10 +28,7 @@ from coterie.privacy.accounting.calibration import (
     with_noise,
 )
 from coterie.privacy.accounting.ledger import LOSSES, Ledger
-from coterie.privacy.accounting.subsampled import (
-    epsilons_of_steps,
-    quick_epsilons,
-)
+from coterie.privacy.accounting.subsampled import epsilons_of_steps, quick_epsilons
 from coterie.privacy.mechanisms import (
     CallPlan,
     Mechanism,
@@ -52,16 +49,9 @@ from coterie.privacy.mechanisms.per_sample.losses import (
 from coterie.privacy.mechanisms.receivers import as_steps
 from coterie.privacy.mechanisms.telling import Questions
 from coterie.types import SERVER, Algorithm
-from support.plain_clients import (
-    CLIP,
-    EXACT,
-    NOISE,
-    losses_told,
-    private,
-    rows,
-    share_of,
-)
+from support.plain_clients import EXACT, losses_told
 from support.private_runs import EVERYBODY, method, one_start, private_run
+from support.simulated import CLIP, NOISE, private, rows, share_of
 
 CHOOSING = ["coteries", "ifca", "neighbours"]
 ROUNDS = 6

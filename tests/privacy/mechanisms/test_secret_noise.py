@@ -16,13 +16,7 @@ from torch import Tensor
 
 from coterie import seeds
 from coterie.checks import InputError
-from coterie.privacy.mechanisms.noise import (
-    SEEDED,
-    NoiseSource,
-    SecretStream,
-    secret,
-    source_of,
-)
+from coterie.privacy.mechanisms import noise
 from coterie.privacy.mechanisms.noise.secret import (
     GaussianDraws,
     add_secret,
@@ -33,7 +27,7 @@ MOST = 2**63 - 1
 HERE = torch.device("cpu")
 
 
-class Given(SecretStream):
+class Given(noise.SecretStream):
     """A stream of words that a test gives, and then of one word."""
 
     def __init__(self, words: Tensor | list[int], then: int = 0) -> None:
@@ -45,7 +39,7 @@ class Given(SecretStream):
         self.words = self.words[:0]
 
 
-def words_of(stream: SecretStream, count: int) -> list[int]:
+def words_of(stream: noise.SecretStream, count: int) -> list[int]:
     words = torch.empty(count, dtype=torch.int64)
     stream.fill(words)
     return words.tolist()
@@ -69,7 +63,7 @@ def keys(monkeypatch) -> list[bytes]:
 
 
 def test_bits_are_the_keystream_of_aes_in_counter_mode(keys):
-    stream = SecretStream()
+    stream = noise.SecretStream()
     count = 2**18 + 5  # more than is taken at once
     found = words_of(stream, 3) + words_of(stream, count)
     assert [len(each) for each in keys] == [32]
@@ -79,7 +73,7 @@ def test_bits_are_the_keystream_of_aes_in_counter_mode(keys):
 
 
 def test_no_word_comes_twice():
-    stream, other = SecretStream(), SecretStream()
+    stream, other = noise.SecretStream(), noise.SecretStream()
     found = words_of(stream, 5000) + words_of(stream, 5000) + words_of(other, 5000)
     # Of 15,000 words of 64 bits two are the same with chance 6e-12.
     assert len(set(found)) == 15000
@@ -87,12 +81,12 @@ def test_no_word_comes_twice():
 
 @pytest.mark.parametrize("what", ["fork", "worn key"])
 def test_a_forked_process_and_a_worn_key_get_a_new_key(monkeypatch, keys, what):
-    monkeypatch.setattr(secret, "_BLOCKS", 64)
-    stream = SecretStream()
+    monkeypatch.setattr(noise.secret, "_BLOCKS", 64)
+    stream = noise.SecretStream()
     words_of(stream, 128)
     assert len(keys) == 1  # 64 blocks of two words
     if what == "fork":
-        stream = SecretStream()
+        stream = noise.SecretStream()
         monkeypatch.setattr(os, "getpid", lambda: -1)
     words_of(stream, 1)
     assert len(set(keys)) == 2 + (what == "fork")
@@ -100,7 +94,7 @@ def test_a_forked_process_and_a_worn_key_get_a_new_key(monkeypatch, keys, what):
 
 def test_a_stream_is_never_copied_written_or_shown(monkeypatch):
     monkeypatch.setattr(os, "urandom", lambda size: bytes(range(size)))
-    source = NoiseSource(SecretStream())
+    source = noise.NoiseSource(noise.SecretStream())
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="never copied or written"):
             copied(source._stream)
@@ -154,7 +148,7 @@ def test_noise_reaches_beyond_twelve_standard_deviations():
 
 def test_draws_are_gaussian_in_the_centre_and_in_the_tails():
     count = 2**21
-    stream = SecretStream()
+    stream = noise.SecretStream()
     draws = GaussianDraws(stream, count, HERE).next(count) * math.sqrt(2)
     # Nothing is seeded: one run in 10^7 fails each of these.
     assert kstest(draws[:200_000].numpy(), "norm").pvalue > 1e-7
@@ -174,7 +168,7 @@ def test_draws_are_gaussian_in_the_centre_and_in_the_tails():
 def test_noise_is_as_large_as_it_is_charged_and_hardly_larger(dtype):
     scale = torch.tensor([0.001, 3.0, 700.0], dtype=torch.float64)
     rows = torch.zeros(3, 400_000, dtype=dtype)
-    add_secret(rows, SecretStream(), scale, 1.0)
+    add_secret(rows, noise.SecretStream(), scale, 1.0)
     found = rows.double().square().mean(1).sqrt() / scale
     wanted = 1 + 2.0**-10
     assert bool(((found - wanted).abs() < 5.5 / math.sqrt(2 * 400_000)).all())
@@ -185,7 +179,7 @@ def test_rows_leave_on_a_grid_that_does_not_depend_on_them():
     # number could be noise gets the same answer for both.
     numbers = torch.tensor([1 / 3, 0.1 + 1e-9], dtype=torch.float64).repeat(100)
     rows = numbers[:, None].repeat(1, 50)
-    add_secret(rows, SecretStream(), torch.full((200,), 0.7).double(), 1.0)
+    add_secret(rows, noise.SecretStream(), torch.full((200,), 0.7).double(), 1.0)
     grid = 2.0 ** (math.floor(math.log2(0.7 * (1 + 2.0**-10))) - 8)
     assert 0.7 / 512 < grid <= 0.7 / 256
     assert torch.equal(rows / grid, (rows / grid).round())
@@ -198,13 +192,13 @@ def test_rows_leave_on_a_grid_that_does_not_depend_on_them():
 
 def test_a_mean_is_not_moved_by_the_grid():
     rows = torch.full((1, 400_000), 1e-4, dtype=torch.float64)  # of a step, a 40th
-    add_secret(rows, SecretStream(), torch.ones(1).double(), 1.0)
+    add_secret(rows, noise.SecretStream(), torch.ones(1).double(), 1.0)
     assert abs(float(rows.mean()) - 1e-4) < 5.5 / math.sqrt(400_000)
 
 
 def test_rows_that_only_leave_in_sums_are_not_rounded():
     rows = torch.zeros(1, 1000, dtype=torch.float64)
-    add_secret(rows, SecretStream(), torch.ones(1).double(), 1.0, rounded=False)
+    add_secret(rows, noise.SecretStream(), torch.ones(1).double(), 1.0, rounded=False)
     assert not bool((rows * 256 == (rows * 256).round()).any())
 
 
@@ -267,7 +261,7 @@ def test_four_known_numbers_take_seeded_noise_off_and_leave_secret_noise(
 ):
     row = torch.linspace(-0.1, 0.1, 40, dtype=torch.float64)[None]
     one, names = torch.ones(1, dtype=torch.float64), torch.tensor([5])
-    z = source_of(name).add(row.clone(), 77, names, one, mu=1.0)
+    z = noise.source_of(name).add(row.clone(), 77, names, one, mu=1.0)
     off = taken_off(z[0], (z - row)[0, KNOWN].tolist()) - row[0]
     left = off[[j for j in range(40) if j not in KNOWN]].abs()
     assert bool((left < 1e-6).all()) == comes_off
@@ -275,9 +269,9 @@ def test_four_known_numbers_take_seeded_noise_off_and_leave_secret_noise(
 
 
 def test_seeded_noise_is_a_function_of_its_names_and_secret_noise_is_not():
-    assert source_of("seed") is SEEDED
+    assert noise.source_of("seed") is noise.SEEDED
     keys, names = torch.zeros(1, 1).long(), torch.arange(3)
-    own = source_of("system")
-    assert torch.equal(SEEDED.bits(keys, names, 4), seeds.bits(keys, names, 4))
+    own = noise.source_of("system")
+    assert torch.equal(noise.SEEDED.bits(keys, names, 4), seeds.bits(keys, names, 4))
     first, again = (own.bits(keys, names, 4) for _ in range(2))
     assert first.shape == (1, 3, 4) and not bool((first == again).any())

@@ -71,9 +71,8 @@ def test_a_run_leaves_out_the_same_client_and_says_so(tmp_path):
 def test_two_clients_must_be_large_enough():
     few = patients().query("hospital in ['Bern', 'Zug']")
     columns = {"client": "hospital", "target": "weight"}
-    with pytest.raises(
-        InputError, match=r"two clients .* 1 of the 2 clients of `frame`"
-    ):
+    message = r"two clients .* 1 of the 2 clients of `frame`"
+    with pytest.raises(InputError, match=message):
         plan_study(co.study_of({"data": columns}, data=few), rounds=1)
 
 
