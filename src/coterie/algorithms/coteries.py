@@ -8,16 +8,16 @@ In round t every client i of group c
 
 Groups divide where two halves of a group, which compete for its members, or several
 pieces are surely better on held-out (validation) samples than the whole
-(`coterie.collaboration.divisions`). And each client uses that of v_i, w_c, w_c + o_i
-and (v_i + w_c) / 2 which has the least
+(`coterie.collaboration.divisions`). Each client uses one of v_i, w_c, w_c + o_i / 2 and
+w_c + o_i: the model k with the least
 
-    n_i L_ik + 30 mean_j L_jk,
+    n_i L_ik + 30 mean_j L_jk.
 
-where L_ik is the mean held-out loss of model k at client i, and n_i is the number of
-its held-out samples. A client makes that choice by itself, from exact losses that stay
-at home, and from the others' mean. So, where nobody helps, this is local training;
-where all are alike, FedAvg; where labels are skewed, personalised FedAvg; and where
-there are groups, FedAvg in each.
+L_ik is the mean calibrated loss (`coterie.collaboration.evidence`) of model k on the
+n_i held-out samples of client i. A client makes that choice by itself, from exact
+losses that stay at home and from the mean over all clients. So this is local training
+if nobody helps, FedAvg if all are alike, personalised FedAvg if labels are skewed, and
+FedAvg in each group if there are groups.
 
 References:
     Sattler, Müller, Samek, "Clustered federated learning: model-agnostic distributed

@@ -17,11 +17,10 @@ added up since the beginning. Held-out losses decide:
   `sure`. After one division has passed a contest, later ones need none if they are
   better by `sure`.
 - After a trial, halves have a contest if they are better by one standard error.
-- After a contest, halves or pieces become groups if they are surely better as they are,
-  and also better than the whole with what clients differ by (`BetterBy`).
+- After a contest, halves or pieces become groups if they are surely better than the
+  whole, and also better than the whole with what each client differs by (`BetterBy`).
 - Otherwise all go on with the whole. After pieces, two halves are tried next. After
-  halves, the next trial is longer, and so is the next rest: 3 times, or 9 times where
-  halves were better only as long as nobody tunes the whole, as with skewed labels.
+  halves, the next trial is 1.5 times as long, and the next rest 3 times.
 
 Phases last until the shares of clients that were heard add up to their length, so
 rounds in which few take part count less.
