@@ -297,10 +297,11 @@ def follow(
         shared: the new shared model.
         active: who took steps.
     """
-    return change_rows(active.bool(), _follow, offset, end, shared)
+    return change_rows(active.bool(), follow_now, offset, end, shared)
 
 
-def _follow(offset: Tensor, end: Tensor, shared: Tensor) -> Tensor:
+def follow_now(offset: Tensor, end: Tensor, shared: Tensor) -> Tensor:
+    """The offsets of clients who all took steps."""
     apart = end - shared
     before, now = (torch.linalg.vector_norm(v, dim=1) for v in (offset, apart))
     rate = torch.where(before > _KNOWN * now, RATE, 1.0)
