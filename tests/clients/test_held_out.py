@@ -146,6 +146,7 @@ def test_one_group_is_everybody(classification):
     simulation, x = simulated(classification)
     one = simulation.at(1, SOME).average(SHARES, x, torch.full((N,), 3))
     assert_close(one, simulation.at(1, SOME).average(SHARES, x), **EXACT)
+    assert one.stride(0) == 0  # one row in memory
 
 
 def test_averages_of_groups_keep_everybodys_personal_columns(classification):

@@ -178,11 +178,19 @@ def coteries(
         if looks:
             state, evidence = _compete(state, oracle)
         state, ends = _train(state, oracle, work)
-        place = state.place
+        phase, place = int(state.place.phase[0]), state.place
         if looks:
             state, place = _decide(state, oracle, evidence, sure)
-        state = _average(state, oracle, share, ends, place.second)
-        state = _place(state, oracle, share, place)
+        near = [cut(*rows, state.most[:, 1], oracle.active) for rows in ends]
+        # Rows of models are large: what is not needed any more makes room.
+        ends.clear()
+        if phase != REST:
+            state = _average_halves(state, oracle, share, near[-1], place.second)
+        del near[1:]
+        state = _place(
+            _average_group(state, oracle, share, near.pop(), place.second),
+            *(oracle, share, place),
+        )
         state = state._replace(t=state.t + steps)
         return state, sharing(state.place.member, state.choice)
 
@@ -261,15 +269,9 @@ def _choose(
 
 def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
     """The new rows of those who are active."""
+    if bool(active.all()):
+        return new
     return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
-
-
-class Endpoints(NamedTuple):
-    """Where local steps end, from the models that clients received."""
-
-    group: Rows  # (n, D), or (n, 0) in a trial
-    half: Rows  # (n, D), or (n, 0) in a rest
-    start: Rows  # (n, D) of the half
 
 
 def _compete(
@@ -294,33 +296,38 @@ def _compete(
     return state, told
 
 
-def _train(state: State, oracle: Oracle, work: Options) -> tuple[State, Endpoints]:
-    """After local steps of the models that a client shares in this phase."""
-    place, none = state.place, state.own[:, :0]
-    phase, group, half, start = int(place.phase[0]), none, none, none
-    update = none
+def _train(
+    state: State, oracle: Oracle, work: Options
+) -> tuple[State, list[tuple[Tensor, Tensor]]]:
+    """Where local steps of shared models end and begin: of the whole, then of a half.
+
+    There is no half in a rest, and no whole in a trial.
+    """
+    place, found = state.place, []
+    phase = int(place.phase[0])
     if phase != TRIAL:
         rows = state.group, state.group_velocity, place.together
-        group, v = oracle.each(shared_steps, *rows, **work)
-        update, state = group - state.group, state._replace(group_velocity=v)
+        end, v = oracle.each(shared_steps, *rows, **work)
+        state = state._replace(group_velocity=v)
+        found.append((end, state.group))
     if phase != REST:
-        start = _half_of(state.halves, state.pick)
-        rows = start, state.half_velocity, place.together
-        half, v = oracle.each(shared_steps, *rows, **work)
-        update = half - start if phase == TRIAL else update
+        rows = _half_of(state.halves, state.pick), state.half_velocity, place.together
+        end, v = oracle.each(shared_steps, *rows, **work)
         state = state._replace(half_velocity=v)
+        found.append((end, rows[0]))
     drifts = state.drifts + oracle.active.to(state.drifts)
     drift = change_rows(
         oracle.active,
-        lambda mean, new, count: mean + (new - mean) / count[:, None],
-        *(state.drift, update, drifts),
+        lambda mean, end, start, n: mean + (end - start - mean) / n[:, None],
+        *(state.drift, *found[0], drifts),
     )
-    return state._replace(drift=drift, drifts=drifts), Endpoints(group, half, start)
+    return state._replace(drift=drift, drifts=drifts), found
 
 
 def _half_of(halves: Float[Tensor, "n h d"], pick: Int[Tensor, " n"]) -> Tensor:
     """The half that each client takes."""
-    return halves[torch.arange(len(pick), device=pick.device), pick]
+    place = torch.arange(len(pick), device=pick.device) * halves.shape[1] + pick
+    return halves.flatten(0, 1).index_select(0, place)
 
 
 def _decide(
@@ -340,8 +347,8 @@ def _decide(
         server=server,
         pick=pick.long(),
         most=torch.stack([state.most[:, 0], most.to(state.most)], 1),
-        drift=_where(heard, torch.zeros_like(state.drift), state.drift),
-        drifts=_where(heard, torch.zeros_like(state.drifts), state.drifts),
+        drift=state.drift.masked_fill(heard[:, None], 0),
+        drifts=state.drifts.masked_fill(heard, 0),
     )
     pair, second, phase, pairs = few
     return state, state.place._replace(
@@ -391,87 +398,85 @@ def _judgement(
     return new, *places(new)
 
 
-def _average(
-    state: State, oracle: Oracle, share: Tensor, ends: Endpoints, second: Tensor
+def _average_halves(
+    state: State, oracle: Oracle, share: Tensor, end: Tensor, second: Tensor
 ) -> State:
-    """New models of groups and of halves, and what clients differ from them by.
+    """New models of halves, and what clients differ from these by.
 
     `second` is the share of one's pair that takes the second half.
     """
-    place, active, most = state.place, oracle.active, state.most[:, 1]
-    phase, of = int(place.phase[0]), (place.member, int(place.groups[0]))
-    if phase != REST:
-        end, pairs = (
-            cut(ends.half, ends.start, most, active),
-            (place.pair, int(place.pairs[0])),
-        )
-        both = []
-        for j in range(state.halves.shape[1]):
-            taken, part = share * (state.pick == j), second if j else 1 - second
-            both.append(_mean(oracle, taken, end, pairs, state.halves[:, j], part))
-        halves = torch.stack(both, 1)
-        state = state._replace(halves=halves)
-    if phase == TRIAL:
+    place, halves = state.place, torch.empty_like(state.halves)
+    of, count = place.pair, int(place.pairs[0])
+    for j, part in zip(range(halves.shape[1]), (1 - second, second), strict=False):
+        taken = share * (state.pick == j)
+        mean = oracle.average(taken, end, of, count=count)
+        if not bool(oracle.present.all()):
+            part = _part_heard(oracle, taken, of, count)
+        # The mean of nobody is as before.
+        rows = (part > 0)[:, None], mean, state.halves[:, j]
+        torch.where(*rows, out=halves[:, j])
+        del mean, rows  # before the next one is made
+    return state._replace(halves=halves)
+
+
+def _average_group(
+    state: State, oracle: Oracle, share: Tensor, end: Tensor, second: Tensor
+) -> State:
+    """New models of groups, and what clients differ from these by."""
+    place = state.place
+    if int(place.phase[0]) == TRIAL:
         # The whole is the mean of its halves, by who takes them.
-        group = state.halves[:, 0].lerp(state.halves[:, 1], second[:, None])
+        one, two = state.halves.unbind(1)
+        group = one.lerp(two, second[:, None])
     else:
-        end = cut(ends.group, state.group, most, active)
-        group = _mean(oracle, share, end, of, state.group, torch.ones_like(second))
-    offset = follow(state.offset, end, group, active)
+        of, count = place.member, int(place.groups[0])
+        group = oracle.average(share, end, of, count=count)
+        if not bool(oracle.present.all()):
+            heard = _part_heard(oracle, share, of, count) > 0
+            group = _where(heard, group, state.group)
+    offset = follow(state.offset, end, group, oracle.active)
     return state._replace(group=group, offset=offset)
 
 
-def _mean(
-    oracle: Oracle,
-    share: Tensor,
-    rows: Float[Tensor, "n d"],
-    of: tuple[Int[Tensor, " n"], int],
-    before: Float[Tensor, "n d"],
-    part: Float[Tensor, " n"],
-) -> Float[Tensor, "n d"]:
-    """The mean of a group's rows; that of nobody is as before.
-
-    `part` is the share of one's group that has such rows, if all take part.
-    """
-    member, count = of
-    mean = oracle.average(share, rows, member, count=count)
-    if not bool(oracle.present.all()):
-        ones, heard = torch.ones_like(share), Numbers((share > 0).to(share)[:, None])
-        part = oracle.average(ones, heard, member, count=count)[:, 0]
-    return torch.where((part > 0)[:, None], mean, before)
+def _part_heard(
+    oracle: Oracle, share: Tensor, of: Int[Tensor, " n"], count: int
+) -> Float[Tensor, " n"]:
+    """The part of those in one's group who take part that has a share above 0."""
+    told = Numbers((share > 0).to(share)[:, None])
+    return oracle.average(torch.ones_like(share), told, of, count=count)[:, 0]
 
 
 def _place(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
     """In the phase that follows, with halves if a trial begins, or in new groups."""
     phase = int(new.phase[0])
-    # A group becomes smaller only where halves or pieces became groups.
-    moved = (new.together < state.place.together)[:, None]
     if int(new.groups[0]) > int(state.place.groups[0]):
+        # A group becomes smaller only where halves or pieces became groups.
+        moved = new.together < state.place.together
         # All that is known of the models before counts as one look.
         ballot = state.ballot
-        looks = _where(moved[:, 0], ballot.looks.clamp(max=1), ballot.looks)
-        half = _half_of(state.halves, state.pick)
+        looks = _where(moved, ballot.looks.clamp(max=1), ballot.looks)
+        velocity = _where(moved, state.half_velocity, state.group_velocity)
+        group = _where(moved, _half_of(state.halves, state.pick), state.group)
         state = state._replace(
-            group=torch.where(moved, half, state.group),
-            offset=torch.where(moved, 0, state.offset),
-            group_velocity=torch.where(
-                moved, state.half_velocity, state.group_velocity
-            ),
-            ballot=ballot._replace(looks=looks),
+            group=group, group_velocity=velocity, ballot=ballot._replace(looks=looks)
         )
+        offset = torch.where(moved[:, None], 0, state.offset)
+        state = state._replace(offset=offset)
     if phase == REST and state.halves.shape[1]:
         state = state._replace(
             halves=state.halves[:, :0], half_velocity=state.half_velocity[:, :0]
         )
     if phase != REST and not state.halves.shape[1]:
         of, count = new.pair, int(new.pairs[0])
-        halves = [
-            state.group
-            + oracle.average(share * (state.pick == j), state.offset, of, count=count)
-            for j in ((0,) if phase == PIECES else (0, 1))
-        ]
+        places = (0,) if phase == PIECES else (0, 1)
+        halves = state.group.new_empty(len(of), len(places), state.group.shape[1])
+        for j in places:
+            taken = share * (state.pick == j)
+            mean = oracle.average(taken, state.offset, of, count=count)
+            torch.add(state.group, mean, out=halves[:, j])
+            del mean  # before the next one is made
         state = state._replace(
-            halves=torch.stack(halves, 1),
+            halves=halves,
             half_velocity=state.group_velocity,
             free=torch.ones_like(state.free),
         )

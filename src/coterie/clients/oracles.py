@@ -171,9 +171,10 @@ class SimulatedOracle:
             )
         down = rows[0] if groups is not None else mean
         self._meter.count_server("average", rows[0].numel(), down.numel())
-        if groups is not None:
-            return mean[torch.searchsorted(names, groups)]
-        return mean.expand(len(rows), *mean.shape)
+        if groups is None or len(mean) == 1:
+            one = mean if groups is None else mean[0]
+            return one.expand(len(rows), *one.shape)
+        return mean.index_select(0, torch.searchsorted(names, groups))
 
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
