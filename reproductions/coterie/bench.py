@@ -177,17 +177,8 @@ def course(
     algorithm = make(federation, lr, training.steps)
     if algorithm is None:
         return None
-    shape = tuple(federation.features.shape[1:])
-    module = build(lambda: MODELS[training.model](shape, federation.outputs), seed)
-    simulation = co.Simulation(
-        federation,
-        module,
-        objective=_objective(federation.task),
-        batch_size=training.batch,
-        seed=seed,
-    )
+    simulation, x = clients_of(federation, seed, training)
     looks = count_looks(simulation)
-    x = ravel(module).repeat(len(federation), 1)
     tests, gradients, sent, seconds = [], [], [], 0.0
     options = {"rounds": training.rounds, "participation": training.participation}
     looks.samples, begun = 0, time.process_time()
@@ -207,6 +198,22 @@ def course(
         seconds,
         noise_of(federation),
     )
+
+
+def clients_of(
+    federation: Federation, seed: int, training: Training
+) -> tuple[co.Simulation, Tensor]:
+    """Clients of a federation, and the models with which they begin."""
+    shape = tuple(federation.features.shape[1:])
+    module = build(lambda: MODELS[training.model](shape, federation.outputs), seed)
+    simulation = co.Simulation(
+        federation,
+        module,
+        objective=_objective(federation.task),
+        batch_size=training.batch,
+        seed=seed,
+    )
+    return simulation, ravel(module).repeat(len(federation), 1)
 
 
 def _objective(task: str) -> co.models.Objective:
@@ -296,10 +303,8 @@ class Job(NamedTuple):
 
 def measured(job: Job) -> list[dict[str, object]]:
     """All methods on one federation."""
-    family, makers = FAMILIES[job.family], QUICK | (SLOW if job.slow else {})
-    federation = federation_of(family, _table(job.data, job.data_dir), job.seed)
-    training = family.training._replace(model=family.training.model or job.model)
-    lr = training.lr or LR[job.data]
+    makers = QUICK | (SLOW if job.slow else {})
+    federation, lr, training = federation_for(job)
     # What is used for the first time takes longer.
     course(QUICK["local"], federation, lr, job.seed, training._replace(rounds=1))
     run = best_tuned if job.tuned else course
@@ -310,6 +315,14 @@ def measured(job: Job) -> list[dict[str, object]]:
     known = {name: one for name, one in runs.items() if one is not None}
     place = {"data": job.data, "family": job.family, "seed": job.seed}
     return [{**place, "method": name, **row(known, name)} for name in known]
+
+
+def federation_for(job: Job) -> tuple[Federation, float, Training]:
+    """The federation of a job, and with which step size and how methods train on it."""
+    family = FAMILIES[job.family]
+    federation = federation_of(family, _table(job.data, job.data_dir), job.seed)
+    training = family.training._replace(model=family.training.model or job.model)
+    return federation, training.lr or LR[job.data], training
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from coterie.models import build, ravel
 from coterie.planning import PilotTraining, prospects_of, run_pilot
 
 from .bench import structures
+from .choices import choices
 
 HERE = Path(__file__).parent
 ORACLE = "oracle (true clusters)"
@@ -135,4 +136,9 @@ def promised_and_measured(
     return float(1 / np.mean(1 / likely.gain)), errors[0], errors[1]
 
 
-ITEMS = {"digits": digits, "plans": plans, "structures": structures}
+ITEMS = {
+    "digits": digits,
+    "plans": plans,
+    "structures": structures,
+    "choices": choices,
+}

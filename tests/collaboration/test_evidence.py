@@ -12,11 +12,11 @@ from torch.testing import assert_close
 
 from coterie.collaboration.evidence import (
     TEMPERATURES,
-    bounded,
-    calibrated,
+    bound_losses,
+    calibrate_losses,
     choices,
     surely_above_zero,
-    tempered,
+    temper_losses,
 )
 from support.calibrations import calibrated_mean
 
@@ -136,11 +136,11 @@ def test_a_client_leaves_others_where_its_samples_outweigh_what_they_gain(gap, b
 def test_bounded_losses_scale_with_their_bound_and_none_is_above_it():
     most = torch.tensor([[0.5], [2.0], [3e6]], dtype=REAL)
     parts = torch.tensor([0.0, 5e-7, 1e-4, 0.5, 1.0, 1.5, 1e9, torch.inf], dtype=REAL)
-    found = bounded(parts * most, most)
+    found = bound_losses(parts * most, most)
     assert_close(found, -most * torch.expm1(-parts), rtol=1e-12, atol=0)
     assert (found <= most).all() and (found[:, :7].diff() > 0).all()
     # Where nothing is known of a usual loss, no loss counts.
-    assert (bounded(parts[None, :7], 0 * most) <= torch.finfo(REAL).tiny).all()
+    assert (bound_losses(parts[None, :7], 0 * most) <= torch.finfo(REAL).tiny).all()
 
 
 def simulated(truth, samples, rng):
@@ -204,11 +204,13 @@ def test_nothing_is_sure_of_one_sample_or_of_none_that_differs():
 
 def test_losses_with_noise_below_0_stay_as_they_are_for_their_client_alone():
     losses = torch.tensor([[[0.5, 3.0], [1.0, 2.0]], [[0.5, 3.0], [-1.0, 2.0]]])
-    found = bounded(losses, torch.ones(2, 1, 1))
+    found = bound_losses(losses, torch.ones(2, 1, 1))
     assert torch.equal(found[1], losses[1])
     torch.testing.assert_close(found[0], 1 - torch.exp(-losses[0]))
     unknown = torch.tensor([[[torch.nan, 1.0]]])
-    assert bounded(unknown, torch.ones(1, 1, 1)).isnan().tolist() == [[[True, False]]]
+    assert bound_losses(unknown, torch.ones(1, 1, 1)).isnan().tolist() == [
+        [[True, False]]
+    ]
 
 
 # Calibrated losses.
@@ -222,7 +224,7 @@ def surer(losses, times):
 def test_calibrated_losses_are_those_of_plain_loops():
     losses = [np.abs(some) for some in drawn(SIZES)]
     usual = torch.tensor([0.5, 1.0, 2.0, 1.0, 0.1], dtype=REAL)
-    found = calibrated(padded(losses), usual[:, None, None]).nanmean(2)
+    found = calibrate_losses(padded(losses), usual[:, None, None]).nanmean(2)
     for i, some in enumerate(losses):
         if some.size:
             wanted = [calibrated_mean(one, usual[i]) for one in some]
@@ -239,21 +241,21 @@ def test_a_model_that_is_right_as_often_is_as_good_however_sure_it_is(times):
     honest = -np.log(np.where(right, chance, 1 - chance))
     both = torch.from_numpy(np.stack([honest, surer(honest, times)]))[None]
     usual = torch.full((1, 1, 1), 20.0)
-    plain = bounded(both, usual / 2).mean(2)[0]
-    found = calibrated(both, usual).mean(2)[0]
+    plain = bound_losses(both, usual / 2).mean(2)[0]
+    found = calibrate_losses(both, usual).mean(2)[0]
     assert_close(found[1], found[0], rtol=1e-6, atol=0)
     assert float(plain[1] - plain[0]) > 0.02
 
 
 def test_a_temperature_of_1_changes_no_loss():
     losses = torch.tensor([0.0, 1e-3, 0.7, 30.0, 800.0, math.inf], dtype=REAL)
-    assert_close(tempered(losses, 1.0), losses, **EXACT)
+    assert_close(temper_losses(losses, 1.0), losses, **EXACT)
 
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_tempered_losses_keep_their_order_and_what_is_right_or_lost(temperature):
     losses = torch.tensor([0.0, 0.1, math.log(2), 3.0, math.inf], dtype=REAL)
-    found = tempered(losses, temperature)
+    found = temper_losses(losses, temperature)
     assert (found.diff() > 0).all()
     # Right, as likely as not, and lost.
     assert_close(found[[0, 2, 4]], losses[[0, 2, 4]], **EXACT)
@@ -261,11 +263,11 @@ def test_tempered_losses_keep_their_order_and_what_is_right_or_lost(temperature)
 
 def test_a_loss_that_counts_for_more_than_half_of_a_usual_one_is_never_found():
     losses = torch.tensor([[[0.1, 50.0, math.inf]]], dtype=REAL)
-    assert float(calibrated(losses, 2 * torch.ones(1, 1, 1)).max()) <= 1
+    assert float(calibrate_losses(losses, 2 * torch.ones(1, 1, 1)).max()) <= 1
 
 
 def test_losses_with_noise_stay_as_they_are():
     losses = torch.tensor([[[-0.2, 0.9, 0.1]], [[0.2, 0.9, 0.1]]], dtype=REAL)
-    found = calibrated(losses, torch.ones(2, 1, 1))
+    found = calibrate_losses(losses, torch.ones(2, 1, 1))
     assert torch.equal(found[0], losses[0])
     assert not torch.equal(found[1], losses[1])

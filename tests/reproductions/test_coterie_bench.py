@@ -303,3 +303,19 @@ def test_recorded_seeds_are_apart_from_those_of_design_and_the_default_is_fresh(
 def test_settings_that_cannot_be_are_refused(given):
     with pytest.raises(InputError, match=r"families|cnn|data"):
         STRUCTURES(given)
+
+
+def test_models_among_which_clients_choose_begin_as_local_training_and_fedavg():
+    # Whole batches, so that both trainings see the same samples.
+    training = structures.Training("logistic", rounds=1, steps=3, batch=0)
+    place = federation("all alike"), 0.3, 3, training
+    found = sys.modules["reproduce_coterie.choices"].finals(*place)
+    local, fedavg = (
+        100 * bench.course(bench.QUICK[name], *place).test[-1].mean()
+        for name in ("local", "fedavg")
+    )
+    own, group, _, tuned = found.each
+    assert own == pytest.approx(local) and group == pytest.approx(fedavg)
+    # After one round the offset is all that local steps from the same model added.
+    assert tuned == pytest.approx(local)
+    assert found.chosen == pytest.approx(fedavg)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..checks import InputError
 from ..collaboration.best_fit import best_fit
 from ..collaboration.divisions import Coordinator
-from ..collaboration.evidence import bounded, calibrated
+from ..collaboration.evidence import bound_losses, calibrate_losses
 from ..collaboration.rows import change_rows
 from ..optim.steps import LocalDescent, rule_in_numbers, sgd, take_steps, velocity
 from ..types import ALONE, Clients, Info, Oracle, Rows
@@ -86,7 +86,9 @@ def look(
     found = _found(held, own, group, offset)
     usual = torch.where(usual > 0, usual, _mean(found[:, GROUP]))
     units = usual, level
-    losses, exact = (_mean(calibrated(found, unit[:, None, None])) for unit in units)
+    losses, exact = (
+        _mean(calibrate_losses(found, unit[:, None, None])) for unit in units
+    )
     return losses, exact, (~found[:, GROUP].isnan()).sum(1).to(samples), usual
 
 
@@ -104,7 +106,7 @@ def tell(
     client whose losses are huge whatever the model says nothing about models.
     """
     found = _found(clients.validation(), own, group, offset)
-    return _mean(calibrated(found, level[:, None, None]))
+    return _mean(calibrate_losses(found, level[:, None, None]))
 
 
 def _found(
@@ -129,20 +131,11 @@ def few_of(weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
 
 
 def prior(ballot: Ballot) -> Float[Tensor, "n 4"]:
-    """By how much models are worse than groups', for everybody on the whole.
-
-    Models trained alone are insurance. Where they are better than groups' on the whole,
-    they count as better by one more standard error, or by a quarter of the difference,
-    if that is less. The error is sqrt(few V), with V the variance among clients of the
-    difference between v and (v + w) / 2.
+    """By how much models are worse than groups', as a mean over all clients.
 
     With `coterie.privacy`, what clients tell has noise, and each sees by how much its
     own numbers were changed. A mean m whose noise has variance e counts for
     max(0, 1 - 4 e / m^2) times as much. Without noise, it counts as it is.
-
-    Args:
-        ballot: what clients know.
-        few: the sum of squares of the weights in the mean (`few_of`).
     """
     mean = torch.zeros_like(ballot.told)
     mean[:, [OWN, HALFWAY, TUNED]] = ballot.everybody
@@ -227,7 +220,7 @@ def weigh(
     held = clients.validation()
     models = half, group, group + offset
     found = torch.stack([held.losses(model) for model in models], 1)
-    bound = bounded(found, most[:, None, None])
+    bound = bound_losses(found, most[:, None, None])
     d = bound[:, 1:] - bound[:, :1]  # (n, 2, b)
     # What rounding makes of equal models is no difference.
     least = _ROUNDING * torch.finfo(d.dtype).eps * most[:, None, None]

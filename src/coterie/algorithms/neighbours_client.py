@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..collaboration.evidence import bounded, calibrated
+from ..collaboration.evidence import bound_losses, calibrate_losses
 from ..collaboration.links import MEMORY
 from ..optim.steps import LocalDescent, sgd
 from ..types import Clients, Rows
@@ -74,7 +74,7 @@ def local_steps(
     # The first losses count in full. Without samples, `told` stays as it was received.
     rate = torch.where(cap > 0, 1 - MEMORY, 1.0).to(losses) * (samples > 0)
     cap = torch.where(cap > 0, cap, found[:, 0].nanmean(1).nan_to_num())
-    now = calibrated(found, cap[:, None, None]).nanmean(2).nan_to_num()
+    now = calibrate_losses(found, cap[:, None, None]).nanmean(2).nan_to_num()
     losses, told = (old.lerp(now, rate[:, None]) for old in (losses, told))
     train = functools.partial(sgd, clients, rule=rule, steps=steps, t=t)
     own, own_velocity = train(own, own_velocity)
@@ -93,7 +93,8 @@ def harm(
     """A client program: the number of held-out samples, sums of d_ik and of d_ik^2."""
     held = clients.validation()
     before, half = (
-        bounded(held.losses(model), cap[:, None]) for model in (u, (u + theirs) / 2)
+        bound_losses(held.losses(model), cap[:, None])
+        for model in (u, (u + theirs) / 2)
     )
     d, samples = half - before, (~before.isnan()).sum(1)
     return torch.stack([samples.to(d), d.nansum(1), d.square().nansum(1)], 1).to(said)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..checks import number
 
 
-def bounded(losses: Tensor, most: Tensor) -> Tensor:
+def bound_losses(losses: Tensor, most: Tensor) -> Tensor:
     """`c (1 - exp(-loss / c))`: small losses as they are, none above c.
 
     So a model that is surely wrong about a few samples, as one is that has seen little,
@@ -30,16 +30,16 @@ def bounded(losses: Tensor, most: Tensor) -> Tensor:
 
 
 TEMPERATURES = (1.0, *(2 ** (k / 2) for k in (-3, -2, -1, 1, 2, 3, 4)))
-"""Of a model; 1 leaves its losses as they are."""
+"""How much less sure a model is made; 1 leaves its losses as they are."""
 
 
-def tempered(losses: Tensor, temperature: float) -> Tensor:
+def temper_losses(losses: Tensor, temperature: float) -> Tensor:
     """Losses of a model that is less sure, or surer below 1.
 
     A loss -log p is that of the odds p : (1 - p) for the right answer. The odds are
     taken to the power 1 / temperature.
 
-    >>> tempered(torch.tensor([0.25]).log().neg(), 0.5).neg().exp()  # 1 : 3 to 1 : 9
+    >>> temper_losses(torch.tensor([0.25]).log().neg(), 0.5).neg().exp()  # 1 : 3 to 1 : 9
     tensor([0.1000])
     """
     against = losses + torch.log1p(-torch.exp(-losses))
@@ -51,7 +51,9 @@ CAP = 0.5
 more, noisy labels hide what helps."""
 
 
-def calibrated(losses: Float[Tensor, "n k b"], usual: Tensor) -> Float[Tensor, "n k b"]:
+def calibrate_losses(
+    losses: Float[Tensor, "n k b"], usual: Tensor
+) -> Float[Tensor, "n k b"]:
     """Bounded losses, each model at the temperature that suits it best.
 
     A model that errs less often, but says so less surely, would otherwise seem worse.
@@ -66,10 +68,10 @@ def calibrated(losses: Float[Tensor, "n k b"], usual: Tensor) -> Float[Tensor, "
     most = CAP * usual
     samples = (~losses.isnan()).sum(-1).clamp(min=1)
     noisy = (losses < 0).flatten(1).any(1)[:, None]
-    best = bounded(losses, most)
+    best = bound_losses(losses, most)
     least = best.nanmean(-1)
     for temperature in TEMPERATURES[1:]:
-        found = bounded(tempered(losses, temperature), most)
+        found = bound_losses(temper_losses(losses, temperature), most)
         total = found.nanmean(-1) + math.log(temperature) ** 2 / samples
         better = (total < least) & ~noisy
         least = torch.where(better, total, least)
