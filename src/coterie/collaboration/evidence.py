@@ -39,7 +39,8 @@ def temper_losses(losses: Tensor, temperature: float) -> Tensor:
     A loss -log p is that of the odds p : (1 - p) for the right answer. The odds are
     taken to the power 1 / temperature.
 
-    >>> temper_losses(torch.tensor([0.25]).log().neg(), 0.5).neg().exp()  # 1 : 3 to 1 : 9
+    >>> losses = -torch.tensor([0.25]).log()  # odds 1 : 3
+    >>> torch.exp(-temper_losses(losses, 0.5))  # odds 1 : 9
     tensor([0.1000])
     """
     against = losses + torch.log1p(-torch.exp(-losses))
