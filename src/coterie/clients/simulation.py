@@ -26,9 +26,9 @@ from .blends import steady_widths
 from .groups import Group, SingleProcess
 from .kernels import Kernel
 from .oracles import LocalClients, SimulatedOracle
-from .personal import PersonalOracle
 from .programs import SimulatedClients, task_clients
 from .samples import Batch, ClientSamples, Measurements
+from .wrappers import PersonalOracle
 
 
 class Simulation:

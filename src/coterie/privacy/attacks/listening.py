@@ -28,8 +28,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...clients.blends import Release
-from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending, Wrap, Wrapping
+from ...clients.wrappers import PersonalOracle
 from ...types import (
     CentralProgram,
     ClientsInRounds,

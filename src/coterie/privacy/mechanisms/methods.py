@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError
-from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
+from ...clients.wrappers import PersonalOracle
 from ...types import Algorithm, Info, Oracle, Rows, State
 from ..accounting.accounts import at_most, totals
 from ..accounting.calibration import Limits

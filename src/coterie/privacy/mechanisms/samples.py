@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError
-from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
+from ...clients.wrappers import PersonalOracle
 from ...types import Algorithm, Info, Oracle, State
 from ..accounting.calibration import Limits
 from ..accounting.ledger import LOSSES, Ledger, Release

@@ -43,10 +43,10 @@ from ....checks import InputError
 from ....clients.blends import Release as Leaves
 from ....clients.blends import after
 from ....clients.oracles import LocalClients, SimulatedOracle
-from ....clients.personal import PersonalOracle
 from ....clients.programs import task_clients
 from ....clients.simulation import Simulation
 from ....clients.traffic import Sending, Wrap, Wrapping, peer_links, server_links
+from ....clients.wrappers import PersonalOracle
 from ....collaboration.beliefs import first_half
 from ....types import Comparison, Option, Oracle, Program
 from ...accounting.gaussian import refuse_clip, refuse_noise
