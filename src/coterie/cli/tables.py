@@ -54,7 +54,7 @@ def print_headline(answers: dict[str, str]) -> None:
 
 
 def print_epsilons(table: pd.DataFrame, note: str = "") -> None:
-    """Prints the epsilon of each algorithm in the eyes of each role, and a note."""
+    """Prints the epsilon of each algorithm against each role, and a note."""
     shown = Table(title="epsilon of the worst client, in the eyes of", box=None)
     shown.add_column("")
     for role in table.columns:

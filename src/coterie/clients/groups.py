@@ -95,7 +95,7 @@ class SingleProcess:
 
 
 def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
-    """The rows that process 0 hands out, unless it gives an error message."""
+    """The rows from process 0; raises InputError if it sent an error instead."""
     if isinstance(rows, str):
         raise InputError(rows)
     return rows

@@ -204,8 +204,8 @@ def _seconds(clock: Clock, names: Tensor, first: Tensor, work: Tensor) -> Tensor
 def _refuse_standstill(at_once: int, time: float) -> None:
     if at_once >= _AT_ONCE:
         raise InputError(
-            f"what clients are asked must take time, but at {time:g} virtual seconds "
-            f"{at_once} turns in a row took none, so that no round would ever end."
+            f"computing must take time, but at {time:g} virtual seconds "
+            f"{at_once} turns in a row took none, so no round would ever end."
         )
 
 

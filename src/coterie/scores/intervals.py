@@ -30,8 +30,8 @@ Satterthwaite's rule.
 For outcomes that are 0 or 1, the mean determines the variance, so q is the normal
 quantile. The term 1 / K^2 adds a pair of samples: each algorithm is right on one of
 them (Agresti and Min). Without it, the difference of a client with at most one
-differing prediction would seem to be known exactly. K is the number of effectively independent samples. For other
-outcomes, 1 / K^2 is left out.
+differing prediction would seem to be known exactly. K is the number of effectively
+independent samples. For other outcomes, 1 / K^2 is left out.
 
 For one client, N = 1 and D_s is its own mean. With one seed, only samples count. If
 each seed draws its own clients (newcomers), D_s is the mean over the clients of that

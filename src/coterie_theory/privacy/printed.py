@@ -4,8 +4,8 @@
               (W_{0:t})_{wu}^2 / |(W_{0:t})_w|^2                              (6.6)
 
 adds the divergences of single messages; the figures of the thesis use it. But messages
-share the same noise, and together they can tell more. On a line u - w - v with weights
-1/3, two exchanges tell v all about u: S = 1, where the formula has 1/3.
+share the same noise, and together they can reveal more. On a line u - w - v with
+weights 1/3, v learns all about u in two exchanges: S = 1, but the formula gives 1/3.
 
 Over several inputs it adds rounds as if later rows held nothing of earlier inputs
 (6.12, 6.13). If neighbours exchange once in a round, others would then never learn

@@ -1,4 +1,4 @@
-"""How many clients tell their common subspace by one sample each, and how many do not.
+"""The number of clients with one sample each that determine a common subspace.
 
 References:
     Even, PhD thesis, 2024, chapter 9, section 9.4, tel-04877971.

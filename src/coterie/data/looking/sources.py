@@ -34,7 +34,7 @@ class TableSource(NamedTuple):
     label: Path  # its name in messages and tables
     files: tuple[Path, ...]
     frames: tuple[pd.DataFrame, ...]  # one for each file
-    writing: TextFormat  # of all files; empty where they differ
+    writing: TextFormat  # of all files; empty if they differ
 
     def columns(self) -> list[str]:
         """The columns of any file, in order."""

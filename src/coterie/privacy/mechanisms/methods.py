@@ -171,7 +171,7 @@ def make_private(
 
 
 def _thrifty(ledger: list[Any], entries: list[Any]) -> list[Any]:
-    """The entries; equal tensors are those of earlier entries, so that files share."""
+    """The entries, with one object for equal tensors, so that files hold them once."""
     last = {entry[0]: entry for entry in ledger[-2 * len(entries) - 2 :]}
     found = []
     for entry in entries:

@@ -134,8 +134,8 @@ class PrivateOracle(Wrapping[Sending]):
         call, secure = self._next("average", (rows,), others), self._mechanism.secure
         if secure and (groups is not None or shares.dim() > 1):
             raise InputError(
-                "`privacy.aggregation` secure is for one average of all clients, but "
-                "this method makes several at once."
+                "`privacy.aggregation` secure cannot be used with this method, because "
+                "it computes several averages at once."
             )
         assert call.shares is not None  # averages have them
         who = call.shares, self.present, self._planned

@@ -230,5 +230,5 @@ def private_weights(
         raise InputError(
             f"{error} With [privacy], noise also hides gaps: `privacy.partners` is the "
             "share of epsilon that may be spent here. (Clients have already released "
-            "their means for this answer, and the ledger of these data has it.)"
+            "their means for this, and the ledger of these data counts it.)"
         ) from None

@@ -246,8 +246,8 @@ def spent_by_pairs(now: PerSampleState, delta: float) -> Tensor:
     """(N, K + 1) the epsilon of each client towards each reader; the last is a server.
 
     K is N. For many clients it is 1, for all readers together. A reader that received
-    rows, also through others, may know all that the client told. A reader that received
-    nothing knows only what everybody was told before training.
+    rows, also through others, may know all that the client sent. A reader that received
+    nothing knows only what was sent to everybody before training.
     """
     most = spent_on_samples(now, delta)
     before = [as_steps(kinds) for kinds in now.told.before]

@@ -57,8 +57,8 @@ class Marks(NamedTuple):
         if any(made and not fresh for made, fresh in rows):
             raise InputError(
                 f"private training stops in round {t}: the method sends rows by "
-                f"`{call.verb}` that are made of clients' data, but the plan was that "
-                "they are not, so they would leave without noise."
+                f"`{call.verb}` that depend on clients' data, but by the plan they do "
+                "not, so they would be sent without noise."
             )
         if self.others and not call.secret:
             raise InputError(

@@ -41,7 +41,7 @@ def constant_output(task: str, targets: Tensor, outputs: int) -> Tensor:
 
 
 class TrainingSet(NamedTuple):
-    """What a model of scikit-learn is trained on, and what it must give."""
+    """What a model of scikit-learn is trained on, and what it must return."""
 
     task: str  # what outputs mean, a name in `coterie.models.OBJECTIVES`
     outputs: int  # how many a model has

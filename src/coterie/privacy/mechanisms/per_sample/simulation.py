@@ -93,7 +93,7 @@ class PrivateSimulation:
         held_out_noise = noise if held_out_noise is None else held_out_noise
         refuse_noise("held_out_noise", held_out_noise)
         if noise and clip == math.inf:
-            raise InputError("`clip` must be finite where there is noise, got inf.")
+            raise InputError("`clip` must be finite if there is noise, got inf.")
         federation = simulation.samples.federation
         for empty in (federation.train.size == 0).nonzero()[:1, 0].tolist():
             raise InputError(
