@@ -289,7 +289,7 @@ class Oracle(Protocol):
         its first rows and only reads the rest. It must be a module-level function, so
         that a site can run the same one. Nothing is sent. The results of a program that
         runs `at_home` are for its client only: with [privacy], it gets exact losses,
-        and a method that sends anything made of them is refused.
+        and a method that sends anything computed from them is refused.
         """
 
     def average(

@@ -277,8 +277,8 @@ def all_for_all_step(
 ) -> float:
     """The step size (8.6), with beta rho(L L^T) in place of beta.
 
-    `sgd_step` with mu as it is: the eigenvalue s of `effective` is what the worst
-    direction would need, and in practice too careful.
+    `sgd_step` with mu, not mu s: the eigenvalue s of `effective` belongs to the worst
+    direction, which is too careful in practice.
     """
     there = effective(weights, losses)
     return sgd_step(start, calls, replace(there, mu=losses.mu))

@@ -47,7 +47,7 @@ class Group(Protocol):
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """In process r, its counts[r] rows of each tensor that process 0 has.
+        """The counts[r] rows for this process r, of each tensor that process 0 has.
 
         Raises:
             InputError: in every process, if process 0 gives a text: the message.

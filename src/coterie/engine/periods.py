@@ -101,8 +101,8 @@ def run_waiting(
 ) -> Iterator[Round]:
     """Yields rounds of an algorithm whose turns last until the slowest has finished.
 
-    A client's share of a turn takes as long as its gradients in it, and as messages
-    travel to it and back where the algorithm sends any.
+    In a turn, a client needs the time for its gradients. If the algorithm sends
+    anything, it also needs the time for a message to it and one back.
 
     Args:
         algorithm: what to run.

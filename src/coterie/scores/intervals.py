@@ -106,7 +106,7 @@ class _Cells(NamedTuple):
 
 @np.errstate(invalid="ignore")  # infinite values give NaN
 def client_estimates(trials: Observations) -> tuple[np.ndarray, Estimate]:
-    """The clients in ascending order, and the estimate of each one's mean."""
+    """The clients in ascending order, and the estimate of the mean of each."""
     names, client = _factorise(trials.client)
     cells = _cells(trials, client)
     u, w = _deviations(trials, cells)

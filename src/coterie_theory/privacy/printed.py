@@ -9,8 +9,9 @@ weights 1/3, v learns all about u in two exchanges: S = 1, but the formula gives
 
 Over several inputs it adds rounds as if later rows held nothing of earlier inputs
 (6.12, 6.13). If neighbours exchange once in a round, others would then never learn
-anything. Sums over all u are right, since each message counts 1. So are mean losses
-(6.7). For true losses use `exact_losses` and, over several inputs, `joint_losses`.
+anything. Sums over all u are right, because each message adds 1 to them, and so are
+mean losses (6.7). For true losses use `exact_losses` and, over several inputs,
+`joint_losses`.
 
 References:
     Even, PhD thesis, 2024, 6.3, 6.4 and 6.D.1, tel-04877971.

@@ -128,7 +128,7 @@ def _refuse_nothing_shared(source: TableSource) -> None:
 
 
 def with_names(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """The table with columns spelt as in `names`, whatever their case and blanks."""
+    """The table with columns spelt as in `names`; case and blanks do not matter."""
     known = {plain_form(str(name)): str(name) for name in names}
     usual = {str(name): known.get(plain_form(str(name))) for name in frame}
     other = {a: b for a, b in usual.items() if b is not None and b not in frame}

@@ -42,7 +42,7 @@ class Limits(NamedTuple):
         """(N,) which clients refuse a round that would raise spending to `after`.
 
         Args:
-            after: what each client would have spent, whoever refuses.
+            after: what each client would have spent, no matter who refuses.
             counted: the clients that can end training for all; None: all of them.
         """
         some = after if counted is None else after[counted]

@@ -149,8 +149,8 @@ def make_private(
         most = costs[t] * (1 + 1e-9) + 1e-9 if costs else cost
         if bool((cost > most).any()):
             raise InputError(
-                f"private training stops: round {t} released more than was foreseen, "
-                "but what a method sends must not depend on data."
+                f"private training stops: round {t} released more than was planned, "
+                f"but what a method sends must not depend on data."
             )
         spent = now.spent + cost
         ledger = [*now.ledger, *_thrifty(now.ledger, as_lists(inside.events))]

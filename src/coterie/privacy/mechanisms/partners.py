@@ -211,7 +211,7 @@ def private_weights(
     choosing: PartnerMechanism,
     threshold: float | None = None,
 ) -> Float[Tensor, "n n"]:
-    """Weights as of `similarity.estimated_weights`, from released means with noise.
+    """Like `similarity.estimated_weights`, but from released means with noise.
 
     Args:
         name: one of `FEATURES`; with the prefix `unlabelled_`, without targets.

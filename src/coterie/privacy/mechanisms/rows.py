@@ -3,7 +3,7 @@
     z = ref + clip_C(x - ref) + N(0, s^2 I),    clip_C(y) = y min(1, C / |y|)
 
 clip_C(x - ref) has a norm of at most C. So replacing all data of a client moves z by at
-most 2 C: its sensitivity. `ref` is made of earlier releases alone.
+most 2 C: its sensitivity. `ref` is computed from earlier releases only.
 
 A row that is not finite, or whose norm is not, leaves as `ref` with noise. The ledger
 has it like any other.

@@ -90,8 +90,8 @@ class StepPlan(NamedTuple):
         sends = bool(senders(told).any()) and not self.sends
         if sends or not all(map(covers, self.rounds[t], new)):
             raise InputError(
-                f"private training stops: round {t} released more than was foreseen, "
-                "but what a method asks must not depend on data."
+                f"private training stops: round {t} released more than was planned, "
+                f"but what a method asks must not depend on data."
             )
 
 

@@ -63,7 +63,7 @@ class Marks(NamedTuple):
         if self.others and not call.secret:
             raise InputError(
                 f"private training stops in round {t}: the weights of `{call.verb}`, "
-                "which others see, are made of clients' data."
+                "which others see, depend on clients' data."
             )
 
 

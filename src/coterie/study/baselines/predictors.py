@@ -24,7 +24,7 @@ _ALPHAS = np.logspace(-3, 3, 13)
 
 
 def constant_output(task: str, targets: Tensor, outputs: int) -> Tensor:
-    """The best constant prediction, as far as training data tell.
+    """The best constant prediction on the training data.
 
     For classes it is their frequencies by Laplace's rule, (k + 1) / (n + C), and for
     quantities their mean.

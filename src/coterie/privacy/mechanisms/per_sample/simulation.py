@@ -11,11 +11,11 @@ answer is their mean with the noise that a minibatch of q m would have,
 
     (1 / (q m)) (q sum_b min(loss_b, C') + N(0, (s C')^2)).
 
-Clients then compute and send what is made of these answers. So nobody learns more than
-the answers reveal, not even all other clients and a server together. We refuse
+Clients then compute everything that they send from these answers. So nobody learns more
+than the answers reveal, not even all other clients and a server together. We refuse
 questions without such bounds.
 
-The ledger has one release for every minibatch, towards whoever sees what the client
+The ledger has one release for every minibatch, towards all that see what the client
 sends. R questions about one held minibatch are one release with sqrt(R) times the
 sensitivity, because they use the same samples. Whether a sample is used for training or
 for validation is public, and releases of the other part reveal nothing of it. Questions
