@@ -204,7 +204,7 @@ def _narrow_interval(
     clear: np.ndarray,
     found: Prospects,
 ) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
-    """The interval of the trial, narrowed by gradients if it is clear of zero.
+    """The interval of the trial, narrowed by gradients if the gain is clear.
 
     Gradients alone do not count: unrelated clients may have similar gradients.
     """

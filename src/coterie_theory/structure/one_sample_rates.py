@@ -48,7 +48,7 @@ def wrong_is_admissible(rank: int, clients: int) -> float:
 
 
 def clients_that_mislead(rank: int, chance: float = 7 / 8) -> int:
-    """The most clients for which a wrong subspace fits with this chance; Prop. 9.4.2.
+    """The largest N for which a wrong subspace fits with this chance; Prop. 9.4.2.
 
     The number grows exponentially in the rank.
 
