@@ -354,7 +354,7 @@ def call(name: str, text: str) -> tuple[str, tuple[float, ...]]:
 def parameters_of(
     function: Callable[..., Any], *, ingredients: int | None = None
 ) -> dict[str, inspect.Parameter]:
-    """The parameters that a user may set by name, with rules if it makes a method.
+    """The parameters that a user may set by name, with the rules that a method has.
 
     Args:
         function: a factory, loader or split.

@@ -69,12 +69,12 @@ def method(
     Ingredients are checked again when training begins, against the number of clients.
 
     Args:
-        in_rounds: options that only the rounds of a method with both faces use. Its
-            flow refuses to begin unless they have their defaults.
-        in_time: options that only its flow uses.
-        known_optimum: options with which the check of that name runs the method (None:
-            the defaults). Its losses have curvatures from 2 to 3, and after 240 rounds
-            less than a thousandth of the way must be left.
+        in_rounds: options that only the rounds use, of a method that also has a flow.
+            The flow refuses to begin unless they have their defaults.
+        in_time: options that only the flow uses.
+        known_optimum: options of the method in the check of that name (None: the
+            defaults). The check has losses with curvatures from 2 to 3. After 240
+            rounds, the distance to the optimum must be below a thousandth of the first.
     """
 
     def decorate(factory: Callable[Given, Algorithm]) -> Callable[Given, Algorithm]:
@@ -186,8 +186,8 @@ def _with_checks(
     def fitting_in_time(x: Tensor) -> State:
         for name, value in changed.items():
             raise InputError(
-                f"`{name}` is for rounds: it must be {defaults[name]!r} where clients "
-                f"do not wait, got {value!r}."
+                f"`{name}` is for rounds: it must be {defaults[name]!r} if clients do "
+                f"not wait, got {value!r}."
             )
         fits(*x.shape)
         return begin(x)

@@ -162,7 +162,7 @@ class Clients(Protocol):
         """Entry j is client j's minibatch loss at points[j]."""
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Row j has the losses of client j's samples, then NaN where it has fewer."""
+        """Row j has the losses of client j's samples, then NaN if it has fewer."""
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Row j is the Hessian of client j's loss at points[j], times vectors[j]."""
@@ -289,7 +289,7 @@ class Oracle(Protocol):
         its first rows and only reads the rest. It must be a module-level function, so
         that a site can run the same one. Nothing is sent. The results of a program that
         runs `at_home` are for its client only: with [privacy], it gets exact losses,
-        and a method that sends anything made of them is refused.
+        and a method that sends anything computed from them is refused.
         """
 
     def average(
@@ -318,7 +318,8 @@ class Oracle(Protocol):
         where weights[k, i] is not 0. Then a client knows to whom it sends its row.
 
         The sum is over the client itself and those who take part. Each exchange after
-        the first gives gamma W x + (1 - gamma) x', where x' is the x before.
+        the first gives gamma W x + (1 - gamma) x', where x' are the rows one exchange
+        earlier.
         """
 
     def central(
@@ -462,11 +463,11 @@ def _no_rounds(*_: Any) -> NoReturn:
 class Releases(NamedTuple):
     """The most that a client releases in one round, as a method declares it.
 
-    For each verb, it is the number of rows, each as long as a model, that tell
-    something new about the client's data. Rows made only of earlier releases do not
+    For each verb, it is the number of rows, each as long as a model, that reveal
+    something new about the client's data. Rows made only from earlier releases do not
     count. For `blended` and `compare`, the gradients that a client releases to its
-    readers count as one row. The model at which others are asked is one more, if it
-    tells something new.
+    readers count as one row. The client's own model, at which others compute gradients,
+    is one more row if it reveals something new.
 
     Example: `Releases(average=1)` is one model to the server. `Releases()` is nothing.
     A dry run without data verifies it (`coterie.privacy.mechanisms.dry_run`).
@@ -488,7 +489,7 @@ class Algorithm(NamedTuple):
     the clients for a last local step before use (fine-tuning). Its default is the field
     `x` of the state.
 
-    `welcome(state, oracle)` gives models (M, D) to M clients that were not there in
+    `welcome(state, oracle)` gives models (M, D) to M clients that took no part in
     training. The oracle asks these newcomers. The algorithm is then built for all N + M
     clients, the newcomers last, but the state is that of the N who trained. Without
     `welcome`, a newcomer gets the personal model that fits its training data best.

@@ -259,7 +259,7 @@ def _positive(times: Tensor) -> Tensor:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """`part / whole`, infinite where there is no noise to divide by."""
+    """`part / whole`, infinite if there is no noise to divide by."""
     return part / whole if whole else math.inf
 
 

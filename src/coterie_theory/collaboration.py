@@ -244,7 +244,7 @@ def all_for_all_weights(
 def mean_bias(weights: Float[Tensor, "n n"], gap: Float[Tensor, "n n"]) -> float:
     """`1/n sum_ij l_ij (f_i(x_j^*) - f_i(x_i^*))`; Lemma 8.5.2.
 
-    No less than what the best models of the form x = L y lose to the optima. The
+    At least the loss gap of the best models of the form x = L y to the optima. The
     theorem prints f_j(x_i^*), which can be less.
     """
     return float((weights * gap).sum()) / len(weights)
@@ -261,8 +261,8 @@ def effective(weights: Float[Tensor, "n n"], losses: LossClass) -> LossClass:
     """The constants of the loss `1/n sum_i f_i((L y)_i)` that All-for-all descends.
 
     `mu s, beta rho, sigma^2 / n sum_ij l_ij^2`, with the smallest positive and the
-    largest eigenvalue s and rho of L L^T. Both are 1 for clusters, and there alone is
-    Theorem 8.3 as it is printed.
+    largest eigenvalue s and rho of L L^T. Both are 1 for clusters. Only then does
+    Theorem 8.3 hold as printed.
     """
     variance = losses.variance * float(weights.square().sum()) / len(weights)
     return LossClass(
@@ -277,8 +277,8 @@ def all_for_all_step(
 ) -> float:
     """The step size (8.6), with beta rho(L L^T) in place of beta.
 
-    `sgd_step` with mu as it is: the eigenvalue s of `effective` is what the worst
-    direction would need, and in practice too careful.
+    `sgd_step` with mu, not mu s: the eigenvalue s of `effective` belongs to the worst
+    direction, which is too careful in practice.
     """
     there = effective(weights, losses)
     return sgd_step(start, calls, replace(there, mu=losses.mu))
@@ -387,8 +387,8 @@ def anytime_samples(
 
     `64 R^2 B^2 / (3 eps^2) sum_i 1 / N_i^(eps / 2)(2 c)`, for every eps <= 1, and
     without knowing it: phases of precision 2^-p take `all_for_all_bounded_samples`
-    each, and the first that is precise enough may be twice as precise as it need be.
-    The printed 16 and N_i^eps are right where eps is a power of 2.
+    each, and the first phase that is precise enough may be twice as precise as
+    necessary. The printed 16 and N_i^eps are right where eps is a power of 2.
     """
     near = count_near(2 * gap, eps / 2).to(gap.dtype)
     scale = (losses.radius * losses.bound / eps) ** 2

@@ -21,7 +21,7 @@ from coterie.types import Clients, Oracle
 def gradient_distances(
     oracle: Oracle, x: Float[Tensor, "n d"], *, samples: int | None = None
 ) -> Distances:
-    """|grad f_j - grad f_i|^2 at client i's model, from halves of each one's samples.
+    """|grad f_j - grad f_i|^2 at client i's model, from halves of the samples of each.
 
     The error comes from what halves of two clients have in common by chance, as in
     `collaboration.beliefs`. Pairs with an inactive client have an infinite error.
@@ -47,7 +47,7 @@ def gaps_of(
     candidates: Float[Tensor, "n c d"],
     batches: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: how much worse candidates are than one's own model.
+    """A client program: how much worse candidates are than the client's own model.
 
     The gap is that on all training data; its variance is that between minibatches.
     """
@@ -99,8 +99,8 @@ def generalisation_gaps(
 def filled_weights(distances: Distances, c: float) -> Float[Tensor, "n n"]:
     """Weights that balance squared distances / 2 against c times the variance.
 
-    See `water_filling`; estimates below 0 count as 0, so that one's own weight is the
-    largest of its row.
+    See `water_filling`; estimates below 0 count as 0, so that a client's own weight is
+    the largest in its row.
     """
     unknown = distances.error.isinf()
     bias = torch.where(unknown, torch.inf, distances.squared.clamp(min=0))

@@ -80,7 +80,7 @@ def nodes(
     masses: Float[Tensor, " m"],
     near: Callable[[Tensor, Tensor], Tensor],
 ) -> AgentKernel:
-    """The kernel of a law on finitely many points, or of one that these stand for.
+    """The kernel of a law on finitely many points, or of one that they approximate.
 
     Args:
         points: the agents, or a grid, or draws from the law.
@@ -99,7 +99,9 @@ def nodes(
         mass = inside @ masses
         if bool((mass == 0).any()):
             alone = int((mass == 0).nonzero()[0])
-            raise InputError(f"`near` must join agent {alone} to a point, got none.")
+            raise InputError(
+                f"`near` must join agent {alone} to at least one point, got none."
+            )
         return inside / mass[:, None]
 
     def kernel(theta: Tensor, other: Tensor) -> Tensor:

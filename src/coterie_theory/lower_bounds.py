@@ -75,7 +75,7 @@ def all_for_all_lower_bound_convex(
 def fano_calls(
     tilts: Float[Tensor, " n"], dimension: int, *, variance: float = 1.0
 ) -> float:
-    """Calls that every method needs for delta^2 / 36 on `hard_samples`, client 1.
+    """Calls that any method needs for loss delta^2 / 36 of client 1 of `hard_samples`.
 
     `(2/3 ln |V| - ln 2) / I` with `|V| = (2 / sqrt(e))^{d/2}` tilts that differ in a
     quarter of their signs, and what one call tells of them at most,

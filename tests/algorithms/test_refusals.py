@@ -37,7 +37,7 @@ LIMITS = [
     (
         "agraf",
         {"mix": "pairs", "every": 2},
-        "`every` must be 1 where `mix` is pairs, got 2",
+        "`every` must be 1 if `mix` is pairs, got 2",
     ),
     ("apfl", {"alpha": 1.5}, "`alpha` must be at most 1, got 1.5"),
     ("apfl", {"alpha": -0.5}, "`alpha` must be at least 0, got -0.5"),
@@ -73,7 +73,7 @@ LIMITS = [
     (
         "time_adaptive_all_for_all",
         {"noise": 0.0, "regularity": "convex"},
-        "must be greater than 0 where `regularity`",
+        "must be greater than 0 if `regularity`",
     ),
     ("time_adaptive_all_for_all", {"start": 0.0}, "`start` must be greater than 0"),
     ("server_sgd", {"wait": 0}, "`wait` must be at least 1, got 0"),

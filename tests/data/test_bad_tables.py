@@ -226,8 +226,8 @@ def test_a_column_that_is_the_target_but_for_two_percent_is_said():
     score = [f"{10 * (code == 'K1') + k // 7 % 9}.5" for k, code in enumerate(codes)]
     told = found_in(site=MANY_SITES, age=MANY_AGES, code=codes, score=score, y=MANY_ILL)
     assert told.notes == (
-        f"column 'code' alone tells the target of 98.0 % of rows; {AFTER}",
-        f"column 'score' alone tells the target of 98.0 % of rows; {AFTER}",
+        f"column 'code' alone predicts the target of 98.0 % of rows; {AFTER}",
+        f"column 'score' alone predicts the target of 98.0 % of rows; {AFTER}",
     )
     assert "drop" not in told.data
 
@@ -240,7 +240,7 @@ def test_a_column_that_is_the_target_and_a_little_noise_is_said():
     columns = {"pounds": [*map(str, pounds)], "y": [*map(str, kilos)]}
     told = found_in(site=MANY_SITES, age=MANY_AGES, **columns)
     assert told.notes == (
-        f"column 'pounds' alone tells the order of the targets (rank correlation "
+        f"column 'pounds' alone predicts the order of the targets (rank correlation "
         f"{like:.3f}); {AFTER}",
     )
 

@@ -202,7 +202,9 @@ def test_a_column_that_is_the_target_in_disguise_is_left_out_by_name():
     codes = [{"ill": "K1", "well": "K0"}[word] for word in ILL]
     told = found_in(site=SITE, age=AGE, code=codes, y=ILL)
     assert told.data["drop"] == ["code"]
-    assert any("'code' tells the target of every row" in note for note in told.notes)
+    assert any(
+        "'code' determines the target of every row" in note for note in told.notes
+    )
     grams = [f"{1000 * float(age) + 5:.0f}" for age in AGE]
     told = found_in(site=SITE, dose=ILL, grams=grams, y=AGE)
     assert told.data["drop"] == ["grams"]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from coterie.models import OBJECTIVES
-from coterie.planning.expectations import Outlook, errors_of, outlook_of, pooled
+from coterie.planning.expectations import Outlook, errors_of, outlook_of, pool_values
 from coterie.planning.plans import measure_of, verdict
 from coterie.planning.prospects import Prospect, Prospects
 from coterie.planning.trials import Trial
 
 
 def test_values_that_differ_by_chance_get_the_mean_of_all():
-    found = pooled(np.array([1.0, 1.1, 0.9, 1.0]), np.full(4, 1.0))
+    found = pool_values(np.array([1.0, 1.1, 0.9, 1.0]), np.full(4, 1.0))
     np.testing.assert_allclose(found.value, 1.0, rtol=1e-12)
     np.testing.assert_allclose(found.error, 0.5, rtol=1e-12)  # 1 / sqrt(4)
     assert found.mean_error == pytest.approx(0.5)
@@ -21,7 +21,7 @@ def test_values_that_differ_by_chance_get_the_mean_of_all():
 
 def test_values_that_differ_by_more_are_left_alone():
     values = np.array([0.0, 10.0, 20.0, 30.0])
-    found = pooled(values, np.full(4, 0.01))
+    found = pool_values(values, np.full(4, 0.01))
     np.testing.assert_allclose(found.value, values, atol=1e-3)
     np.testing.assert_allclose(found.error, 0.01, rtol=1e-3)
 
@@ -33,7 +33,7 @@ def test_intervals_of_clients_hold_the_truth_nine_times_in_ten(between):
     held = []
     for _ in range(200):
         truth = between * rng.normal(size=8)
-        found = pooled(truth + rng.normal(size=8), np.ones(8))
+        found = pool_values(truth + rng.normal(size=8), np.ones(8))
         held.append(np.abs(found.value - truth) < 1.645 * found.error)
     # Eight clients share a mean: some 400 independent of 1,600, an error of 1.5.
     assert 0.84 < np.mean(held) < 0.97
@@ -102,9 +102,9 @@ def test_accuracy_is_shown_upwards_and_squares_as_roots():
     trial = {"loss": Trial(*[quarter] * 3), "accuracy": Trial(*[quarter] * 3)}
     measure, cost = measure_of(OBJECTIVES["classification"], trial)
     assert cost.alone[0, 0] == -0.25
-    assert measure.shown(np.array([-0.3, -0.25, -0.2])) == (0.2, 0.25, 0.3)
+    assert measure.to_display(np.array([-0.3, -0.25, -0.2])) == (0.2, 0.25, 0.3)
     measure, cost = measure_of(OBJECTIVES["regression"], {"loss": trial["loss"]})
     assert measure.name == "RMSE" and cost.alone[0, 0] == 0.25
-    assert measure.shown(np.array([-0.1, 0.25, 1.0])) == (0.0, 0.5, 1.0)
+    assert measure.to_display(np.array([-0.1, 0.25, 1.0])) == (0.0, 0.5, 1.0)
     unknown = {**trial, "accuracy": Trial(quarter, quarter, quarter * np.nan)}
     assert measure_of(OBJECTIVES["classification"], unknown)[0].name == "loss"

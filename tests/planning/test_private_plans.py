@@ -61,7 +61,7 @@ def test_a_plan_of_secure_sums_has_a_number_for_each_role(tmp_path):
     path = tmp_path / "study.toml"
     path.write_text(PLAIN_TOML + '[privacy]\nepsilon = 4.0\naggregation = "secure"\n')
     shown = CliRunner().invoke(app, ["plan", str(path), "--quiet"]).stdout
-    (title,) = [line for line in shown.splitlines() if "in the eyes of" in line]
+    (title,) = [line for line in shown.splitlines() if "against" in line]
     for role in ("the server", "and one participant", "and all others"):
         assert role in shown[shown.index(title) :], shown
 

@@ -54,7 +54,7 @@ def test_oracles_are_marked_and_never_best(tmp_path: Path) -> None:
     assert favourite_of(records) == "ditto"
     answers = details_of(records)
     assert answers["Oracles"].startswith(
-        "best (95.0 %) is told true clusters or optima"
+        "best (95.0 %) knows the true clusters or optima"
     )
     page = written(records, tmp_path)
     assert "best (oracle)" in page

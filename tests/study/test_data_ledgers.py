@@ -77,7 +77,7 @@ def test_a_second_try_is_charged_where_its_noise_is_fresh(tmp_path, source, time
 def test_a_study_that_is_refused_after_clients_told_their_means_is_charged(tmp_path):
     told = [{"name": "all_for_one", "weights": "means(20)"}]
     study = private("one", algorithm=told, noise=1.0)
-    with pytest.raises(InputError, match="the ledger of these data has it"):
+    with pytest.raises(InputError, match="the ledger of these data counts it"):
         run_study(study, runs=tmp_path)
     (entry,) = entries(tmp_path)
     assert entry.label == PARTNERS

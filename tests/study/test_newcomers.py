@@ -90,7 +90,9 @@ def test_who_is_held_out_follows_from_the_seed_and_grows_with_the_number(
 
 @pytest.mark.parametrize("count", [5, 6, 100])
 def test_at_least_two_clients_must_be_left_to_train(tmp_path, count):
-    message = f"leave at least two clients .* has 6 clients and {count} were to be held"
+    message = (
+        f"leave at least two clients .* has 6 clients, and `run.newcomers` is {count}"
+    )
     refused(made(newcomers=count), tmp_path, message)
 
 

@@ -332,7 +332,7 @@ def test_a_method_that_asks_more_than_was_foreseen_is_ended(classification):
     method = count_releases(
         Algorithm(asks_first, asks_twice, lambda x, oracle: x), clients, planned
     )
-    with pytest.raises(InputError, match="round 0 released more than was foreseen"):
+    with pytest.raises(InputError, match="round 0 released more than was planned"):
         method.init(rows(clients._simulation), init_oracle(clients))
 
 

@@ -214,7 +214,7 @@ def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
         ({"epsilon": 1.0}, "got both"),
         ({"noise": None, "epsilon": 0.0}, "`privacy.epsilon` must be greater than 0"),
         ({"budget": 0.0}, "`privacy.budget` must be greater than 0"),
-        ({"budget": 1.0, "noise": 0.0}, "spent before the first round"),
+        ({"budget": 1.0, "noise": 0.0}, "the first round would exceed every budget"),
         ({"unit": "galaxy"}, "privacy.unit"),
         ({"noize": 1.0}, "has no option 'noize'.*noise"),
         ({"aggregation": 3}, "`privacy.aggregation` must be text"),
@@ -231,7 +231,7 @@ def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
         ({"loss_clip": 0.0}, "`privacy.loss_clip` must be greater than 0, got 0"),
         ({"loss_clip": -2.0}, "`privacy.loss_clip` must be greater than 0, got -2"),
         ({"loss_clip": math.nan}, "`privacy.loss_clip` must be a finite number"),
-        ({"loss_clip": math.inf}, "`privacy.loss_clip` must be finite where there is"),
+        ({"loss_clip": math.inf}, "`privacy.loss_clip` must be finite if there is"),
     ],
 )
 def test_settings_that_promise_nothing_are_refused(privacy, message):
@@ -276,12 +276,12 @@ def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
         (
             {"aggregation": "secure"},
             "coteries",
-            "coteries cannot be .*: `privacy.aggregation` secure is for one average",
+            "coteries cannot be .*: `privacy.aggregation` secure cannot be used",
         ),
         (
             {"aggregation": "secure"},
             "decentralised_sgd",
-            "secure is for methods whose server .* averaged by decentralised_sgd",
+            "secure needs a method whose server .* averaged by decentralised_sgd",
         ),
         (
             {"noise": None, "epsilon": 4.0},
@@ -333,7 +333,7 @@ def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path)
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"tune": {"space": {"lr": [0.1]}}}, "options must be given"),
+        ({"tune": {"space": {"lr": [0.1]}}}, "give the options instead"),
         ({"run": {"newcomers": 1}}, "`run.newcomers` must be 0 with"),
         (
             {"privacy": {"noise": 1.0, "aggregation": "secure"}, "time": {}},

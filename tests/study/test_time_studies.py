@@ -393,7 +393,7 @@ REFUSED = [
     ("server_sgd", {"law": "constant(0)"}, "`time.law` must take some time"),
     ("server_sgd", {"law": "constnat(1)"}, "Did you mean 'constant'?"),
     ("server_sgd", {"period": "soon"}, "`time.period` must be a number, got 'soon'"),
-    ("loss_network", {"capacity": 1}, "`capacity` cannot be set where tasks begin"),
+    ("loss_network", {"capacity": 1}, "`capacity` cannot be set if tasks begin"),
     ("fedavg", {"speeds": "stragglers(1)"}, "takes 2 numbers"),
     ("local", {"links": "slow"}, "`time.links` must be one of"),
 ]

@@ -14,7 +14,7 @@ every `every` steps. There are two estimators of the two squared norms:
   data, <a_i - a_k, b_i - b_k> and <a_i, b_i>, which noise does not bias. They are
   averaged over time with factor `memory`. A ratio changes only if the new one differs
   by more than `confidence` standard errors, because near convergence the data of one
-  client cannot tell any more.
+  client are not enough to tell.
 
 On a graph, clients are compared with their neighbours and learn only from them.
 Without waiting, each client serves its readers in turn (`readers_in_turn`).
@@ -101,7 +101,7 @@ def adaptive_all_for_one(
     """Adaptive All-for-one: finds during training whose gradients help whom.
 
     For a newcomer, find the client whose model fits its training data best. The
-    newcomer gets the mean of models by that client's weights.
+    newcomer gets the mean of models with that client's weights.
 
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None

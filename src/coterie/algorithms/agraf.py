@@ -74,7 +74,7 @@ def agraf(
             so that all nodes count equally; 0 leaves steps as they are.
     """
     if every > 1 and mix != "matrix":
-        raise InputError(f"`every` must be 1 where `mix` is {mix}, got {every}.")
+        raise InputError(f"`every` must be 1 if `mix` is {mix}, got {every}.")
     edges = linked_pairs(mixing)
     circle = neighbourhoods(edges, len(mixing))
     used = count_links(mixing)

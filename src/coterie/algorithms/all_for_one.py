@@ -40,7 +40,7 @@ def all_for_one(
     """All-for-one with given weights: each reader blends gradients at its own model.
 
     For a newcomer, find the client whose model fits its training data best. The
-    newcomer gets the mean of models by that client's weights.
+    newcomer gets the mean of models with that client's weights.
 
     Args:
         weights: (N, N) row i has the weights of all clients for client i.
@@ -79,7 +79,7 @@ def all_for_one(
 def _one_column(
     alpha: Float[Tensor, "n n"], active: Bool[Tensor, " n"], rng: torch.Generator
 ) -> Float[Tensor, "n n"]:
-    """One column of alpha, of a random active client, times the number of these."""
+    """The column of alpha of a random active client, times the number of these."""
     there = active.nonzero()[:, 0]
     place = int(torch.randint(len(there), (1,), generator=rng))
     k = there[place]

@@ -80,7 +80,7 @@ def aruba(
     shares = shares_of(sizes, weighting)
     eps = lr * zeta
 
-    def run(state: State, oracle: Oracle, count: int) -> tuple[Tensor, ...]:
+    def take_steps(state: State, oracle: Oracle, count: int) -> tuple[Tensor, ...]:
         """Every client's copy of w after `count` steps, and its squared gradients."""
         eta = compute_once(lambda b, g: (b / g).sqrt(), state.b, state.g)
         none = torch.zeros_like(state.w)
@@ -93,7 +93,7 @@ def aruba(
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, b, g, t = state
-        w_i, squares = run(state, oracle, steps)
+        w_i, squares = take_steps(state, oracle, steps)
         fade = (t + 2) ** -p  # round t + 1
         far, much = (
             mean_of_all(oracle, (w_i - w).square_()),
@@ -110,7 +110,7 @@ def aruba(
         return State(oracle.average(shares[oracle.mine], w_i), b, g, t + 1), info
 
     def personal(state: State, oracle: Oracle) -> Tensor:
-        return run(state, oracle, tune_steps)[0]
+        return take_steps(state, oracle, tune_steps)[0]
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         w, b, g = (row_for_each(oracle, part) for part in state[:3])

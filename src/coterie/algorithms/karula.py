@@ -142,8 +142,8 @@ def _project_step(
 ) -> tuple[Memory, Tensor, Tensor, Tensor, Tensor]:
     """A coordinator's program: a step of all models, projected onto the bounds.
 
-    Answers are models, mixing, the gap, and active pairs. The mean of the last over
-    clients is the number of active pairs.
+    Answers are models, mixing, the gap, and active pairs. The mean of the last answer
+    over clients is the number of active pairs.
     """
     (x, g, multipliers), n, s = server.memory, len(server.bounds), len(who)
     eta, new = n * lr, g.index_copy(0, who, fresh)

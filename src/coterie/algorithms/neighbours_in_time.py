@@ -6,8 +6,8 @@ links. It compares u_i with the latest u_k of each neighbour, and mixes them in:
     w_i <- u_i + sum_{k in K_i} (u_k - u_i) / (1 + max(|K_i|, |K_k|)).
 
 K_i are the neighbours that have sent a model. The evidence of a link counts as soon as
-both ends have something new. If nobody is late, these are the rounds. Otherwise the
-mean of models is not preserved, and old models pull back.
+both ends have something new. If nobody is late, the result is that of rounds. Otherwise
+the mean of models is not preserved, and old models pull back.
 """
 
 from __future__ import annotations

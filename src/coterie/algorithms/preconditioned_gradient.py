@@ -53,7 +53,7 @@ def preconditioned_gradient(
     A newcomer gets the global model.
 
     Args:
-        sizes: (N,) training samples of each client, by which gradients count.
+        sizes: (N,) training samples of each client, the weights of its gradient.
         reference: (N,) which clients hold a reference sample; their steps are averaged.
         lr: step size, 1 if mu is large enough.
         mu: how much the Hessians of the reference and of all data may differ.

@@ -79,9 +79,9 @@ def server_sgd(
             gradients were or are computed, weighted by step sizes, not the last model.
     """
     if average and assign == "random":
-        raise InputError("`average` must be false where `assign` is random, got true.")
+        raise InputError("`average` must be false if `assign` is random, got true.")
     if assign == "random" and wait > 1:
-        raise InputError(f"`wait` must be 1 where `assign` is random, got {wait}.")
+        raise InputError(f"`wait` must be 1 if `assign` is random, got {wait}.")
 
     def init(x: Tensor) -> State:
         integer("wait", wait, at_least=1, at_most=len(x))

@@ -99,7 +99,7 @@ def spag(
     A newcomer gets the global model.
 
     Args:
-        sizes: (N,) training samples of each client, by which gradients count.
+        sizes: (N,) training samples of each client, the weights of its gradient.
         reference: (N,) which clients hold a reference sample; their steps are averaged.
         mu: how much the Hessians of the reference and of all data may differ.
         weight_decay: factor of the model that is added to its gradient.

@@ -96,7 +96,7 @@ def time_adaptive_all_for_all(
     """
     if regularity == "convex" and not noise:
         raise InputError(
-            f"`noise` must be greater than 0 where `regularity` is convex, got {noise}."
+            f"`noise` must be greater than 0 if `regularity` is convex, got {noise}."
         )
 
     @functools.lru_cache(maxsize=1)

@@ -64,7 +64,7 @@ def token_sag(
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             clients neighbours.
         lr: step size; `exact` and `epoch` divide it by the sum of tau_hit and delay.
-        step: uses the `exact` delay, or a bound by the `epoch`, or is `constant`.
+        step: `exact` uses the delay, `epoch` a bound on it, `constant` neither.
         walk: how the token moves: `metropolis`, `simple`, `lazy`, `non_backtracking`,
             `cyclic`, `reshuffled` or `iid`.
     """

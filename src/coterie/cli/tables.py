@@ -54,8 +54,8 @@ def print_headline(answers: dict[str, str]) -> None:
 
 
 def print_epsilons(table: pd.DataFrame, note: str = "") -> None:
-    """Prints the epsilon of each algorithm in the eyes of each role, and a note."""
-    shown = Table(title="epsilon of the worst client, in the eyes of", box=None)
+    """Prints the epsilon of each algorithm against each role, and a note."""
+    shown = Table(title="epsilon of the worst client, against", box=None)
     shown.add_column("")
     for role in table.columns:
         shown.add_column(role.replace(" and ", "\nand "), justify="right")

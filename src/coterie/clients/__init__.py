@@ -3,10 +3,10 @@
 from .groups import Group, SingleProcess, block, blocks
 from .kernels import Kernel
 from .oracles import SimulatedOracle
-from .personal import PersonalOracle
 from .samples import Batch
 from .simulation import Simulation
 from .traffic import peer_links
+from .wrappers import PersonalOracle
 
 __all__ = [
     "Batch",

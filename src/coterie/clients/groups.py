@@ -47,7 +47,7 @@ class Group(Protocol):
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """In process r, its counts[r] rows of each tensor that process 0 has.
+        """The counts[r] rows for this process r, of each tensor that process 0 has.
 
         Raises:
             InputError: in every process, if process 0 gives a text: the message.
@@ -95,7 +95,7 @@ class SingleProcess:
 
 
 def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
-    """The rows that process 0 hands out, unless it gives an error message."""
+    """The rows from process 0; raises InputError if it sent an error instead."""
     if isinstance(rows, str):
         raise InputError(rows)
     return rows

@@ -17,7 +17,7 @@ On the CPU, plain chains of layers run as one pass of products, without vectoris
 the CPU, models with convolutions and more than 64 samples a row run row after row, with
 one thread for each core: vectorising would make grouped convolutions, which are slow.
 
-Some layers are replaced by equal ones that can handle many models, see `layers`.
+Some layers are replaced by equivalent ones that can handle many models, see `layers`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class SimulatedOracle:
         return wrap(self)
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> SimulatedOracle:
-        """The same round and counts, where these of all clients take no part."""
+        """The same round and counts, but without these clients, out of all N."""
         present = self.present & ~absent.to(self.present.device)
         found = SimulatedOracle(self._held, self._t, present, self._purpose)
         found.gradients, found._meter = self.gradients, Meter(present, self.sent)

@@ -83,7 +83,7 @@ class SimulatedClients:
         return self._kernel.loss(points, self._draw())
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Row j has the losses of client j's samples, then NaN where it has fewer."""
+        """Row j has the losses of client j's samples, then NaN if it has fewer."""
         return self._kernel.losses(points, self._draw())
 
     def hvp(
@@ -133,7 +133,7 @@ class SimulatedClients:
         return self._samples.measurements
 
     def same_batch(self) -> SimulatedClients:
-        """The same clients, who answer all questions on one minibatch drawn now."""
+        """The same clients; all answers use one minibatch, which is drawn now."""
         batch = self._draw()
         return self._with(lambda: batch, self._cost)
 

@@ -1,7 +1,7 @@
 """Which samples clients use: minibatches, all data, or two random halves of them.
 
 Draws are named by stream and client (`coterie.seeds`), so they do not depend on other
-draws. A client draws the same samples alone in a process as among others.
+draws. A client draws the same samples, whether or not it is alone in a process.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ClientSamples:
     def _poisson_minibatch(self, who: Tensor, stream: int | Sequence[int]) -> Batch:
         """A Poisson minibatch, with rows filled up by samples of weight zero."""
         train, names = self.federation.train, self.federation.clients[who]
-        size, expected = train.size[who], self.expected[who]
+        size, expected = train.size[who], self.expected_sizes[who]
         # In a process of several, it may be that no client takes part.
         longest = int(size.max()) if len(who) else 0
         keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
@@ -120,7 +120,7 @@ class ClientSamples:
         return Batch(used, filled * (1 / expected)[:, None].to(self.dtype))
 
     @cached_property
-    def expected(self) -> Float[Tensor, " n"]:
+    def expected_sizes(self) -> Float[Tensor, " n"]:
         """(N,) expected number of samples in a Poisson minibatch of each client."""
         sizes = self.federation.train.size.double()
         return sizes.clamp(max=self.batch_size) if self.batch_size else sizes
@@ -175,7 +175,7 @@ class ClientSamples:
     def counts(self) -> Float[Tensor, " n"]:
         """(N,) number of samples in each client's minibatch, on the CPU, to count."""
         if self.batch_size == 0 or self.poisson:
-            return self.expected.cpu()
+            return self.expected_sizes.cpu()
         n = len(self.federation)
         return torch.full((n,), self.batch_size, dtype=torch.float64)
 

@@ -26,9 +26,9 @@ from .blends import steady_widths
 from .groups import Group, SingleProcess
 from .kernels import Kernel
 from .oracles import LocalClients, SimulatedOracle
-from .personal import PersonalOracle
 from .programs import SimulatedClients, task_clients
 from .samples import Batch, ClientSamples, Measurements
+from .wrappers import PersonalOracle
 
 
 class Simulation:
@@ -94,7 +94,7 @@ class Simulation:
         return self._clients
 
     def measure(self, x: Float[Tensor, "n d"], *, products: int = 8) -> Tensor:
-        """(n,) the gradients that it takes clients to measure their losses at x.
+        """(n,) the number of gradients with which clients measure their losses at x.
 
         Step sizes such as `curvature(1)` need the measurements. They never leave a
         client.

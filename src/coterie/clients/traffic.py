@@ -35,7 +35,7 @@ class Sending(Oracle, Protocol):
         """The same oracle, where what leaves a client goes through the wrap."""
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
-        """The same round and counts, where these of all clients take no part."""
+        """The same round and counts, but without these clients, out of all N."""
 
     def blended(
         self,

@@ -55,7 +55,7 @@ def first_half(samples: Real[Tensor, " n"]) -> Real[Tensor, " n"]:
     return samples // 2
 
 
-def pooled(
+def pooled_gradients(
     a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], samples: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
     """The gradients of both halves together: their means, weighted by size."""
@@ -78,7 +78,11 @@ def pair_statistics(reader: Halves, other: Halves) -> Float[Tensor, "3 n"]:
     cross = ((a - c) * (b - d)).sum(1)
     noise = ((a - b) * (c - d)).sum(1)
     return torch.stack(
-        [cross, (pooled(*reader) - pooled(*other)).square().sum(1), noise]
+        [
+            cross,
+            (pooled_gradients(*reader) - pooled_gradients(*other)).square().sum(1),
+            noise,
+        ]
     )
 
 
@@ -88,7 +92,7 @@ def own_statistics(own: Halves) -> Float[Tensor, "3 n"]:
     first = first_half(samples)
     # |a - b|^2 has the mean (1 / h + 1 / (m - h)) sigma^2 for halves of h and m - h.
     scale = first * (samples - first) / samples
-    products, norms = (a * b).sum(1), pooled(*own).square().sum(1)
+    products, norms = (a * b).sum(1), pooled_gradients(*own).square().sum(1)
     return torch.stack([products, norms, scale * (a - b).square().sum(1)])
 
 

@@ -109,8 +109,8 @@ def pieces(
 def _cut(sketch: Float[Tensor, "m s"]) -> Int[Tensor, " m"] | None:
     """The pieces of one group, cut at the largest gap; None without a clear one.
 
-    At most half as many pieces as members, and more than two. Whoever has no direction
-    yet belongs to no piece, so there are none until everybody was heard.
+    At most half as many pieces as members, and more than two. A client without a
+    direction belongs to no piece, so there are none until all were heard.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
 

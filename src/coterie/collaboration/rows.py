@@ -18,7 +18,8 @@ processor's cache and take little memory."""
 def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     """The result of a row-wise function, computed once if all rows are one in memory.
 
-    An average is the same row for all clients, and so is anything made of averages.
+    An average is the same row for all clients, and so is anything computed from
+    averages.
 
     >>> import torch
     >>> mean = torch.ones(3).expand(1000, 3)

@@ -191,7 +191,7 @@ def same_cluster(
 def threshold_weights(
     bias: Float[Tensor, "n n"], threshold: float
 ) -> Float[Tensor, "n n"]:
-    """Uniform weights over {k : bias_ik <= threshold} and oneself; rows sum to 1.
+    """Uniform weights over {k : bias_ik <= threshold} and client i; rows sum to 1.
 
     Even et al. (2022) know a bound `bias_ik` on the distance between gradients in
     advance, and choose the threshold for a target precision.

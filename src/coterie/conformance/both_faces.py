@@ -88,7 +88,7 @@ def _with_arrive_watched(algorithm: Algorithm) -> Algorithm:
 
 
 def check_same_seed_same_result(case: Case) -> None:
-    """Two runs are equal bit by bit, whatever the global generators hold."""
+    """Two runs are equal bit by bit, and global generators have no effect."""
     first = case.usual
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch.initial_seed() + 1)

@@ -113,8 +113,8 @@ def check_inactive_rows(case: Case) -> None:
     """The personal model of a client that takes no part does not change.
 
     Methods whose clients share models are exempt, because a new global model is new for
-    everybody. They are those in which two clients have exactly the same model, perhaps
-    only where these do not answer and so cannot tune it before use.
+    everybody. In such a method, two clients have exactly the same model, perhaps only
+    if they do not answer and so cannot tune it before use.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")

@@ -37,7 +37,7 @@ _ALMOST = 100
 
 
 def check_runs_do_not_meet(case: Case) -> None:
-    """A method keeps nothing by itself: two of its runs do not disturb each other."""
+    """A method has no state of its own: two of its runs do not disturb each other."""
     federation = small_federation()
     algorithm = case.build(federation)
     x = starting_rows(federation, Setting())

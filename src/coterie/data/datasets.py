@@ -65,7 +65,7 @@ def _idx(path: Path) -> np.ndarray:
     return np.frombuffer(raw, dtype, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def _normalised(images: np.ndarray, mean: list[float], std: list[float]) -> Tensor:
+def _normalise(images: np.ndarray, mean: list[float], std: list[float]) -> Tensor:
     """Images (M, C, H, W) of bytes as (pixel / 255 - mean) / std, per channel."""
     features = torch.tensor(images, dtype=torch.float32).div_(255)
     shape = (1, -1, 1, 1)
@@ -86,7 +86,7 @@ def _grey(name: str, paths: list[Path], mean: float, std: float) -> Table:
     labels = np.concatenate([_idx(paths[1]), _idx(paths[3])])
     return Table(
         name,
-        _normalised(images, [mean], [std]),
+        _normalise(images, [mean], [std]),
         torch.tensor(labels, dtype=torch.int64),
         "classification",
         10,
@@ -144,7 +144,7 @@ def writers(
     mine = np.isin(writer, kept)
     return Table(
         "writers",
-        _normalised(_idx(images)[mine][:, None], [0.1307], [0.3081]),
+        _normalise(_idx(images)[mine][:, None], [0.1307], [0.3081]),
         torch.tensor(_idx(labels)[mine], dtype=torch.int64),
         "classification",
         10,
@@ -168,7 +168,7 @@ def cifar10(*, data_dir: str = "", download: bool = False) -> Table:
         images, labels, tests = _cifar_binary(path)
     return Table(
         "cifar10",
-        _normalised(images, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+        _normalise(images, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
         torch.tensor(labels, dtype=torch.int64),
         "classification",
         10,

@@ -364,7 +364,7 @@ def raw_values(
 
 
 def known_words(words: Sequence[str | None], known: Sequence[str]) -> list[str | None]:
-    """The words in their known spelling, whatever their case and blanks.
+    """The words in their known spelling; case and blanks do not matter.
 
     >>> known_words(["BERN", "Chur", None], ["Bern", "Zug"])
     ['Bern', 'Chur', None]

@@ -30,8 +30,8 @@ def hard_instance(
     A sample of client i shows a coordinate k, uniform among `dimension`, and a coin
     that is 1 with probability 1/2 + delta_i alpha_k. All clients share the signs alpha.
     The first `twins` clients have delta_i = delta. The others have delta_i = delta -
-    distance, or 0 if that is negative: then their samples tell nothing about alpha. Use
-    a linear model without bias.
+    distance, or 0 if that is negative: then their samples reveal nothing about alpha.
+    Use a linear model without bias.
 
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, proof of Theorem 8.1.

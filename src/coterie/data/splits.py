@@ -245,8 +245,8 @@ def natural(
 ) -> Assignment:
     """The clients that the data come from, all of them or the first `clients`.
 
-    Clients with fewer than `min_size` samples are left out by name, if at least two
-    others remain.
+    Clients with fewer than `min_size` samples are left out, and a notice names them, if
+    at least two others remain.
     """
     if table.group is None:
         raise InputError(

@@ -228,7 +228,7 @@ class LinkDelays(Protocol):
     def relay_delays(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
-        """Row j holds delays between client clients[j] and whoever relays messages."""
+        """Row j holds delays between client clients[j] and the relay of messages."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class Delays:
     def relay_delays(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
-        """Row j holds delays between client clients[j] and whoever relays messages."""
+        """Row j holds delays between client clients[j] and the relay of messages."""
         identities("clients", clients)
         return draw(self.law, key(self.seed, "relay"), clients[:, None], first, count)
 

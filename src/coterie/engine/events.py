@@ -368,7 +368,7 @@ class EventLoop:
         self._foresee(max(self.time, end + back), _ANSWER, place)
 
     def _compute_until(self, place: int, time: float) -> float:
-        """When a client that may begin at that time has computed its task."""
+        """When a client has computed its task, if it may begin at that time."""
         client = self._now.clients[place]
         start = self._times.begins(place, time)
         duration, left = 0.0, client.work

@@ -91,11 +91,11 @@ def flow_of(
     one_of("messages", flow.messages, ("relayed", "direct", "none", "instant"))
     if links is not None and flow.messages == "instant":
         raise InputError(
-            "`links` cannot be set for a method whose messages take no time; a loss "
-            f"network has links; got {links!r}."
+            "`links` cannot be set for this method, which assumes that messages take "
+            f"no time, got {links!r}."
         )
     if capacity is not None:
         integer("capacity", capacity, at_least=1)
         if flow.couples:
-            raise InputError("`capacity` cannot be set where tasks begin in pairs.")
+            raise InputError("`capacity` cannot be set if tasks begin in pairs.")
     return flow

@@ -101,8 +101,8 @@ def run_waiting(
 ) -> Iterator[Round]:
     """Yields rounds of an algorithm whose turns last until the slowest has finished.
 
-    A client's share of a turn takes as long as its gradients in it, and as messages
-    travel to it and back where the algorithm sends any.
+    In a turn, a client needs the time for its gradients. If the algorithm sends
+    anything, it also needs the time for a message to it and one back.
 
     Args:
         algorithm: what to run.
@@ -204,8 +204,8 @@ def _seconds(clock: Clock, names: Tensor, first: Tensor, work: Tensor) -> Tensor
 def _refuse_standstill(at_once: int, time: float) -> None:
     if at_once >= _AT_ONCE:
         raise InputError(
-            f"what clients are asked must take time, but at {time:g} virtual seconds "
-            f"{at_once} turns in a row took none, so that no round would ever end."
+            f"computing must take time, but at {time:g} virtual seconds "
+            f"{at_once} turns in a row took none, so no round would ever end."
         )
 
 

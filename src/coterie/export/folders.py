@@ -75,8 +75,8 @@ def default_label(records: Records) -> str:
         return favourite_of(records)
     if local is None:
         raise InputError(
-            "`algorithm` must be given, because all algorithms with results are told "
-            "the truth."
+            "`algorithm` must be given, because all algorithms with results know the "
+            "true clusters or optima."
         )
     return local
 
@@ -128,7 +128,8 @@ def export_all(
     """Writes the models of all clients, each into its own folder; returns them by name.
 
     The folders in `to` are named after the clients. `progress` is called with the
-    number of models written so far, and of all. The others are as in `export_model`.
+    number of models written so far, and of all. The other arguments are those of
+    `export_model`.
 
     Raises:
         InputError: before anything is written; it names all problems.
@@ -252,16 +253,19 @@ def _finite_model(
 
 
 _CHOSEN = (
-    "It was chosen by validation data: of the study's algorithms that are not told the "
-    "truth, it has the best mean validation score over clients."
+    "It was chosen by validation data: it has the best mean validation score over "
+    "clients, among the algorithms that do not know the true clusters or optima."
 )
 
 _ONLY = (
-    "Apart from training alone and algorithms that are told the truth, its study has "
-    "no other algorithm."
+    "Apart from training alone and algorithms that know the true clusters or optima, "
+    "its study has no other algorithm."
 )
 
-_ALONE = "It was trained alone: its study has no other algorithm without the truth."
+_ALONE = (
+    "It was trained alone: all other algorithms of its study know the true clusters or "
+    "optima, or there are none."
+)
 
 
 def _refuse_other(to: Path, overwrite: bool) -> None:

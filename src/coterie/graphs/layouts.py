@@ -1,4 +1,4 @@
-"""Places to draw the nodes of a graph, so that neighbours stand together."""
+"""Places to draw the nodes of a graph, with neighbours near each other."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ Gossip = Annotated[Tensor, symmetric, connected]
 def among_present(
     matrix: Float[Tensor, "n n"], present: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """The matrix if only some clients take part: weights of absent ones go to oneself.
+    """The matrix if only some take part: a client gets the weights of absent ones.
 
     Rows still sum to 1, and so do columns if the matrix is symmetric. Absent clients
     keep what they have.

@@ -111,7 +111,7 @@ class Walk:
         return token.at
 
     def _metropolis(self, at: int, rng: torch.Generator) -> int:
-        """A neighbour or oneself; a neighbour with more neighbours may be refused."""
+        """A neighbour or the client itself; one with more neighbours may be refused."""
         to = _draw((*self.neighbours[at], at), rng)
         here, there = (1 + len(self.neighbours[v]) for v in (at, to))
         refused = torch.rand((), generator=rng) * there >= here

@@ -10,7 +10,7 @@ of the variance of m. So they can be used like values of a mean over samples. Fo
 the estimate is DeLong's, and for a sensitivity that of a share. Strata are classes, if
 the measure does not depend on class frequencies and no class has a single sample.
 Otherwise there is one stratum, n_c = n. If a measure is undefined without a sample (the
-only one of its class), it rests on that sample, and m_j counts as 0.
+only one of its class), it depends on that sample entirely, and m_j counts as 0.
 
 A calibration error is a sum over bins of |gap|. It has no slope where a gap is about 0,
 and its jackknife would give twice its variance. So |gap| - |gap without j| is replaced
@@ -135,7 +135,7 @@ def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
 
 
 def _one_by_one(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """(B,) a user's measure without each sample; NaN where it raises."""
+    """(B,) a user's measure without each sample; NaN if it raises."""
     rest, everyone = np.full(len(targets), np.nan), torch.arange(len(targets))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -131,7 +131,7 @@ def loss_named(name: str, text: str, task: str | None = None) -> PerSample:
     Args:
         name: of the setting.
         text: what it says.
-        task: of the data; None where it is not known yet.
+        task: of the data; None if it is not known yet.
     """
     if ":" in text:
         found = import_object(name, text)

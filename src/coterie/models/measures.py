@@ -70,7 +70,7 @@ class _Counts(NamedTuple):
 
 
 def _counts(table: np.ndarray) -> _Counts:
-    """The counts of class 1 of two, or of all classes with samples of more."""
+    """The counts of class 1 if there are two, otherwise of all classes with samples."""
     of_class, taken_for = table.sum(1), table.sum(0)
     counted = of_class > 0 if len(table) > 2 else np.array([False, True])
     right, of_class, taken_for = (
@@ -80,7 +80,7 @@ def _counts(table: np.ndarray) -> _Counts:
 
 
 def _mean_ratio(part: np.ndarray, whole: np.ndarray) -> float:
-    """The mean of the ratios whose denominator is not 0; NaN where there is none."""
+    """The mean of the ratios whose denominator is not 0; NaN if there is none."""
     some = whole > 0
     return float((part[some] / whole[some]).mean()) if some.any() else math.nan
 
@@ -129,7 +129,7 @@ def specificity_of(table: np.ndarray) -> float:
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Mean over classes of the share that is found; NaN where there is one class."""
+    """Mean over classes of the share that is found; NaN if there is one class."""
     return balanced_accuracy_of(confusion(outputs, targets))
 
 
@@ -307,7 +307,7 @@ def measures_named(
     Args:
         name: of the setting.
         texts: what it says.
-        task: of the data; None where it is not known yet.
+        task: of the data; None if it is not known yet.
     """
     found: dict[str, Measure] = {}
     for text in texts:

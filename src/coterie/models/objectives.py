@@ -200,7 +200,7 @@ def _refuse_unsound(name: str, objective: Objective) -> None:
 
 
 def refuse_misshapen(objective: Objective, outputs: Tensor, targets: Tensor) -> None:
-    """Raises an InputError if a loss or measure gives something else than numbers."""
+    """Raises an InputError if a loss or measure gives something other than numbers."""
     for name, measure in objective.per_sample.items():
         found = measure(outputs, targets)
         if not isinstance(found, Tensor) or found.shape != (len(targets),):

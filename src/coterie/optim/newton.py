@@ -6,8 +6,8 @@ a working set: all p with a positive multiplier, and the most violated of the ot
 v violates the bounds by much, Newton steps would be short and the working set large. So
 the radii shrink to R in stages.
 
-Vectors and matrices are small and in double precision. NumPy is used because it starts
-an operation faster than torch, and torch where two threads help.
+Vectors and matrices are small and in double precision. NumPy starts an operation faster
+than torch, so we use torch only if two threads help.
 """
 
 from __future__ import annotations

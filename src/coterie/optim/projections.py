@@ -152,7 +152,7 @@ def _centred_gram(x: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
 
 
 def _components(linked: Bool[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
-    """The number 0, 1, ... of each one's connected component."""
+    """The number 0, 1, ... of the connected component of each node."""
     linked = linked | np.eye(len(linked), dtype=bool)
     label = np.arange(len(linked))
     while True:

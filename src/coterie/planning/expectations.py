@@ -67,8 +67,8 @@ def errors_of(values: Float[np.ndarray, "4 n"], sizes: Values) -> Values:
     return np.sqrt(np.maximum((own + common) / 2 / len(values), 1e-24))
 
 
-def pooled(values: Values, errors: Values) -> Expectation:
-    """Values of clients, shrunk to their mean as far as errors explain differences."""
+def pool_values(values: Values, errors: Values) -> Expectation:
+    """Values of clients, moved to their mean as far as errors explain differences."""
     middle_of_law = float(chdtri(len(values) - 1, 0.5))
 
     def excess(between: float) -> float:
@@ -157,7 +157,7 @@ def outlook_of(
 
 
 def _estimate(values: Float[np.ndarray, "4 n"], sizes: Values) -> Expectation:
-    return pooled(values.mean(0), errors_of(values, sizes))
+    return pool_values(values.mean(0), errors_of(values, sizes))
 
 
 def _ratio(
@@ -204,7 +204,7 @@ def _narrow_interval(
     clear: np.ndarray,
     found: Prospects,
 ) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
-    """The interval of the trial, narrowed by gradients if it is clear of zero.
+    """The interval of the trial, narrowed by gradients if the gain is clear.
 
     Gradients alone do not count: unrelated clients may have similar gradients.
     """

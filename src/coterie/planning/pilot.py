@@ -293,8 +293,8 @@ def shrink_to_mean(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
     least = 1e-3 * float(np.median(looks.mean(0)))
     if not least > 0:
         raise InputError(
-            "a plan needs noisy gradients, but those of half of the clients are the "
-            "same for every sample."
+            "a plan needs gradients that differ between samples, but for half of the "
+            "clients all gradients are the same."
         )
     mean = np.maximum(looks.mean(0), least)
     logs = np.log(np.maximum(looks, least))

@@ -117,7 +117,9 @@ class Plan:
         found: dict[str, float] = {}
         for name in ("alone", "together", "worth"):
             ends = getattr(self.outlook, name)[:, i]
-            least, value, most = ends if name == "worth" else self.measure.shown(ends)
+            least, value, most = (
+                ends if name == "worth" else self.measure.to_display(ends)
+            )
             found |= {name: value, f"{name}_least": least, f"{name}_most": most}
         return found
 
@@ -214,7 +216,7 @@ class ShownMeasure(NamedTuple):
     share: bool  # whether it is between 0 and 1, shown in percent
     squared: bool  # whether it is a mean square, shown as its root
 
-    def shown(self, ends: Float[np.ndarray, " 3"]) -> tuple[float, float, float]:
+    def to_display(self, ends: Float[np.ndarray, " 3"]) -> tuple[float, float, float]:
         """Low end, value and high end of the measure itself."""
         values = -ends[::-1] if self.higher_is_better else ends
         if self.share:

@@ -46,7 +46,8 @@ def run_trial(
     Args:
         federation: its training samples are divided as in the pilot.
         simulate: makes a simulation of a federation.
-        proposed: weights found without the first, and without the last two quarters.
+        proposed: weights that were found without the first two quarters, and weights
+            that were found without the last two.
         train: the settings of training.
     """
     quarters = deal_samples(federation, 4, seed=train.seed)

@@ -93,7 +93,7 @@ class Folder:
             seed: of the study.
             federation: the clients that train.
             objective: defines the score.
-            oracles: labels of the algorithms that are told true clusters or optima.
+            oracles: labels of the algorithms that know true clusters or optima.
         """
         clusters = federation.clusters
         table = pd.DataFrame({"client": federation.clients.cpu().numpy()})

@@ -57,7 +57,7 @@ def read_reserved(path: Path) -> Reservations:
         return Reservations(int(kept["entry"]), rounds)
     except (InputError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path} is damaged, so we cannot tell which rounds have left: delete it "
+            f"{path} is damaged, so we cannot tell which rounds were sent: delete it "
             f"together with {path.name.replace('.reserved.json', '.pt')} to start the "
             "algorithm again, which costs its whole privacy budget once more."
         ) from error

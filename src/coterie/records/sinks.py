@@ -1,6 +1,6 @@
 """Sinks, which receive a run's numbers while it goes on: TensorBoard, MLflow, W&B.
 
-A sink is told when an algorithm and seed begin and end, and the numbers in between. It
+A sink hears when an algorithm and seed begin and end, and the numbers in between. It
 only listens: the results and files of a run do not depend on it.
 """
 

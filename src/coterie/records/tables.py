@@ -90,7 +90,7 @@ class Records:
     weights: dict[tuple[str, int], Snapshots]
     groups: dict[tuple[str, int], GroupLabels] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], Outcomes] = field(default_factory=dict)
-    # Algorithms that were told true clusters or optima, which others must find out.
+    # Algorithms that know true clusters or optima, which others must find out.
     oracles: tuple[str, ...] = ()
     # seed, v, w: identities of clients that [graph] links
     graph: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -296,7 +296,7 @@ def records_of(path: Path, cells: Iterable[Cell]) -> Records:
 def _groups(
     cells: list[Cell], clients: pd.DataFrame, study: dict[str, Any]
 ) -> dict[tuple[str, int], GroupLabels]:
-    """Groups over time, of the cells whose methods tell them."""
+    """Groups over time, of the cells whose methods report groups."""
     uniform = {
         entry["label"]
         for entry in study["algorithm"]
@@ -522,5 +522,5 @@ def _trials(searches: list[Search], order: list[str]) -> pd.DataFrame:
 
 
 def _concatenate(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """The tables one below the other; an empty table where there are none."""
+    """The tables one below the other; an empty table if there are none."""
     return pd.concat(tables or [pd.DataFrame()], ignore_index=True)

@@ -24,7 +24,7 @@ from ..scores.finals import (
 )
 from ..scores.gains import Gain, gain_of
 from ..scores.summaries import costs_of, favourite_of, lacks_choice, rank_methods
-from ..scores.words import as_many, in_bytes, joined, large, seconds_of, some_of
+from ..scores.words import as_many, in_bytes, join_names, large, seconds_of, some_of
 from .opening.nouns import amounts_of
 from .tables import at_equal_cost, infinite_losses, shortfalls
 
@@ -145,7 +145,7 @@ def _cost_text(records: Records, label: str) -> str:
 
 
 def _equal_text(records: Records, label: str) -> str:
-    """The leader if each algorithm stops at the gradients of the cheapest one."""
+    """A sentence on who leads if all stop after as many gradients as the cheapest."""
     if "gradients" not in records.rounds:
         return ""
     _, means = at_equal_cost(records, "gradients")
@@ -168,11 +168,11 @@ def _oracle_text(records: Records, table: pd.DataFrame) -> str:
     told = [label for label in labels_of(records) if label in records.oracles]
     if not told:
         return ""
-    reached = joined([f"{label} ({score.show(means[label])})" for label in told])
-    be = "is" if len(told) == 1 else "are"
+    reached = join_names([f"{label} ({score.show(means[label])})" for label in told])
+    know, be = ("knows", "is") if len(told) == 1 else ("know", "are")
     return (
-        f"{reached} {be} told true clusters or optima, which others must find out, and "
-        f"{be} never ranked."
+        f"{reached} {know} the true clusters or optima, which others must find out, "
+        f"and {be} never ranked."
     )
 
 

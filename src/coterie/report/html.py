@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from ..checks import several
 from ..scores.axes import in_seconds, virtual_seconds
-from ..scores.words import in_bytes, joined, large, percent, some_of
+from ..scores.words import in_bytes, join_names, large, percent, some_of
 
 # Okabe and Ito's colours without yellow and black, then two of Tol's: distinct in
 # the common kinds of colour blindness, and dark enough on white.
@@ -47,7 +47,7 @@ def _environment(room: str) -> Environment:
         extensions=[_OneSpace],
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    words = (in_bytes, in_seconds, joined, large, percent, several, some_of)
+    words = (in_bytes, in_seconds, join_names, large, percent, several, some_of)
     environment.filters |= {word.__name__: word for word in (*words, virtual_seconds)}
     environment.filters["as_json"] = _as_json
 

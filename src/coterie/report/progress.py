@@ -99,7 +99,7 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
 def _curve(
     records: Records, label: str, means: pd.DataFrame, row: int
 ) -> list[PlotSpec]:
-    """The traces of a mean, with a band first if there are several seeds, without x."""
+    """The traces of a mean, without x; first a band if there are several seeds."""
     style = styles_of(records)[label]
     place = {"xaxis": f"x{panel(row)}", "yaxis": f"y{panel(row)}"}
     common = {"type": "scatter", "legendgroup": escape(label), **place}

@@ -14,7 +14,7 @@ from ..checks import InputError, several
 from ..records import Records, rungs
 from ..scores.axes import Axis, axis_of
 from ..scores.finals import score_of
-from ..scores.words import joined
+from ..scores.words import join_names
 from .html import render
 from .styles import (
     PlotSpec,
@@ -206,7 +206,7 @@ def settings_text(records: Records) -> str:
     text += "the study gives stayed as they are."
     smaller = list(dict.fromkeys(label for each in found for label in each.reduced))
     if smaller:
-        text += f" Steps of {joined(smaller)} were too large and were reduced."
+        text += f" Steps of {join_names(smaller)} were too large and were reduced."
     return text
 
 

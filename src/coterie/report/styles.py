@@ -310,7 +310,7 @@ def finish(
 
 
 def merge_specs(old: Mapping[str, Any], new: Mapping[str, Any]) -> PlotSpec:
-    """Both nested mappings together. Where they differ, `new` counts.
+    """Both nested mappings together. If they differ, `new` wins.
 
     >>> merge_specs({"xaxis": {"dtick": 1}}, {"xaxis": {"type": "log"}})
     {'xaxis': {'dtick': 1, 'type': 'log'}}

@@ -51,7 +51,7 @@ def baseline_summary(records: Records) -> pd.DataFrame:
 
 
 def gain_over_baseline(records: Records, label: str, baseline: str) -> Gain | None:
-    """How much better a method is than a baseline; None where they cannot be compared.
+    """How much better a method is than a baseline; None if they cannot be compared.
 
     Positive is better, whichever way the score points.
     """

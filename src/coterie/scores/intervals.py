@@ -29,9 +29,9 @@ Satterthwaite's rule.
 
 For outcomes that are 0 or 1, the mean determines the variance, so q is the normal
 quantile. The term 1 / K^2 adds a pair of samples: each algorithm is right on one of
-them (Agresti and Min). Without it, a client with at most one differing prediction would
-seem to be known exactly. K is the number of effectively independent samples. For other
-outcomes, 1 / K^2 is left out.
+them (Agresti and Min). Without it, the difference of a client with at most one
+differing prediction would seem to be known exactly. K is the number of effectively
+independent samples. For other outcomes, 1 / K^2 is left out.
 
 For one client, N = 1 and D_s is its own mean. With one seed, only samples count. If
 each seed draws its own clients (newcomers), D_s is the mean over the clients of that
@@ -106,7 +106,7 @@ class _Cells(NamedTuple):
 
 @np.errstate(invalid="ignore")  # infinite values give NaN
 def client_estimates(trials: Observations) -> tuple[np.ndarray, Estimate]:
-    """The clients in ascending order, and the estimate of each one's mean."""
+    """The clients in ascending order, and the estimate of the mean of each."""
     names, client = _factorise(trials.client)
     cells = _cells(trials, client)
     u, w = _deviations(trials, cells)

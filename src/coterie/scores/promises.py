@@ -8,8 +8,8 @@ from .roles import epsilon_by_role
 from .words import epsilon_text
 
 _NOTHING = (
-    "No promise: the study has no [privacy], so epsilon is infinite for whoever sees "
-    "what clients send."
+    "No promise: the study has no [privacy], so epsilon is infinite for "
+    "all that see what clients send."
 )
 
 
@@ -24,7 +24,7 @@ def promise_of(records: Records) -> str:
     unit = "one sample" if settings.get("unit") == "sample" else "all data of a client"
     text = (
         f"Epsilon {', '.join(named)} at delta {settings.get('delta', 1e-5):g}, for "
-        f"{unit} in the eyes of {table.columns[-1]}."
+        f"{unit}, against {table.columns[-1]}."
     )
     simulated = simulated_text(settings.get("noise_source", "seed"))
     return " ".join(filter(None, (text, simulated, _together(records))))

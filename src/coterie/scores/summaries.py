@@ -35,7 +35,7 @@ def summary(records: Records) -> pd.DataFrame:
     - `gain` is the mean improvement over `local`, with its 95 % interval from
       `gain_low` to `gain_high`. `gaining`, `losing` and `cannot_tell` count clients by
       their own intervals. All are NaN without `local`.
-    - `oracle` marks methods that are told true clusters or optima. `failed` marks
+    - `oracle` marks methods that know true clusters or optima. `failed` marks
       failed training (`scores.failures`), without a standard error and a gain.
     - `gradients` and `bytes` are totals over clients, and means over seeds. `seconds`
       is the median training time over seeds. With [time], `updates` counts the answers

@@ -9,10 +9,10 @@ import numpy as np
 from ..checks import several
 
 
-def joined(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """The names as a list in a sentence.
 
-    >>> joined(["a", "b", "c"])
+    >>> join_names(["a", "b", "c"])
     'a, b and c'
     """
     *head, last = names
@@ -26,7 +26,7 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
     'a, b and 1 more'
     """
     if len(names) <= most:
-        return joined(names)
+        return join_names(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 

@@ -107,8 +107,8 @@ def gap_threshold(distances: Distances, *, factor: float = 1.5) -> float:
     if float(ratio[place]) < factor:
         raise checks.InputError(
             f"squared distances have no gap: none between {float(floor):.3g} (noise) "
-            f"and {float(rising[-1]):.3g} (the largest) is {factor:g} times the one "
-            "before; use more samples or give a threshold."
+            f"and {float(rising[-1]):.3g} (the largest) is {factor:g} times the next "
+            "smaller one; use more samples or give a threshold."
         )
     return float(rising[place] * rising[place + 1]) ** 0.5
 

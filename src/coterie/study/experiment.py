@@ -508,7 +508,7 @@ def _oracles(study: Study) -> list[str]:
 
 
 def _refuse_measures(setup: Setup) -> None:
-    """Refuses measures of whole clients that raise, and a score that nobody has."""
+    """Refuses measures that raise, and a score that is undefined for all clients."""
     simulation, said = setup.simulation, ""
     objective, group = simulation.objective, simulation.group
     if not objective.of_client:

@@ -36,7 +36,7 @@ def identity_of(study: Study, read: Mapping[str, str]) -> str:
 
 
 def settings_text(study: Study, read: Mapping[str, str]) -> str:
-    """All settings of a study and what it read; two that differ have other texts."""
+    """All settings of a study and what it read; other studies have other texts."""
     return json.dumps([study.tables(), read], sort_keys=True, default=str)
 
 

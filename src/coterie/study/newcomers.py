@@ -51,7 +51,7 @@ def hold_out(
     if n - count < 2:
         raise InputError(
             "`run.newcomers` must leave at least two clients to train, but "
-            f"`{federation.name}` has {n} clients and {count} were to be held out."
+            f"`{federation.name}` has {n} clients, and `run.newcomers` is {count}."
         )
     order = torch.randperm(n, generator=seeds.generator(seed, "newcomers"))
     return order[count:].sort().values, order[:count].sort().values

@@ -128,7 +128,10 @@ def _check_space(
     """The checked list of values, or range with its scale, of one option."""
     where = f"{section}.{key}"
     if key in COLUMNS:
-        raise InputError(f"`{where}` cannot be tuned: records have a column {key!r}.")
+        raise InputError(
+            f"`{where}` cannot be tuned, because a column of the records "
+            f"already has the name {key!r}."
+        )
     if isinstance(values, list) and values:
         for value in values:
             checks.options(section, name, {key: parameter}, {key: value})

@@ -217,7 +217,7 @@ def divide_table(study: Study, table: Table, seed: int) -> Federation:
 
 
 def _as_they_are(study: Study) -> dict[str, int]:
-    """Allows natural clients with one class, so that a few do not stop the others."""
+    """An option that lets some natural clients have a single class."""
     natural = study.split["name"] == "natural" and "min_classes" not in study.split
     return {"min_classes": 1} if natural else {}
 

@@ -114,8 +114,8 @@ def privacy_table(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
     """The table [privacy], checked with the tables that would release more."""
     if "tune" in tables:
         raise InputError(
-            "[tune] cannot be used with [privacy], which does not count its trials: "
-            "options must be given."
+            "[tune] cannot be used with [privacy], because its trials would cost "
+            "privacy: give the options instead."
         )
     run = tables.get("run", {})
     if isinstance(run, dict) and run.get("newcomers"):
@@ -126,8 +126,8 @@ def privacy_table(table: dict[str, Any], tables: dict[str, Any]) -> Privacy:
     privacy = privacy_of(table)
     if privacy.secure and "time" in tables:
         raise InputError(
-            "`privacy.aggregation` secure cannot be used with [time], where answers "
-            "are seen one by one: leave it out."
+            "`privacy.aggregation` secure cannot be used with [time], because the "
+            "server sees each answer: leave it out."
         )
     return privacy
 

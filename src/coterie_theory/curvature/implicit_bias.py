@@ -132,8 +132,8 @@ def limit(
     rest = float((targets - features @ beta).norm()) / size
     if rest > 1e-6:
         raise InputError(
-            "`targets` must allow a solution of X beta = y, but a residual of "
-            f"{rest:.2g} is left."
+            "`targets` must allow a solution of X beta = y, but the smallest residual "
+            f"is {rest:.2g}."
         )
     return beta
 

@@ -164,7 +164,9 @@ def plan_noise(
     while rounds_with(noise_after(high)) > high:
         high *= 2
         if high > 2**40:
-            raise InputError("no number of rounds is long enough for its noise.")
+            raise InputError(
+                "no number of rounds is enough for the noise that it needs."
+            )
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2

@@ -171,7 +171,7 @@ class Capacities(NamedTuple):
 def admissible(
     network: Network, when: RingTimes, limits: Capacities
 ) -> Bool[Tensor, " m"]:
-    """(m,) which ticks are kept: those with few enough earlier ticks of the same kind.
+    """(m,) which ticks are kept, given the largest number of them at the same time.
 
     This is `coterie_theory.gossip.kept_by_truncation`: for the edge, for all edges at
     each end, or for the computations of the node.

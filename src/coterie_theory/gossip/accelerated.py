@@ -66,7 +66,7 @@ def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> GossipPace:
 
 
 def pace_of(gap: float, resistance: float) -> GossipPace:
-    """The pace for an eigengap of at least `gap` and at most this `resistance`."""
+    """A safe pace if the eigengap is >= `gap` and resistances are <= `resistance`."""
     checks.number("gap", gap, above=0)
     checks.number("resistance", resistance, above=0)
     found = MeetingRates(gap, resistance)

@@ -4,13 +4,14 @@
               (W_{0:t})_{wu}^2 / |(W_{0:t})_w|^2                              (6.6)
 
 adds the divergences of single messages; the figures of the thesis use it. But messages
-share the same noise, and together they can tell more. On a line u - w - v with weights
-1/3, two exchanges tell v all about u: S = 1, where the formula has 1/3.
+share the same noise, and together they can reveal more. On a line u - w - v with
+weights 1/3, v learns all about u in two exchanges: S = 1, but the formula gives 1/3.
 
 Over several inputs it adds rounds as if later rows held nothing of earlier inputs
 (6.12, 6.13). If neighbours exchange once in a round, others would then never learn
-anything. Sums over all u are right, since each message counts 1. So are mean losses
-(6.7). For true losses use `exact_losses` and, over several inputs, `joint_losses`.
+anything. Sums over all u are right, because each message adds 1 to them, and so are
+mean losses (6.7). For true losses use `exact_losses` and, over several inputs,
+`joint_losses`.
 
 References:
     Even, PhD thesis, 2024, 6.3, 6.4 and 6.D.1, tel-04877971.

@@ -1,8 +1,8 @@
 """A subspace from a single noiseless sample of each client.
 
-One sample y_i = <w_i, x_i> does not tell the model of a client. But all samples
-together can tell a subspace U in which every client has a model of norm at most `cap`
-that fits:
+One sample y_i = <w_i, x_i> does not determine the model of a client. But all samples
+together can determine a subspace U in which every client has a model of norm at most
+`cap` that fits:
 
     U is admissible  <=>  |U' x_i| >= |y_i| / cap  for all i            (Lemma 9.4.1)
 

@@ -1,4 +1,4 @@
-"""How many clients tell their common subspace by one sample each, and how many do not.
+"""The number of clients with one sample each that determine a common subspace.
 
 References:
     Even, PhD thesis, 2024, chapter 9, section 9.4, tel-04877971.
@@ -48,7 +48,7 @@ def wrong_is_admissible(rank: int, clients: int) -> float:
 
 
 def clients_that_mislead(rank: int, chance: float = 7 / 8) -> int:
-    """The most clients for which a wrong subspace fits with this chance; Prop. 9.4.2.
+    """The largest N for which a wrong subspace fits with this chance; Prop. 9.4.2.
 
     The number grows exponentially in the rank.
 

@@ -248,7 +248,7 @@ def kernel_of(module: nn.Module, shape=(4,)) -> Kernel:
     ],
 )
 def test_a_model_that_couples_samples_is_refused(module, shape) -> None:
-    with pytest.raises(InputError, match="depends on the others of its batch"):
+    with pytest.raises(InputError, match="depends on the other samples"):
         ClippedKernel(kernel_of(module, shape), 1.0)
 
 

@@ -319,7 +319,7 @@ def test_noise_needs_a_bound_and_is_not_negative(classification) -> None:
     for noise in (1e-300, 1e300):
         with pytest.raises(InputError, match="`noise` must be 0, or between 1e-06 and"):
             PrivateSimulation(plain, clip=1.0, noise=noise)
-    with pytest.raises(InputError, match="`clip` must be finite where there is noise"):
+    with pytest.raises(InputError, match="`clip` must be finite if there is noise"):
         PrivateSimulation(plain, clip=math.inf, noise=1.0)
 
 

@@ -270,7 +270,7 @@ def test_training_ends_at_its_budget():
         ({"loss_clip": 0.0}, "`loss_clip` must be greater than 0, got 0"),
         ({"loss_clip": -1.0}, "`loss_clip` must be greater than 0, got -1"),
         ({"loss_clip": NAN}, "`loss_clip` must be a finite number, got nan"),
-        ({"loss_clip": math.inf}, "`loss_clip` must be finite where there is noise"),
+        ({"loss_clip": math.inf}, "`loss_clip` must be finite if there is noise"),
         ({"held_out_noise": -1.0}, "`held_out_noise` must be at least 0, got -1"),
     ],
 )
@@ -331,7 +331,7 @@ def test_losses_of_clients_have_as_much_noise_in_clips_as_rows():
 
 
 def test_noise_of_losses_needs_a_bound():
-    with pytest.raises(InputError, match="`loss_clip` must be finite where there is"):
+    with pytest.raises(InputError, match="`loss_clip` must be finite if there is"):
         private_run(method("ifca"), Mechanism(0.5, 0.2), rounds=1)
 
 

@@ -310,7 +310,7 @@ def test_a_call_that_was_not_foreseen_is_refused():
     foreseen = seen(algorithm)
     oracle = simulation_of(small(), Setting()).at(1)
     private = private_oracle(oracle, NOISY, foreseen, one_start())
-    with pytest.raises(InputError, match="`mix` in round 1 was not foreseen"):
+    with pytest.raises(InputError, match="`mix` in round 1 was not planned"):
         private.mix(torch.eye(CLIENTS), one_start())
 
 

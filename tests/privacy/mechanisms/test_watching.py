@@ -367,7 +367,7 @@ def by_a_type_of_a_program(oracle, state, g):
     [
         (by_a_shape_of_a_program, "results of `wide` must have the shapes and types"),
         (by_a_type_of_a_program, "results of `double` must have the shapes and types"),
-        (own_rows, "in round 1: the method sends rows by `average` that are made of"),
+        (own_rows, "in round 1: the method sends rows by `average` that depend on"),
         (
             averaging(torch.ones_like, shares_of_data),
             "in round 1: the weights of `average`, which others see",
@@ -388,7 +388,7 @@ def test_training_stops_before_data_leave_that_were_not_foreseen(leak, message):
 @pytest.mark.parametrize("leak", [late_number, by_a_caught_refusal])
 def test_numbers_that_come_late_stop_the_training(leak):
     """Losses might be released for them, which is planned for sixteen rounds only."""
-    with pytest.raises(InputError, match="`average` in round 21 was not foreseen"):
+    with pytest.raises(InputError, match="`average` in round 21 was not planned"):
         trained(method(leak), method(leak), ROUNDS)
 
 

@@ -53,7 +53,7 @@ def disguise_note(
 
     `gives_away` and `repeats` find columns that determine it.
     """
-    start = f"column {column!r} alone tells the"
+    start = f"column {column!r} alone predicts the"
     if not labelled:
         like = rank_correlation(values, labels)
         if like < _LIKE:

@@ -309,8 +309,8 @@ def _features(
     drop = [p.name for p in mine if p.kind in USELESS] + leaves + apart + doubles
     if doubles:
         book.notes.append(
-            f"{few([*map(repr, doubles)])} {'tell' if doubles[1:] else 'tells'} the "
-            "client in other words and will be left out"
+            f"{few([*map(repr, doubles)])} {'name' if doubles[1:] else 'names'} the "
+            "client in another way and will be left out"
         )
     if apart:
         book.notes.append(
@@ -319,7 +319,7 @@ def _features(
         )
     if leaves:
         names = few([*map(repr, leaves)])
-        each = "tell" if leaves[1:] else "tells"
+        each = "determine" if leaves[1:] else "determines"
         book.notes.append(
             f"{names} {each} the target of every row and will be left out; take it out "
             "of `drop` if it is known before the target"
@@ -496,7 +496,7 @@ def _finding(
     if name == IS_TEST:
         return ColumnFinding(name, kind, "says which rows are for testing")
     if name in leaves:
-        return ColumnFinding(name, kind, "left out: tells the target")
+        return ColumnFinding(name, kind, "left out: reveals the target")
     if profile.kind in USELESS or name == BY_FILE or name in data.get("drop", []):
         return ColumnFinding(name, kind, "left out")
     uses = {

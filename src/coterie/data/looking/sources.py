@@ -34,7 +34,7 @@ class TableSource(NamedTuple):
     label: Path  # its name in messages and tables
     files: tuple[Path, ...]
     frames: tuple[pd.DataFrame, ...]  # one for each file
-    writing: TextFormat  # of all files; empty where they differ
+    writing: TextFormat  # of all files; empty if they differ
 
     def columns(self) -> list[str]:
         """The columns of any file, in order."""
@@ -128,7 +128,7 @@ def _refuse_nothing_shared(source: TableSource) -> None:
 
 
 def with_names(frame: pd.DataFrame, names: Iterable[str]) -> pd.DataFrame:
-    """The table with columns spelt as in `names`, whatever their case and blanks."""
+    """The table with columns spelt as in `names`; case and blanks do not matter."""
     known = {plain_form(str(name)): str(name) for name in names}
     usual = {str(name): known.get(plain_form(str(name))) for name in frame}
     other = {a: b for a, b in usual.items() if b is not None and b not in frame}

@@ -30,9 +30,9 @@ class _Sizes(NamedTuple):
 def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     """Clients that seem to use another unit, each with its factor.
 
-    A client does if all this holds. Its median is at least 8 times that of the others,
-    or at most an eighth. This factor is larger than the range of the others and than
-    its own. Its spread is like theirs.
+    We assume this if three things hold. The client's median is at least 8 times that of
+    the others, or at most an eighth. This factor is larger than the range of the others
+    and than its own. Its spread is like theirs.
 
     >>> kilograms, grams = np.arange(1, 7.0), 1000 * np.arange(1, 7.0)
     >>> values = np.concatenate([kilograms, kilograms, grams])

@@ -1,9 +1,9 @@
 """What a ledger reveals of each client: to all others together, and to each of them.
 
 Gaussian releases of the same data add in squares (`gaussian`). A row that goes over
-several links with the same noise is one release. Where every link has a row of its own
-(`Release.apart`), each counts. `totals` is the guarantee: it holds against the server
-and all other clients together, whatever they tell each other.
+several links with the same noise is one release. If every link has its own row
+(`Release.apart`), each row counts. `totals` is the guarantee: it holds against the
+server and all other clients, even if they share everything.
 
 Nobody sees more of a secure sum, sum_k p_k (x_k + noise_k), than the sum. But a client
 in the sum knows its own noise and subtracts it. To the server and c others, A,
@@ -67,7 +67,7 @@ def totals(
     Args:
         events: in any order.
         clients: how many there are.
-        colluders: how many of the others tell the server what they know of secure sums;
+        colluders: how many of the others share with the server what they know of sums;
             None: all of them. We take those with the largest shares in each sum.
             Everything else counts as seen by everybody.
     """
@@ -122,13 +122,13 @@ def remaining(
 
 
 def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
-    """The events, where everybody in a sum pays as much as the client that pays most.
+    """The events, in which each client in a sum pays as much as the one that pays most.
 
     Plans count like this, because shares grow when other clients refuse.
 
     Args:
         events: in any order.
-        colluders: how many clients tell the server what they know of sums.
+        colluders: how many clients share with the server what they know of sums.
     """
 
     def one(event: Event) -> Event:
@@ -158,10 +158,10 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
 
     For a server, we count what u sent to it. For a client v, we bound all that v learns
     of u over all rounds, also through others, whose rows depend on what they received.
-    So we count what u told everybody. If any chain of links joins u and v, we also
-    count all that u told anybody (docs/privacy_gossip.md). Inputs that are gossiped and
-    were made before anybody sent anything cost `joint_losses`. Answers of a server are
-    not counted here: they tell nobody more than `totals`.
+    So we count what u sent to everybody. If any chain of links joins u and v, we also
+    count all that u sent to anybody (docs/privacy_gossip.md). Inputs that are gossiped
+    and were made before anybody sent anything cost `joint_losses`. Answers of a server
+    are not counted here: they reveal no more than `totals`.
 
     Args:
         events: in their order.
@@ -202,7 +202,7 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
 
 
 def _is_for_all(event: Release, clients: int) -> bool:
-    """Whether every sender told all other clients one and the same row."""
+    """Whether every sender sent the same row to all other clients."""
     links = event.links[event.links[:, 1] != SERVER].unique(dim=0)
     if event.apart or event.summed or not len(links):
         return False

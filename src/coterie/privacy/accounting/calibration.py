@@ -42,7 +42,7 @@ class Limits(NamedTuple):
         """(N,) which clients refuse a round that would raise spending to `after`.
 
         Args:
-            after: what each client would have spent, whoever refuses.
+            after: what each client would have spent, no matter who refuses.
             counted: the clients that can end training for all; None: all of them.
         """
         some = after if counted is None else after[counted]
@@ -57,7 +57,7 @@ def noise_for_clients(costs: Sequence[Tensor], mu: float, clip: float) -> float:
     """The smallest noise with which nobody spends more than mu in all rounds."""
     most = float(torch.stack(list(costs)).sum(0).max())
     if not math.isfinite(clip):
-        raise InputError(f"`clip` must be finite where there is noise, got {clip:g}.")
+        raise InputError(f"`clip` must be finite if there is noise, got {clip:g}.")
     return 2 * clip * math.sqrt(most) / mu
 
 

@@ -70,7 +70,7 @@ def refuse_clip(name: str, clip: float) -> None:
 
 
 def mu_from(sensitivity: float, noise: float) -> float:
-    """`mu = D / s` of one release, infinite where it has no noise.
+    """`mu = D / s` of one release, infinite if it has no noise.
 
     >>> mu_from(2.0, 4.0), mu_from(1.0, 0.0)
     (0.5, inf)

@@ -124,7 +124,7 @@ def sampled_noise(
 ) -> float:
     """The smallest noise multiplier, to one part in a thousand, for this epsilon.
 
-    Other arguments are as of `sampled_epsilon`.
+    The other arguments are those of `sampled_epsilon`.
     """
     refuse_epsilon("epsilon", epsilon)
     _refuse_steps(rate, steps)

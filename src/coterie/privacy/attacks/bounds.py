@@ -82,7 +82,7 @@ def mu_of_rates(
     >>> round(mu_of_rates(1000, 1000, 0, 1000), 2), mu_of_rates(5, 9, 4, 9)
     (5.36, 0.0)
 
-    Arguments are as of `epsilon_of_rates`.
+    The arguments are those of `epsilon_of_rates`.
     """
     _refuse(0.0, confidence)
     right, error = _rates(found, members, wrong, others, confidence)

@@ -8,7 +8,7 @@ rest on the directions u_j of the canaries j of client k:
 
 If only sums are seen, it projects the answer, which is the same for all clients.
 
-The attacker also adds up all mean losses that clients tell (`told_losses`). If several
+The attacker also adds up all mean losses that clients send (`told_losses`). If several
 clients have the same model, the attacker has it too. It then compares the losses there
 with those that it expects with the canary, a_j, and without it, b_j, while other
 canaries of the same client count half. It solves least squares over questions t, for
@@ -28,8 +28,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...clients.blends import Release
-from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending, Wrap, Wrapping
+from ...clients.wrappers import PersonalOracle
 from ...types import (
     CentralProgram,
     ClientsInRounds,
@@ -264,7 +264,7 @@ class ListeningOracle(Wrapping[Sending]):
         return wrap(self)
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
-        """The same round, where these of all clients take no part."""
+        """The same round, but without these clients, out of all N."""
         return ListeningOracle(self._oracle.without_clients(absent), self._listener)
 
 

@@ -100,7 +100,7 @@ def audit_scores(
 
 
 def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int, int]:
-    """Right guesses and all guesses: the largest are in, as many smallest are out."""
+    """Right and all guesses: "in" for the largest, "out" for as many smallest."""
     m = len(values)
     half = max(1, round(m * (1 - abstain) / 2))
     order = values.argsort(descending=True)

@@ -1,11 +1,12 @@
 """A flow whose clients answer with clipped gradients and noise.
 
-Where nobody waits, every gradient gets noise as soon as a client answers with it. So
-whatever the method makes of it and sends on is made of releases: models that mix with
-those of neighbours, or a token that walks on. A client pays for each of its answers,
-whoever sees them: we do not claim that the path of a row hides anything. A client that
-has spent its budget answers with zeros, so a token passes it by. If a method says that
-it sends nothing, as `local` does, answers stay with their clients and cost nothing.
+If nobody waits, every gradient gets noise as soon as a client answers with it. So
+everything that the method computes from it and sends on is computed from releases:
+models that mix with those of neighbours, or a token that walks on. Each answer of a
+client adds to its cost, no matter who sees it: we do not claim that the path of a row
+hides anything. A client that has spent its budget answers with zeros, so a token passes
+it by. If a method says that it sends nothing, as `local` does, answers stay with their
+clients and cost nothing.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
@@ -112,7 +113,7 @@ def _tells(kind: TaskKind, label: str) -> bool:
     """Whether answers of a kind are gradients; refuses any other use of data.
 
     We compare two worlds with different data. Agreement alone is not a proof, so we
-    also mark what is made of clients' numbers.
+    also mark what is computed from clients' numbers.
     """
     if kind.program is gradient:
         return True

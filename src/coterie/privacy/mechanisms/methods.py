@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError
-from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
+from ...clients.wrappers import PersonalOracle
 from ...types import Algorithm, Info, Oracle, Rows, State
 from ..accounting.accounts import at_most, totals
 from ..accounting.calibration import Limits
@@ -149,8 +149,8 @@ def make_private(
         most = costs[t] * (1 + 1e-9) + 1e-9 if costs else cost
         if bool((cost > most).any()):
             raise InputError(
-                f"private training stops: round {t} released more than was foreseen, "
-                "but what a method sends must not depend on data."
+                f"private training stops: round {t} released more than was planned, "
+                f"but what a method sends must not depend on data."
             )
         spent = now.spent + cost
         ledger = [*now.ledger, *_thrifty(now.ledger, as_lists(inside.events))]
@@ -171,7 +171,7 @@ def make_private(
 
 
 def _thrifty(ledger: list[Any], entries: list[Any]) -> list[Any]:
-    """The entries; equal tensors are those of earlier entries, so that files share."""
+    """The entries, with one object for equal tensors, so that files hold them once."""
     last = {entry[0]: entry for entry in ledger[-2 * len(entries) - 2 :]}
     found = []
     for entry in entries:

@@ -4,12 +4,13 @@ It wraps an oracle. Verbs inside a client do not change. A row that leaves a cli
 reveals something new, according to the dry run (`foreseen`), goes through a mechanism:
 
 - `average`, `mix`, `central`: each client releases a row once. Its own part of the
-  result uses the released row too, so results are made of releases alone. In a secure
-  sum, nobody pays more because others refuse: the remaining clients add more noise.
+  result uses the released row too, so results are computed from releases only. In a
+  secure sum, nobody pays more because others refuse: the remaining clients add more
+  noise.
 - `blended`: every contributor releases its gradient at every reader's model. Each one
   has its own noise, and the contributor pays for each. If the model of a reader ever
-  goes to others, its own gradient is released too. So that model is made of releases,
-  and costs nothing.
+  goes to others, its own gradient is released too. So that model is computed from
+  releases, and costs nothing.
 - `compare`: both halves release gradients with their own noise, so that estimates from
   products of halves stay unbiased. We subtract from norms what noise adds to them.
 - `each`: if a method sends losses, or choices made by losses, every mean loss is
@@ -134,8 +135,8 @@ class PrivateOracle(Wrapping[Sending]):
         call, secure = self._next("average", (rows,), others), self._mechanism.secure
         if secure and (groups is not None or shares.dim() > 1):
             raise InputError(
-                "`privacy.aggregation` secure is for one average of all clients, but "
-                "this method makes several at once."
+                "`privacy.aggregation` secure cannot be used with this method, because "
+                "it computes several averages at once."
             )
         assert call.shares is not None  # averages have them
         who = call.shares, self.present, self._planned
@@ -259,8 +260,8 @@ class PrivateOracle(Wrapping[Sending]):
             found = calls[number]
         if found is None:
             raise InputError(
-                f"private training stops: `{verb}` in round {self._t} was not "
-                "foreseen, but what a method sends must not depend on data."
+                f"private training stops: `{verb}` in round {self._t} was not planned, "
+                f"but what a method sends must not depend on data."
             )
         if self.watch is not None:
             self.watch.see(found, rows, self.refs)
@@ -329,7 +330,7 @@ class PrivateOracle(Wrapping[Sending]):
         if not bool(readers[*links.to(readers.device).unbind(1)[::-1]].all()):
             raise InputError(
                 f"private training stops: a pair in `{verb}` of round {self._t} was "
-                "not foreseen, but whom a method asks must not depend on data."
+                f"not planned, but whom a method asks must not depend on data."
             )
         return readers
 

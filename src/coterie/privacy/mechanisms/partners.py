@@ -211,7 +211,7 @@ def private_weights(
     choosing: PartnerMechanism,
     threshold: float | None = None,
 ) -> Float[Tensor, "n n"]:
-    """Weights as of `similarity.estimated_weights`, from released means with noise.
+    """Like `similarity.estimated_weights`, but from released means with noise.
 
     Args:
         name: one of `FEATURES`; with the prefix `unlabelled_`, without targets.
@@ -230,5 +230,5 @@ def private_weights(
         raise InputError(
             f"{error} With [privacy], noise also hides gaps: `privacy.partners` is the "
             "share of epsilon that may be spent here. (Clients have already released "
-            "their means for this answer, and the ledger of these data has it.)"
+            "their means for this, and the ledger of these data counts it.)"
         ) from None

@@ -1,11 +1,11 @@
 """Which clients have received what, if clients hide single samples.
 
-A client sends rows made of its private answers, and others send on rows made of these.
-So a client that receives such rows, at any time and from anybody, may know all answers.
-That includes answers to other readers (`blended`), which are in the models of these
-readers. Every client in a product of gradients (`compare`) sees all of them. Everybody
-knows the means by which partners are chosen before training, and some clients receive
-nothing else.
+A client sends rows computed from its private answers, and others send on rows computed
+from these. So a client that receives such rows, at any time and from anybody, may know
+all answers. That includes answers to other readers (`blended`), which are in the models
+of these readers. Every client in a product of gradients (`compare`) sees all of them.
+Everybody knows the means by which partners are chosen before training, and some clients
+receive nothing else.
 """
 
 from __future__ import annotations

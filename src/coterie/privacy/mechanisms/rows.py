@@ -3,7 +3,7 @@
     z = ref + clip_C(x - ref) + N(0, s^2 I),    clip_C(y) = y min(1, C / |y|)
 
 clip_C(x - ref) has a norm of at most C. So replacing all data of a client moves z by at
-most 2 C: its sensitivity. `ref` is made of earlier releases alone.
+most 2 C: its sensitivity. `ref` is computed from earlier releases only.
 
 A row that is not finite, or whose norm is not, leaves as `ref` with noise. The ledger
 has it like any other.
@@ -54,12 +54,10 @@ class Mechanism(NamedTuple):
 
     @property
     def for_losses(self) -> Mechanism:
-        """The mechanism for mean losses: within C / 2 of C / 2, same noise in clips."""
+        """The mechanism for mean losses in [0, C]: clip C / 2, same noise in clips."""
         clip = self.loss_clip / 2
         if self.noise and math.isinf(clip):
-            raise InputError(
-                "`loss_clip` must be finite where there is noise, got inf."
-            )
+            raise InputError("`loss_clip` must be finite if there is noise, got inf.")
         noise = self.noise * clip / self.clip if self.noise else 0.0
         return Mechanism(clip, noise, self.seed, self.source)
 
@@ -71,8 +69,9 @@ class Mechanism(NamedTuple):
     ) -> float:
         """The noise that each client adds to its row in an average, in units of s.
 
-        For a secure sum of m rows it is 1 / sqrt(m). It is more if clients refuse whose
-        absence would reveal more to the server and its `colluders` than planned.
+        For a secure sum of m rows it is 1 / sqrt(m). It is larger if clients refuse,
+        because the sum would otherwise reveal more to the server and its `colluders`
+        than planned.
 
         Args:
             shares: of the average; only one average if it is secure.

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ... import seeds
 from ...checks import InputError
-from ...clients.personal import PersonalOracle
 from ...clients.traffic import Sending
+from ...clients.wrappers import PersonalOracle
 from ...types import Algorithm, Info, Oracle, State
 from ..accounting.calibration import Limits
 from ..accounting.ledger import LOSSES, Ledger, Release
@@ -90,8 +90,8 @@ class StepPlan(NamedTuple):
         sends = bool(senders(told).any()) and not self.sends
         if sends or not all(map(covers, self.rounds[t], new)):
             raise InputError(
-                f"private training stops: round {t} released more than was foreseen, "
-                "but what a method asks must not depend on data."
+                f"private training stops: round {t} released more than was planned, "
+                f"but what a method asks must not depend on data."
             )
 
 
@@ -246,8 +246,8 @@ def spent_by_pairs(now: PerSampleState, delta: float) -> Tensor:
     """(N, K + 1) the epsilon of each client towards each reader; the last is a server.
 
     K is N. For many clients it is 1, for all readers together. A reader that received
-    rows, also through others, may know all that the client told. A reader that received
-    nothing knows only what everybody was told before training.
+    rows, also through others, may know all that the client sent. A reader that received
+    nothing knows only what was sent to everybody before training.
     """
     most = spent_on_samples(now, delta)
     before = [as_steps(kinds) for kinds in now.told.before]

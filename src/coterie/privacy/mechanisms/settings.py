@@ -91,8 +91,8 @@ class Privacy:
             number(name, budget, above=0, at_most=EPSILONS[1])
             if self.noise == 0:
                 raise InputError(
-                    f"`{name}` cannot be used when `privacy.noise` is 0, because it is "
-                    "spent before the first round."
+                    f"`{name}` cannot be used when `privacy.noise` is 0, because the "
+                    "first round would exceed every budget."
                 )
 
     def _refuse_for_samples(self) -> None:

@@ -1,7 +1,7 @@
 """Clients that release a loss whenever a program asks for it.
 
-So a method that sends losses, or choices made by losses, sends what is made of releases
-alone. Everything else in its client programs stays with the clients, or leaves as rows
+So if a method sends losses, or choices made by losses, these are computed from releases
+only. Everything else in its client programs stays with the clients, or leaves as rows
 do.
 """
 

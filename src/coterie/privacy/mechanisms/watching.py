@@ -57,13 +57,13 @@ class Marks(NamedTuple):
         if any(made and not fresh for made, fresh in rows):
             raise InputError(
                 f"private training stops in round {t}: the method sends rows by "
-                f"`{call.verb}` that are made of clients' data, but the plan was that "
-                "they are not, so they would leave without noise."
+                f"`{call.verb}` that depend on clients' data, but by the plan they do "
+                "not, so they would be sent without noise."
             )
         if self.others and not call.secret:
             raise InputError(
                 f"private training stops in round {t}: the weights of `{call.verb}`, "
-                "which others see, are made of clients' data."
+                "which others see, depend on clients' data."
             )
 
 

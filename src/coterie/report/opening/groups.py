@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ...records import Records
 from ...scores.finals import planned_algorithms
-from ...scores.words import all_of, count_in_words, joined
+from ...scores.words import all_of, count_in_words, join_names
 from ...types import ALONE, EVERYBODY
 from .nouns import client_nouns, names_of
 
@@ -185,7 +185,7 @@ def _counted_groups(found: Groups, many: str) -> str:
     else:
         same = len(set(sizes)) == 1
         each = f"{many} each" if same else many
-        shown = sizes[0] if same else joined(sizes)
+        shown = sizes[0] if same else join_names(sizes)
         text = f"{count_in_words(len(sizes))} groups of {shown} {each} learn together"
     for some, what in ((found.own, "use"), (found.alone, "learn")):
         if some:

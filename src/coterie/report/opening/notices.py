@@ -26,7 +26,7 @@ from ...scores.finals import (
     runs_of,
     seed_means,
 )
-from ...scores.words import joined
+from ...scores.words import join_names
 from .nouns import MOST_NAMED, amounts_of, client_nouns
 
 FEW = 20
@@ -66,8 +66,8 @@ def undertrained_text(records: Records) -> str:
         return ""
     verb = "was" if len(found) == 1 else "were"
     return (
-        f"Training ended while {joined(found)} {verb} still improving: more rounds may "
-        "give better scores."
+        f"Training ended while {join_names(found)} {verb} still improving: more rounds "
+        "may give better scores."
     )
 
 
@@ -111,9 +111,9 @@ def unset_steps_text(study: Mapping[str, Any]) -> str:
         else ("take time that is not counted", "`lr`, or search it with [tune]")
     )
     return (
-        f"The study does not set `lr` of {joined(labels)}, so the usual 0.1 is used. "
-        f"With [{'privacy' if private else 'time'}], `lr` is not found automatically, "
-        f"because finding it would {why}. Set {advice}."
+        f"The study does not set `lr` of {join_names(labels)}, so the usual 0.1 is "
+        f"used. With [{'privacy' if private else 'time'}], `lr` is not found "
+        f"automatically, because finding it would {why}. Set {advice}."
     )
 
 
@@ -154,6 +154,6 @@ def small_text(records: Records) -> str:
     verb = "has" if len(few) == 1 else "have"
     them = f"this {one}" if len(few) == 1 else f"one of these {many}"
     return (
-        f"{joined(names)} {verb} fewer than {FEW} test samples: that is too few to "
+        f"{join_names(names)} {verb} fewer than {FEW} test samples: that is too few to "
         f"judge {them} by itself."
     )

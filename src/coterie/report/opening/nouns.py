@@ -11,7 +11,7 @@ import numpy as np
 from ...checks import plural
 from ...records import Records
 from ...scores.finals import Score, score_of
-from ...scores.words import figure, joined
+from ...scores.words import figure, join_names
 
 MOST_NAMED = 8
 """Up to this number, a sentence names clients; with more, it counts them."""
@@ -43,8 +43,8 @@ def names_of(records: Records, clients: Iterable[int]) -> str:
     names = [records.name_of(int(client)) for client in clients]
     numbers = [name.removeprefix("client ") for name in names]
     if len(names) > 1 and all(n.startswith("client ") for n in names):
-        return f"clients {joined(numbers)}"
-    return joined(names)
+        return f"clients {join_names(numbers)}"
+    return join_names(names)
 
 
 class Amounts(NamedTuple):

@@ -107,7 +107,7 @@ def epsilon_matrix(
     y = {"tickvals": list(range(len(texts))), "ticktext": texts}
     y |= {"autorange": "reversed", "title": {"text": "client"}}
     x |= {"title": {"text": "what this client or the server learns"}}
-    title = f"Who told whom: {heading(algorithm)}, seed {seed}"
+    title = f"Who revealed how much to whom: {heading(algorithm)}, seed {seed}"
     looks = {"xaxis": many | x, "yaxis": many | y}
     height = 600 if few else 260 + 14 * min(len(clients), LABELLED)
     return finish([trace], looks, title, height, menu=True)

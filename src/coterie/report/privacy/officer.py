@@ -43,11 +43,11 @@ SIGHTS = (
         "models and mean losses of each client, and its group",
         "the average of a group",
     ),
-    Sight(("karula",), "one model of each client", "a model of its own"),
+    Sight(("karula",), "one model of each client", "only its own new model"),
     Sight(
         ("decentralised_sgd", "extra", "gradient_tracking"),
         "nothing",
-        "a neighbour sees one or two rows, and what these carry of clients behind it",
+        "a neighbour sees one or two rows, which also depend on clients further away",
     ),
     Sight(
         ("neighbours", "cobo"),
@@ -57,7 +57,7 @@ SIGHTS = (
     Sight(
         ("all_for_all", "time_adaptive_all_for_all"),
         "nothing",
-        "everybody with a weight sees one gradient",
+        "each client that has a weight for it sees one gradient",
     ),
     Sight(
         ("preconditioned_gradient",),
@@ -68,7 +68,7 @@ SIGHTS = (
         ("all_for_one", "adaptive_all_for_one", "wga_bc"),
         "nothing",
         "a reader sees a gradient at its own model; the adaptive method also shows "
-        "products of gradients to everybody who compares",
+        "products of gradients to all clients that compare",
     ),
     Sight(
         ("server_sgd",),
@@ -78,17 +78,17 @@ SIGHTS = (
     Sight(
         ("agraf", "accelerated_gossip_sgd", "loss_network"),
         "nothing",
-        "a neighbour sees a model, when both meet",
+        "a neighbour sees a model when the two meet",
     ),
     Sight(
         ("token_sgd", "token_sag"),
         "nothing",
-        "whoever has the token sees the model that walks",
+        "the client that holds the token sees the model",
     ),
     Sight(
         ("nuclear_norm", "shared_subspace", "spag"),
         "models or gradients of each client",
-        "what the server makes of them",
+        "what the server computes from them",
         "refused",
     ),
     Sight(
@@ -101,13 +101,13 @@ SIGHTS = (
 """Every method of the library stands in one row."""
 
 ROLES = {
-    "Server": "Sees what the table says, knows the study, and does as agreed. With "
-    "[privacy] its knowledge is bounded by epsilon, against the server together with "
-    "others as the report says.",
+    "Server": "Sees what the table says, knows the study, and follows the protocol. "
+    "With [privacy], epsilon bounds what it can learn. The report says which clients "
+    "may help it.",
     "Partner": "Another client. Sees what the table says and its own model.",
-    "Colluders": "Several partners, with or without the server. They see together what "
-    "each of them sees. The report has one epsilon for each such role where sums are "
-    "secure; elsewhere one epsilon holds against all others and the server.",
+    "Colluders": "Several partners, with or without the server, that share everything "
+    "they see. With secure sums, the report has one epsilon for each such group. "
+    "Otherwise one epsilon holds against the server and all other clients together.",
     "Reader of the report": "Sees names of clients, numbers of samples, scores and "
     "losses of every client, also of baselines that it trains alone without noise, who "
     "learned with whom, and the settings. No epsilon covers these. Give the "
@@ -115,15 +115,15 @@ ROLES = {
     "Recipient of a model": "Sees one client's model, its card, scores of that client, "
     "names of partners, and the medians, means and scales that prepare features. "
     "Epsilon covers what came from other clients. It does not cover the client's own "
-    "data: a personal model may tell of them.",
+    "data: a personal model may reveal them.",
     "Owner of the run folder": "Sees everything: all models, exact losses, outcomes of "
     "test samples, the ledger and its key.",
 }
 
 NOT_COVERED = (
-    "How many samples each client has, which weights averages.",
-    "With the unit sample: which samples train, validate and test. A sample that is "
-    "left out can move one other sample across each border between these parts.",
+    "The number of samples of each client, which decides its weight in averages.",
+    "With the unit sample: which samples train, validate and test. If a sample is left "
+    "out, one other sample may move from each part to the next.",
     "How columns were prepared: exact medians that fill gaps, means, scales and "
     "categories, in `preparation-<seed>.json` and in every exported model.",
     "Scores, losses and training curves of every client in `metrics.csv`, the report, "
@@ -131,12 +131,12 @@ NOT_COVERED = (
     "The choice of an algorithm by validation data in `coterie export`, which looks at "
     "scores of all clients.",
     "Sentences about odd data on the terminal (a column that gives the target away, "
-    "clients with few samples). They are shown to whoever runs the study, and are not "
-    "kept.",
+    "clients with few samples). The person who runs the study sees them. They are not "
+    "stored.",
     "`coterie init`, `coterie plan`, `coterie audit` and studies without [privacy], "
     "which work on the data as they are.",
-    "Which columns a study leaves out or reads as dates, where it does not say so "
-    "itself.",
+    "Which columns are left out or read as dates, if the study file does not list "
+    "them.",
     "Names of clients, columns, categories and classes.",
 )
 

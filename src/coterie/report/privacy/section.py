@@ -50,7 +50,7 @@ def privacy_section(records: Records) -> Markup:
 
 
 def _labels_of_sums(records: Records) -> list[str]:
-    """The algorithms whose server saw only sums, which tell less than rows."""
+    """The algorithms whose server saw only sums, which reveal less than rows."""
     table = records.metrics
     if "epsilon_others" not in table:
         return []

@@ -70,7 +70,7 @@ def _of_pair(
     mechanism: Mechanism,
     confidence: float,
 ) -> list[Proof]:
-    """What one receiver proves about one sender, next to what is said of the pair."""
+    """What one receiver proves about one sender, next to the epsilon of this pair."""
     n, federation = len(setup.federation), setup.federation
     events = heard_events(account.events, n)
     said = by_pairs(events, n)[:, :n]
@@ -97,14 +97,15 @@ def _of_pair(
 def _most_revealing_sender(
     view: View, said: Float64[Tensor, " n"], less: Bool[Tensor, " n"], unit: float
 ) -> int | None:
-    """The sender about whom a receiver learns most, if it is said to learn less there.
+    """The sender about which a receiver learns most; None if it learns nothing.
 
-    A sender about whom it learns more than is said comes before all others.
+    First come senders about which it learns more than `said`, then those whose account
+    for this receiver is below that for somebody else.
 
     Args:
         view: what the receiver sees.
         said: mu^2 of each client towards the receiver, 0 for itself.
-        less: which clients tell somebody else more, as is said.
+        less: which clients reveal more to somebody else, by the account.
         unit: mu of a row.
     """
     own = torch.tensor([view.mu(k, unit) ** 2 for k in range(len(said))])

@@ -6,7 +6,7 @@ it is recorded (`privacy.attacks.Listener`) and turned back into its sample. A s
 training, without noise, shows what a release is: a gradient at the first model or,
 after a step, a difference of models, which is c times that gradient. The attacker knows
 c, and with it how much was clipped away. If it sees only sums, it knows all other
-clients' data, and takes off what they would send without noise.
+clients' data, and subtracts what they would send without noise.
 """
 
 from __future__ import annotations

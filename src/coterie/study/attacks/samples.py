@@ -97,7 +97,7 @@ def sample_canaries(
     """How well somebody who sees a client's answers tells whether a sample is in.
 
     Made-up clients have one ordinary sample, and every second one has a canary, too.
-    They are asked for the gradient of all their samples. The auditor takes off what the
+    They are asked for the gradient of all their samples. The auditor subtracts what the
     ordinary sample adds. It knows the canary's gradient g, and so the log likelihood
     ratio of R answers. With the canary this is N(mu^2/2, mu^2), and without it
     N(-mu^2/2, mu^2), where mu = sqrt(R) |g| / (C noise) and g is cut to C.

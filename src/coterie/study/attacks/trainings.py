@@ -1,4 +1,4 @@
-"""An audit of a study: what its own training tells about units of privacy.
+"""An audit of a study: what its own training reveals about units of privacy.
 
 The study is trained many times, each time with canaries that are in the data by a coin.
 An attacker hears all that leaves the clients and sees the models of all others. It

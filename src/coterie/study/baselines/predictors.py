@@ -24,7 +24,7 @@ _ALPHAS = np.logspace(-3, 3, 13)
 
 
 def constant_output(task: str, targets: Tensor, outputs: int) -> Tensor:
-    """The best constant prediction, as far as training data tell.
+    """The best constant prediction on the training data.
 
     For classes it is their frequencies by Laplace's rule, (k + 1) / (n + C), and for
     quantities their mean.
@@ -41,7 +41,7 @@ def constant_output(task: str, targets: Tensor, outputs: int) -> Tensor:
 
 
 class TrainingSet(NamedTuple):
-    """What a model of scikit-learn is trained on, and what it must give."""
+    """What a model of scikit-learn is trained on, and what it must return."""
 
     task: str  # what outputs mean, a name in `coterie.models.OBJECTIVES`
     outputs: int  # how many a model has

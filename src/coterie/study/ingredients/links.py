@@ -49,8 +49,8 @@ def graph(choice: str, context: Context) -> Tensor | None:
 def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
     """The edges of a graph between these clients, by their positions.
 
-    A graph by name joins these clients in their order. A file is about all clients,
-    also those held out of training. Without these, it must still be connected.
+    A graph with a name joins these clients in their order. A file also has the clients
+    that are held out of training; without them, the graph must still be connected.
     """
     n, file = len(federation), file_of(choice)
     if file is None:

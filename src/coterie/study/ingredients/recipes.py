@@ -48,8 +48,9 @@ def ingredients_of(factory: Callable[..., Any]) -> list[str]:
     for name in names:
         if name not in RECIPES:
             raise InputError(
-                f"the ingredient `{name}` is not known; a factory may ask for "
-                f"{', '.join(sorted(RECIPES))} and takes options by keyword only."
+                f"the ingredient `{name}` is not known; the positional parameters of a "
+                f"factory must be among {', '.join(sorted(RECIPES))} and its options "
+                "must be keyword-only."
             )
     return names
 

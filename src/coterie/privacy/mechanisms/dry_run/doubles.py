@@ -17,8 +17,8 @@ from torch import Tensor
 
 from .... import seeds
 from ....clients.groups import of_present
-from ....clients.personal import PersonalOracle
 from ....clients.traffic import Sending, Wrap
+from ....clients.wrappers import PersonalOracle
 from ....types import (
     Algorithm,
     CentralProgram,

@@ -17,9 +17,9 @@ both worlds. The next steps of the method may depend on them. So we run it in se
 scenarios of losses, and identify calls by their sort, not by their order.
 
 If two worlds differ, data matter. If they agree, data may still matter elsewhere. So we
-also track marks (`origins`) through all rounds. Whatever is made of clients' answers
-counts as new, even if it is the same in both worlds. Whatever is new in any round
-counts as new in all of them, including rounds after the end of a short run.
+also track marks (`origins`) through all rounds. Everything computed from clients'
+answers counts as new, even if it is the same in both worlds. If a row is new in any
+round, it counts as new in all rounds, including those after the end of a short run.
 
 The dry run also checks what a method declares (`declarations`), and refuses a method
 that releases more. All this is a plan, and every round of training is checked against

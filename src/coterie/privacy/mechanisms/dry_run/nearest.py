@@ -24,7 +24,7 @@ def sort_of(
     program: str,
     columns: int,
 ) -> str:
-    """The sort of a call, whatever came before it in a round.
+    """The sort of a call, which does not depend on earlier calls of the round.
 
     Args:
         verb: of the call.
@@ -85,7 +85,7 @@ class NearestRefs:
                     self._average.add(place)
 
     def choose(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
-        """What to keep for each row of a call whose nearest reference is not zero.
+        """What to keep for rows of calls, if their nearest reference is not zero.
 
         Args:
             secret: calls whose weights depend on data, so nobody else knows results.

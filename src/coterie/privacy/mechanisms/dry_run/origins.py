@@ -1,7 +1,7 @@
-"""Tracks where values come from: marks whatever is made of clients' answers.
+"""Tracks where values come from: marks what is computed from clients' answers.
 
-Answers of clients are marked. Whatever torch makes of a marked tensor is marked too,
-whatever its values. Answers of verbs between clients are made of releases, and have no
+Answers of clients are marked. Everything that torch computes from a marked tensor is
+marked too. Answers of verbs between clients are computed from releases, and have no
 mark. Marks are for whole tensors.
 
 Marks end where Python reads a value. So we note a method that reads something marked
@@ -72,13 +72,13 @@ def refuse_sent_on(weights: Tensor, exchanges: Any, gamma: Any) -> None:
     """
     if any(is_of_data(one) for one in _tensors((exchanges, gamma))):
         raise InputError(
-            "`exchanges` and `gamma` of `mix` must not be made of clients' data in "
+            "`exchanges` and `gamma` of `mix` must not depend on clients' data in "
             "private training: neighbours see them."
         )
     if is_of_data(weights) and exchanges != 1:
         raise InputError(
-            "`exchanges` of `mix` must be 1 in private training if weights are made "
-            f"of clients' data, got {exchanges}: the second exchange sends mixtures, "
+            "`exchanges` of `mix` must be 1 in private training if weights depend on "
+            f"clients' data, got {exchanges}: the second exchange sends mixtures, "
             "which show the weights."
         )
 

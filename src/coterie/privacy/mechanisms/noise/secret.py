@@ -211,7 +211,7 @@ def add_secret(
 ) -> Float[Tensor, "n d"]:
     """Adds noise with the standard deviation scale[j] to row j, in place.
 
-    Arguments are as of `NoiseSource.add`.
+    The arguments are those of `NoiseSource.add`.
     """
     n, d = rows.shape
     if not n or not d:

@@ -244,8 +244,8 @@ def _refuse_coupling(kernel: Kernel) -> None:
     for size in _TRIED:
         if not _is_same(answers(h[:size]), alone[:size]):
             raise InputError(
-                "the model cannot hide single samples: its answer for a sample "
-                f"depends on the others of its batch (tested with {size} samples). "
+                "the model cannot hide single samples: its output for a sample depends "
+                f"on the other samples of the batch (tested with {size} samples). "
                 "`privacy.unit` sample needs a model that treats every sample alone."
             )
 

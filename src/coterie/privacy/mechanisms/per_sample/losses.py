@@ -42,11 +42,11 @@ def refuse_loss_clip(name: str, value: float, noise: float | None) -> None:
     """Refuses wrong bounds of losses; infinity needs a run without noise."""
     refuse_clip(name, value)
     if value == math.inf and noise != 0:
-        raise InputError(f"`{name}` must be finite where there is noise, got inf.")
+        raise InputError(f"`{name}` must be finite if there is noise, got inf.")
 
 
 def bounded_mean(losses: Float[Tensor, "n b"], most: float) -> Float[Tensor, " n"]:
-    """Means over the samples of each client, NaN where it has none.
+    """Means over the samples of each client, NaN if it has none.
 
     Args:
         losses: of samples, NaN where a client has fewer than others.

@@ -129,7 +129,7 @@ def mechanism_of(
     """
     group, clients = simulation.group, len(simulation)
     counts = blocks(clients, group.size)
-    sizes, expected = held.samples.federation.train.size, held.samples.expected
+    sizes, expected = held.samples.federation.train.size, held.samples.expected_sizes
     return SampleMechanism(
         bounds[0],
         noises[0],

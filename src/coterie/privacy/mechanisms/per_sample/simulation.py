@@ -11,11 +11,11 @@ answer is their mean with the noise that a minibatch of q m would have,
 
     (1 / (q m)) (q sum_b min(loss_b, C') + N(0, (s C')^2)).
 
-Clients then compute and send what is made of these answers. So nobody learns more than
-the answers reveal, not even all other clients and a server together. We refuse
+Clients then compute everything that they send from these answers. So nobody learns more
+than the answers reveal, not even all other clients and a server together. We refuse
 questions without such bounds.
 
-The ledger has one release for every minibatch, towards whoever sees what the client
+The ledger has one release for every minibatch, towards all that see what the client
 sends. R questions about one held minibatch are one release with sqrt(R) times the
 sensitivity, because they use the same samples. Whether a sample is used for training or
 for validation is public, and releases of the other part reveal nothing of it. Questions
@@ -43,10 +43,10 @@ from ....checks import InputError
 from ....clients.blends import Release as Leaves
 from ....clients.blends import after
 from ....clients.oracles import LocalClients, SimulatedOracle
-from ....clients.personal import PersonalOracle
 from ....clients.programs import task_clients
 from ....clients.simulation import Simulation
 from ....clients.traffic import Sending, Wrap, Wrapping, peer_links, server_links
+from ....clients.wrappers import PersonalOracle
 from ....collaboration.beliefs import first_half
 from ....types import Comparison, Option, Oracle, Program
 from ...accounting.gaussian import refuse_clip, refuse_noise
@@ -93,7 +93,7 @@ class PrivateSimulation:
         held_out_noise = noise if held_out_noise is None else held_out_noise
         refuse_noise("held_out_noise", held_out_noise)
         if noise and clip == math.inf:
-            raise InputError("`clip` must be finite where there is noise, got inf.")
+            raise InputError("`clip` must be finite if there is noise, got inf.")
         federation = simulation.samples.federation
         for empty in (federation.train.size == 0).nonzero()[:1, 0].tolist():
             raise InputError(

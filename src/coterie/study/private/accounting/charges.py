@@ -82,9 +82,9 @@ def _cost_of_samples(
         except InputError as refusal:
             raise InputError(
                 f"{entry.label} (seed {setup.seed}) cannot go on: rounds up to "
-                f"{max(rounds)} may have left before the run was killed, and their "
-                f"cost cannot be counted without data ({refusal}) Begin again with "
-                "another name of the study."
+                f"{max(rounds)} may have been sent before the run was killed, and "
+                f"their cost cannot be computed without data ({refusal}) Start again "
+                "with another name for the study."
             ) from None
         planned = with_noise(asked.rounds, Noises(noise, noise))
         told = steps_of(Ledger(len(setup.federation), releases_before(setup, entry)))

@@ -213,9 +213,10 @@ class CellAccount:
     def on_interrupted(self, cell: Cell) -> None:
         """Notes that the cell was saved after an interruption.
 
-        In one process, at most one round has begun since. Several processes learn of a
-        failure when they add up their counts, and go back to where they did so before.
-        The rounds in between have left, and are charged when the run goes on.
+        In one process, at most one round has begun since. Several processes notice a
+        failure only when they add up their counts. They then go back to the state at
+        the last sum. The rounds in between may have been sent, and are charged when the
+        run goes on.
         """
         if self._ledger is None:
             return

@@ -72,8 +72,8 @@ def refuse_spent(
         who = client_name(federation.names, int(federation.clients[place]))
         raise InputError(
             f"`{name}` {budget:g} would be spent in the first {what} of {entry.label}: "
-            f"it costs {who} epsilon {float(epsilon[place]):.3g}, so nothing could be "
-            "released without more noise."
+            f"it costs {who} epsilon {float(epsilon[place]):.3g}, so use more noise or "
+            "a larger budget."
         )
 
     if not isinstance(privacy.budget, Mapping):

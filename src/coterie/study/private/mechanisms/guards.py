@@ -188,8 +188,8 @@ def refuse_unsummed(setup: Setup) -> None:
     if not any(guard_of(setup, entry).sums for entry in study.algorithms):
         labels = ", ".join(entry.label for entry in study.algorithms)
         raise InputError(
-            "`privacy.aggregation` secure is for methods whose server averages rows of "
-            f"clients, and nothing is averaged by {labels}: leave it out."
+            "`privacy.aggregation` secure needs a method whose server averages rows of "
+            f"clients, but no rows are averaged by {labels}: leave it out."
         )
 
 
@@ -220,7 +220,9 @@ def _guard_samples(
     privacy, simulation = setup.study.privacy, setup.simulation
     assert privacy is not None  # only called with [privacy]
     if setup.study.time is not None:
-        raise InputError("`privacy.unit` sample is for rounds, but there is [time].")
+        raise InputError(
+            "`privacy.unit` sample cannot be used with [time]: leave [time] out."
+        )
     made = functools.partial(
         PrivateSimulation,
         name=_name(setup, entry),
@@ -334,8 +336,8 @@ def _guard_in_time(setup: Setup, entry: Entry, method: Algorithm) -> Guard:
     privacy = setup.study.privacy
     if method.flow is None:
         raise InputError(
-            f"{entry.label} waits for the slowest client, which [privacy] with [time] "
-            "does not count: set `waits = false`, or leave [time] out."
+            f"{entry.label} waits for the slowest client, which cannot be private in "
+            "time: set `waits = false`, or leave [time] out."
         )
     assert privacy is not None  # only called with [privacy]
     limits, answers = _limits(setup), []

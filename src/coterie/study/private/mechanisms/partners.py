@@ -31,8 +31,8 @@ def refuse_made_from_data(study: Study) -> None:
         for name, choice in _choices_from_data(entry):
             raise InputError(
                 f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
-                "before training, which is not audited: it must be known or come from "
-                "a file."
+                "before training, which is not audited: use a file or a recipe that "
+                "does not use data."
             )
 
 
@@ -62,8 +62,8 @@ def refuse_unnoised(study: Study, entry: Entry) -> None:
             continue
         raise InputError(
             f"`{name}` {choice!r} of {entry.label} is made from the clients' data "
-            f"before training, and {why}: with [privacy] it must be known or come from "
-            "a file, or be weights by means, moments or mmd."
+            f"before training, and {why}: with [privacy] use a file, a recipe that "
+            "does not use data, or weights by means, moments or mmd."
         )
 
 

@@ -21,9 +21,9 @@ from typing import Any
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..checks import InputError
-from ..types import CentralProgram, Comparison, Message, Numbers, Option
-from .traffic import Sending, Wrap, Wrapping
+from ...checks import InputError
+from ...types import CentralProgram, Comparison, Message, Numbers, Option
+from ..traffic import Sending, Wrap, Wrapping
 
 
 class PersonalOracle(Wrapping[Sending]):
