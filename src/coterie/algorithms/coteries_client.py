@@ -41,9 +41,6 @@ _RESERVE = 0.01
 most that a sample counts for. A model that a client shares less fits its few held-out
 samples more often by chance, or by being surer."""
 
-_STEPS_AWAY = (3, 0, 1, 2)
-"""How far own models, groups', halfway and tuned ones are from the group's."""
-
 _COST = 0.4
 """What looking may cost in an average round, at most, as a share of a training."""
 
@@ -158,8 +155,9 @@ def prior(ballot: Ballot, level: Tensor) -> Float[Tensor, "n 4"]:
     # Rounding is not noise.
     error = torch.where(error > 1e-9 * ballot.told[:, [GROUP]].square(), error, 0)
     known = mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
-    away = _RESERVE * known.new_tensor(_STEPS_AWAY)
-    return known + CAP * level.reshape(-1, 1) * away
+    # From the group's model: halfway 1, tuned 2, own 3.
+    away = (torch.arange(MODELS, device=known.device) - GROUP) % MODELS
+    return known + _RESERVE * CAP * level.reshape(-1, 1) * away
 
 
 def first_look(
