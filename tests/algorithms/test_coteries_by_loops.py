@@ -146,6 +146,8 @@ class Loops:
             self.told[i] = one_more(self.told[i], out)
         sizes = [self.size[i] for i in who]
         worse = mean([self.told[i][0] - self.told[i][0][1] for i in who], sizes)
+        # A hundredth of the most that a sample counts for, for each step away.
+        worse = worse + 0.01 * self.level / 2 * np.array([3, 0, 1, 2])
         for i in who:
             n = len(self.held[i][1])
             self.choice[i] = int((n * self.mine[i][0] + 30 * worse).argmin())

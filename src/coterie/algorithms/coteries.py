@@ -262,7 +262,7 @@ def _choose(
     # A client that is away learns nothing.
     pairs = zip(new, old, strict=True)
     new = Ballot(*[_where(oracle.active, a, b) for a, b in pairs])
-    choice = choices(new.losses, new.samples, prior(new))
+    choice = choices(new.losses, new.samples, prior(new, most))
     choice = _where(oracle.active, choice, state.choice)
     return state._replace(ballot=new, choice=choice)
 

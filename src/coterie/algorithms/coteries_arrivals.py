@@ -174,7 +174,7 @@ def _learn(state: FlowState, i: Int[Tensor, " m"], found: Found) -> None:
     of.everybody[:] = weights / weights.sum() @ comparison_of(of.told)
     of.noise[i] = (found.told - found.exact).square().mean(1) * few_of(shares)
     mine = Ballot(*(part[i] for part in of))
-    state.choice[i] = choices(mine.losses, mine.samples, prior(mine))
+    state.choice[i] = choices(mine.losses, mine.samples, prior(mine, state.level))
 
 
 def decide(state: FlowState, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:

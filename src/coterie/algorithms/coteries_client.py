@@ -14,7 +14,7 @@ from torch import Tensor
 from ..checks import InputError
 from ..collaboration.best_fit import best_fit
 from ..collaboration.divisions import Coordinator
-from ..collaboration.evidence import bound_losses, calibrate_losses
+from ..collaboration.evidence import CAP, bound_losses, calibrate_losses
 from ..collaboration.rows import change_rows
 from ..optim.steps import LocalDescent, rule_in_numbers, sgd, take_steps, velocity
 from ..types import ALONE, Clients, Info, Oracle, Rows
@@ -35,6 +35,11 @@ _ROUNDING = 16
 
 MEMORY = 0.25
 """How much of the recorded losses is kept from one look to the next."""
+
+_RESERVE = 0.01
+"""By how much one more step away from the group's model must be better, in units of the
+most that a sample counts for. A model that a client shares less fits its few held-out
+samples more often by chance, or by being surer."""
 
 _COST = 0.4
 """What looking may cost in an average round, at most, as a share of a training."""
@@ -130,19 +135,29 @@ def few_of(weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
     return weights.square().sum() / total.square()
 
 
-def prior(ballot: Ballot) -> Float[Tensor, "n 4"]:
+def prior(ballot: Ballot, level: Tensor) -> Float[Tensor, "n 4"]:
     """By how much models are worse than groups', as a mean over all clients.
+
+    A model counts as worse by `_RESERVE` for every step that it is away from the
+    group's.
 
     With `coterie.privacy`, what clients tell has noise, and each sees by how much its
     own numbers were changed. A mean m whose noise has variance e counts for
     max(0, 1 - 4 e / m^2) times as much. Without noise, it counts as it is.
+
+    Args:
+        ballot: what clients know.
+        level: the usual loss, in whose units `CAP` is.
     """
     mean = torch.zeros_like(ballot.told)
     mean[:, [OWN, HALFWAY, TUNED]] = ballot.everybody
     error = 2 * ballot.noise[:, None]  # of a difference
     # Rounding is not noise.
     error = torch.where(error > 1e-9 * ballot.told[:, [GROUP]].square(), error, 0)
-    return mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
+    known = mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
+    # From the group's model: halfway 1, tuned 2, own 3.
+    away = (torch.arange(MODELS, device=known.device) - GROUP) % MODELS
+    return known + _RESERVE * CAP * level.reshape(-1, 1) * away
 
 
 def first_look(
