@@ -1,23 +1,25 @@
-"""Groups found on the way, a model trained alone besides, and a choice at home.
+"""Clients find groups during training, and keep a model trained alone as insurance.
 
-In round t every client i of group c
+In round t every client i of group c does
 
-    v_i <- `steps` local steps from v_i            its own model, that nobody else sees
+    v_i <- `steps` local steps from v_i            its own model, which never leaves it
     u_i <- `steps` local steps from w_c            and then  w_c <- mean of u_i over c
-    o_i <- o_i + (u_i - w_c - o_i) / 4             by what it differs from its group
+    o_i <- o_i + (u_i - w_c - o_i) / 4             its offset from its group
 
-Groups divide where two halves of a group, which compete for its members, or several
-pieces are surely better on held-out (validation) samples than the whole
-(`coterie.collaboration.divisions`). Each client uses one of v_i, w_c, w_c + o_i / 2 and
-w_c + o_i: the model k with the least
+A group divides if held-out (validation) samples show that its parts are surely better
+than the whole. The parts are two halves that compete for members, or several pieces
+(`coterie.collaboration.divisions`). Each client uses one of four models: w_c,
+w_c + o_i / 2, w_c + o_i and v_i. It takes the model k with the least
 
-    n_i L_ik + 30 mean_j L_jk.
+    n_i L_ik + 30 M_k,    M_k = mean_j L_jk + 0.01 c (0, 1, 2 or 3, in that order).
 
 L_ik is the mean calibrated loss (`coterie.collaboration.evidence`) of model k on the
-n_i held-out samples of client i. A client makes that choice by itself, from exact
-losses that stay at home and from the mean over all clients. So this is local training
-if nobody helps, FedAvg if all are alike, personalised FedAvg if labels are skewed, and
-FedAvg in each group if there are groups.
+n_i held-out samples of client i, and c is the most that one sample counts for. Each
+client chooses by itself. Its exact losses stay at home, and it hears the mean over all
+clients.
+
+So this is local training if nobody helps, and FedAvg if all are alike. It is
+personalised FedAvg if labels are skewed, and FedAvg in each group if there are groups.
 
 References:
     Sattler, Müller, Samek, "Clustered federated learning: model-agnostic distributed
