@@ -443,7 +443,6 @@ def test_divergence_gives_one_sentence_and_can_be_reported(here, capsys, monkeyp
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["list", "modles"], "Did you mean 'models'?"),
         (["report", "."], "'.' is not the folder of a run that has begun"),
         (["report", "nowhere"], "'nowhere' is not the folder of a run that has begun"),
         (["report", "study.toml"], "'study.toml' is not the folder of a run"),

@@ -16,6 +16,8 @@ from coterie.cli.commands import app, listings
 from coterie.cli.completion import KINDS, examples, light_app, run_folders
 from coterie.cli.examples import example_named, installed_folder
 from coterie.study.config import read_study
+from support.called import called
+from support.refusals import refusal
 
 PROGRAM = """
 import sys
@@ -132,6 +134,20 @@ def test_init_does_not_wait_for_torch(tmp_path):
     words += ["--out", str(tmp_path / "study.toml")]
     assert run_main(*words, heavy=("numpy", "pandas")).returncode == 0
     assert (tmp_path / "study.toml").is_file()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_no_opposite_of_a_flag_and_no_list_of_python(name):
+    shown = called(name, "--help")[1]
+    assert "--no-" not in shown and "list[str]" not in shown
+
+
+def test_help_says_when_one_needs_resume_and_an_error_says_what_can_be_listed():
+    shown = " ".join(called("run", "--help")[1].split())
+    assert "needed only if it was moved or renamed" in shown
+    said = refusal(called, "list", "modles")
+    assert said.startswith("`coterie list` cannot list 'modles', only algorithms, ")
+    assert said.endswith(", losses. Did you mean 'models'?")
 
 
 def test_every_purpose_fits_its_line():
