@@ -11,13 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.__main__ import COMMANDS
-from coterie.checks import InputError
 from coterie.cli.commands import app, listings
 from coterie.cli.completion import KINDS, examples, light_app, run_folders
 from coterie.cli.examples import example_named, installed_folder
 from coterie.study.config import read_study
 from support.called import called
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 
 PROGRAM = """
 import sys
@@ -168,8 +167,7 @@ def test_every_example_can_be_named_and_is_a_study(tmp_path, monkeypatch):
     assert {"digits", "hospitals", "private", "stragglers"} <= set(names)
     for name in names:
         assert read_study(example_named(name)).name == name
-    with pytest.raises(InputError, match=r"`example` must be .* Did you mean"):
-        example_named("digit")
+    refuses(r"`example` must be .* Did you mean", example_named, "digit")
 
 
 def test_an_example_runs_from_any_folder(tmp_path, monkeypatch):
