@@ -12,7 +12,7 @@ import torch
 from coterie import checks
 from coterie.checks import InputError
 from coterie.study import study_of
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 
 LONG = "ab " * 40_000
 KNOWN = checks.parameters_of(lambda *, lr=0.1: lr)
@@ -125,8 +125,7 @@ def test_nothing_is_suggested_when_nothing_is_near():
 def test_values_that_are_not_finite_are_refused_by_their_row(bad):
     matrix = torch.zeros(4, 2)
     matrix[2, 1] = bad
-    with pytest.raises(InputError, match="`x` must be finite, but row 2 is not"):
-        checks.finite("x", matrix)
+    refuses("`x` must be finite, but row 2 is not", checks.finite, "x", matrix)
     assert torch.equal(checks.finite("x", torch.ones(3)), torch.ones(3))
     with pytest.raises(InputError, match="`s` must be finite, but row 1 is not"):
         checks.finite("s", torch.tensor([0.0, bad]))
@@ -144,10 +143,8 @@ def test_values_that_are_not_finite_are_refused_by_their_row(bad):
 )
 def test_matrices_that_are_not_square_or_negative_are_refused(matrix, message):
     for given in (matrix, matrix.to_sparse()):
-        with pytest.raises(InputError, match=message):
-            checks.square("w", given, 2)
-        with pytest.raises(InputError, match=message):
-            checks.stochastic("w", given, 2)
+        refuses(message, checks.square, "w", given, 2)
+        refuses(message, checks.stochastic, "w", given, 2)
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
@@ -210,8 +207,7 @@ def test_words_with_numbers_are_read(text, expected):
     ],
 )
 def test_words_that_read_otherwise_are_refused(text, message):
-    with pytest.raises(InputError, match=message):
-        checks.call("schedule", text)
+    refuses(message, checks.call, "schedule", text)
 
 
 def accepting_lists(*, hidden=(32,), names=["a"]) -> None:  # noqa: B006
@@ -237,8 +233,7 @@ def test_a_value_on_the_command_line_is_toml_or_a_text():
 
 @pytest.mark.parametrize("text", ["1\nrounds = 9", "1\r\n[run]", "a\nb", "[1,\n2]"])
 def test_a_value_of_more_than_one_line_is_refused_not_cut(text):
-    with pytest.raises(InputError, match="`--set` must be on one line, got"):
-        checks.value_of(text)
+    refuses("`--set` must be on one line, got", checks.value_of, text)
 
 
 def test_a_value_keeps_what_stands_behind_a_number_sign():
@@ -283,5 +278,4 @@ def test_words_of_other_tools_are_known(word, choices, sentence):
 )
 def test_an_option_of_another_table_is_told_where_it_belongs(tables, sentence):
     study = {"data": {"name": "digits"}, "algorithm": [{"name": "local"}], **tables}
-    with pytest.raises(InputError, match=re.escape(sentence)):
-        study_of(study)
+    refuses(re.escape(sentence), study_of, study)

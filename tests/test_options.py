@@ -26,6 +26,7 @@ from coterie.options import (
 )
 from coterie.types import Algorithm, Flow, Task
 from support.oracles import begun
+from support.refusals import refuses
 
 HALVES = torch.full((2, 2), 0.5)
 
@@ -95,8 +96,7 @@ def test_help_shows_types_and_the_registry_rules():
 )
 @pytest.mark.usefixtures("unchecked")
 def test_each_kind_of_option_is_refused_by_name_rule_and_value(options, message):
-    with pytest.raises(InputError, match=message):
-        example(HALVES, **options)
+    refuses(message, example, HALVES, **options)
 
 
 def test_an_option_that_is_not_there_is_named():
@@ -105,8 +105,7 @@ def test_an_option_that_is_not_there_is_named():
 
 
 def test_ingredients_are_checked_when_made_and_against_the_clients():
-    with pytest.raises(InputError, match="`weights` must sum to 1, but row 0"):
-        example(torch.ones(2, 2))
+    refuses("`weights` must sum to 1, but row 0", example, torch.ones(2, 2))
     with pytest.raises(InputError, match=r"`precision` must be positive, .* is 0"):
         example(HALVES, torch.tensor([1.0, 0.0]))
     with pytest.raises(InputError, match=r"`weights` must have shape \(3, 3\)"):
@@ -119,16 +118,14 @@ def test_ingredients_are_checked_when_made_and_against_the_clients():
 
 
 def test_a_sparse_matrix_is_refused_where_it_must_be_dense():
-    with pytest.raises(InputError, match="`weights` must be a dense matrix, got a spa"):
-        example(HALVES.to_sparse())
+    refuses("`weights` must be a dense matrix, got a spa", example, HALVES.to_sparse())
 
 
 def test_a_flow_does_not_begin_with_what_is_for_rounds_and_rounds_do():
     made = example(HALVES, momentum=0.5)
     begun(made, torch.zeros(2, 1))
     message = r"`momentum` is for rounds: .* 0\.0 .* got 0\.5"
-    with pytest.raises(InputError, match=message):
-        made.flow.init(torch.zeros(2, 1))
+    refuses(message, made.flow.init, torch.zeros(2, 1))
     assert unused_options(example, waits=False) == {"momentum"}
     assert unused_options(example, waits=True) == {"late"}
     # As by default is nothing said.

@@ -98,9 +98,7 @@ WAYS = pytest.mark.parametrize(
 
 
 @WAYS
-def test_sparse_and_dense_matrices_are_the_same_to_rounding(
-    simulation, x, options, rings
-):
+def test_sparse_and_dense_matrices_agree_to_rounding(simulation, x, options, rings):
     runs = [
         EventLoop(agraf(matrix, **options), simulation, x, clock=UNEVEN, rings=rings)
         for matrix in (RING, RING.to_sparse())

@@ -14,6 +14,7 @@ from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.conformance.suite import CHECKS, Case
 from support.federations import error, similar_clients
+from support.newcomers import before_newcomers, newcomers
 from support.oracles import begun
 from support.plain_clients import mine
 from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
@@ -143,18 +144,11 @@ def test_adapting_finds_the_client_that_is_unlike_the_others():
     assert errors[True] < 0.5 * min(errors[False], error(federation, together))
 
 
-def trained(rounds, **options):
-    """The algorithm for all six clients, and a state of the first four."""
-    some = quadratics().select(torch.arange(4))
-    states, _ = train(apfl(SAMPLES[:4], **options), simulate(some), start(4), rounds)
-    return apfl(SAMPLES, **options), states[-1]
-
-
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])
 def test_a_newcomer_trains_a_mixture_with_the_global_model_as_it_is(adaptive):
-    algorithm, state = trained(3, adaptive=adaptive, alpha=0.4, lr=0.1, steps=2)
-    simulation = simulate(quadratics().select(torch.tensor([4, 5])))
-    found = algorithm.welcome(state, simulation.at(3, purpose="use"))
+    options = {"adaptive": adaptive, "alpha": 0.4, "lr": 0.1, "steps": 2}
+    algorithm, state = before_newcomers(apfl, 3, **options)
+    found = algorithm.welcome(state, newcomers().at(3, purpose="use"))
     hessian, b = (tensor[4:] for tensor in hessians(quadratics()))
     w = state.w[:2]
     v, a = w, state.a.mean().expand(2)
@@ -170,23 +164,14 @@ def test_a_newcomer_trains_a_mixture_with_the_global_model_as_it_is(adaptive):
 
 
 def test_a_newcomer_without_local_models_gets_the_global_one():
-    algorithm, state = trained(3, alpha=0.0)
-    simulation = simulate(quadratics().select(torch.tensor([4, 5])))
-    found = algorithm.welcome(state, simulation.at(3, purpose="use"))
+    algorithm, state = before_newcomers(apfl, 3, alpha=0.0)
+    found = algorithm.welcome(state, newcomers().at(3, purpose="use"))
     assert torch.equal(found, state.w[:2])
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        "inputs_untouched",
-        "shapes_and_dtype",
-        "info",
-        "relabelling",
-        "client_by_client",
-        "divided",
-        "resuming",
-    ],
-)
+SOME = "inputs_untouched shapes_and_dtype info relabelling client_by_client divided"
+
+
+@pytest.mark.parametrize("check", [*SOME.split(), "resuming"])
 def test_the_adaptive_variant_passes_the_checks_that_it_could_fail(check):
     CHECKS[check].run(Case(apfl, {"adaptive": True}))

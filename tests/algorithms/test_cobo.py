@@ -80,9 +80,8 @@ class Constant:
 
     def __init__(self, g: torch.Tensor, active: torch.Tensor | None = None) -> None:
         self.g = g
-        self.active = torch.ones(len(g), dtype=torch.bool)
-        if active is not None:
-            self.active = active
+        everybody = torch.ones(len(g), dtype=torch.bool)
+        self.active = everybody if active is None else active
 
     def grads(self, x):
         return self.g * self.active[:, None]

@@ -44,6 +44,7 @@ from support.linear_groups import (
 from support.oracles import begun
 from support.plain_clients import mine
 from support.quadratics import EXACT, REAL, start, zeros
+from support.refusals import refuses
 from support.rounds import ACTIVE, STEPS, simulate, train
 
 
@@ -73,17 +74,6 @@ def with_some(federation, rounds, share, **options):
 
 
 # Special cases.
-
-
-@pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
-@pytest.mark.parametrize("batch_size", [0, 3])
-def test_own_models_are_those_of_local_training(classification, active, batch_size):
-    """Bit by bit, also with minibatches: they are drawn first."""
-    x, simulation = start(6, 26), simulate(classification, batch_size)
-    ours = train(coteries(classification.train.size, **STEPS), simulation, x, 6, active)
-    theirs = train(local(**STEPS), simulation, x, 6, active)
-    for here, there in zip(ours[0], theirs[0], strict=True):
-        assert torch.equal(here.own, there.x)
 
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
@@ -341,14 +331,11 @@ def test_without_any_validation_data_it_says_so():
 
 def test_what_cannot_be_meant_is_refused():
     sizes = torch.ones(3)
-    with pytest.raises(InputError, match=r"`sure` must be greater than 0, got 0\.0"):
-        coteries(sizes, sure=0.0)
-    with pytest.raises(InputError, match="`steps` must be at least 1, got 0"):
-        coteries(sizes, steps=0)
+    refuses(r"`sure` must be greater than 0, got 0\.0", coteries, sizes, sure=0.0)
+    refuses("`steps` must be at least 1, got 0", coteries, sizes, steps=0)
     with pytest.raises(InputError, match="`weighting` must be one of samples, uniform"):
         coteries(sizes, weighting="sample")
-    with pytest.raises(InputError, match=r"`sizes` must have shape \(6,\)"):
-        begun(coteries(sizes), start())
+    refuses(r"`sizes` must have shape \(6,\)", begun, coteries(sizes), start())
 
 
 # Steps.

@@ -401,9 +401,7 @@ def test_rounds_are_those_of_plain_loops(apart, steps, sure, share, path):
         (0.2, 1, 4.0, "rrrr" + 15 * "t" + 12 * "r"),  # no hope after the trial
     ],
 )
-def test_rounds_in_which_some_take_part_are_those_of_plain_loops(
-    apart, steps, sure, path
-):
+def test_rounds_where_some_take_part_are_those_of_plain_loops(apart, steps, sure, path):
     given = {"steps": steps, "sure": sure, "share": 0.7}
     loops = compared(clients(apart), **given, rounds=len(path.replace("!", "")))
     assert loops.seen == path

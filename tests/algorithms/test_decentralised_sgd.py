@@ -12,7 +12,6 @@ from coterie.algorithms.decentralised_sgd import decentralised_sgd
 from coterie.algorithms.extra import extra
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.gradient_tracking import gradient_tracking
-from coterie.checks import InputError
 from coterie.conformance.cases import Case
 from coterie.conformance.suite import CHECKS
 from coterie.graphs import among_present, edges_of, gossip_matrix
@@ -21,6 +20,7 @@ from support.gradient_oracles import Quadratics
 from support.oracles import begun
 from support.paces import EXACT
 from support.quadratics import REAL, hessians, quadratics
+from support.refusals import refuses
 from support.rounds import ACTIVE, STEPS, simulate, train
 
 J = torch.full((6, 6), 1 / 6, dtype=REAL)
@@ -240,8 +240,7 @@ def test_exchanges_are_rounds_of_gossip_after_the_steps(x):
         found = models(method, simulation, x, rounds=1)[1]
         expected = mixed(stepped, RING, rounds=4)
         torch.testing.assert_close(found, expected, **EXACT)
-    with pytest.raises(InputError, match="`exchanges` of at least 2"):
-        decentralised_sgd(RING, accelerated=True)
+    refuses("`exchanges` of at least 2", decentralised_sgd, RING, accelerated=True)
 
 
 @pytest.mark.parametrize("method", [decentralised_sgd, *EXACT_ONES])
@@ -256,8 +255,7 @@ def test_a_matrix_that_is_not_symmetric_is_refused_where_means_need_it(method):
     turn = (torch.eye(4) + torch.eye(4).roll(1, 0)) / 2
     decentralised_sgd(turn)  # which only needs rows and columns that sum to 1
     for matrix in (turn, turn.to_sparse()):
-        with pytest.raises(InputError, match="`mixing` must be symmetric, but from"):
-            method(matrix)
+        refuses("`mixing` must be symmetric, but from", method, matrix)
 
 
 @pytest.mark.parametrize("check", ["divided", "known_optimum", "inactive_data"])

@@ -10,6 +10,7 @@ from coterie import seeds
 from coterie.algorithms.ditto import ditto
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
+from support.newcomers import before_newcomers, newcomers
 from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
 from support.rounds import ACTIVE, STEPS, drawn, loss, simulate, solve, train
 
@@ -113,31 +114,19 @@ def test_personal_models_of_clients_that_take_no_part_stay_and_go_on_later():
     assert infos[0]["sent"] == 2 * 4 * D
 
 
-def newcomers(algorithm, state):
-    """Models of clients 4 and 5 in a federation where the others have trained."""
-    oracle = simulate(quadratics().select(torch.tensor([4, 5]))).at(1, purpose="use")
-    return algorithm.welcome(state, oracle)
-
-
-def trained(rounds, **options):
-    """The algorithm for all six clients, and a state of the first four."""
-    some = quadratics().select(torch.arange(4))
-    states, _ = train(ditto(SAMPLES[:4], **options), simulate(some), start(4), rounds)
-    return ditto(SAMPLES, **options), states[-1]
-
-
 def test_a_newcomer_arrives_where_it_would_be_with_this_global_model():
-    algorithm, state = trained(20, lam=2.0, lr=0.3, steps=3)
+    algorithm, state = before_newcomers(ditto, 20, lam=2.0, lr=0.3, steps=3)
     a, b = hessians(quadratics())
     expected = solve(a + 2 * torch.eye(D, dtype=REAL), b + 2 * state.w[0])[4:]
     # 60 steps, each of which leaves half the way at most.
-    assert_close(newcomers(algorithm, state), expected, **EXACT)
+    found = algorithm.welcome(state, newcomers().at(1, purpose="use"))
+    assert_close(found, expected, **EXACT)
 
 
 def test_a_newcomer_takes_as_many_steps_as_there_were_in_training():
-    algorithm, state = trained(4, lam=0.0, **STEPS)
+    algorithm, state = before_newcomers(ditto, 4, lam=0.0, **STEPS)
     assert state.t == 12
     alone = local(**{**STEPS, "steps": 12})
-    simulation = simulate(quadratics().select(torch.tensor([4, 5])))
-    expected, _ = train(alone, simulation, state.w[:2], 1)
-    assert_close(newcomers(algorithm, state), expected[-1].x, **EXACT)
+    expected, _ = train(alone, newcomers(), state.w[:2], 1)
+    found = algorithm.welcome(state, newcomers().at(1, purpose="use"))
+    assert_close(found, expected[-1].x, **EXACT)

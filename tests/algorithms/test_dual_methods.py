@@ -43,9 +43,7 @@ def network(text, rate=1.0, seed=0):
 
 
 @pytest.mark.parametrize("text", ["star", "grid"])
-def test_where_computing_takes_no_time_it_is_the_function_of_the_rings(
-    full, losses, text
-):
+def test_if_computing_takes_no_time_it_is_the_function_of_the_rings(full, losses, text):
     edges, matrix, rings = network(text)
     method = dual_accelerated(matrix, accuracy=1e-12, **BOWL)
     run = EventLoop(method, full, start(), clock=AT_ONCE, rings=rings)

@@ -149,9 +149,7 @@ MIXING = gossip_matrix(UNLIKE, 6)
     [{"mix": "neighbours"}, {"mix": "matrix"}, {"mix": "matrix", "every": 3}],
     ids=["neighbours", "matrix", "every third"],
 )
-def test_agraf_on_a_graph_of_unlike_nodes_is_a_plain_loop(
-    simulation, x, options, order
-):
+def test_agraf_on_graphs_of_unlike_nodes_is_a_plain_loop(simulation, x, options, order):
     lr = 0.1
     method = agraf(MIXING, lr=lr, order=order, **options)
     run = EventLoop(method, simulation, x, clock=UNEVEN)

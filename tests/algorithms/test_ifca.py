@@ -21,6 +21,7 @@ from coterie.study.setup import prepare
 from coterie.types import ALONE
 from support.federations import error, of_groups
 from support.linear_groups import are_found, weights_told
+from support.newcomers import before_newcomers, newcomers
 from support.oracles import begun, with_verbs
 from support.plain_clients import mine
 from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
@@ -93,9 +94,8 @@ class Told:
 
     def __init__(self, theta: torch.Tensor, active: torch.Tensor | None = None) -> None:
         self.theta = theta
-        self.active = torch.ones(len(theta), dtype=torch.bool)
-        if active is not None:
-            self.active = active
+        everybody = torch.ones(len(theta), dtype=torch.bool)
+        self.active = everybody if active is None else active
 
     def each(self, program, *rows, **options):
         if program is sgd:
@@ -310,13 +310,10 @@ def test_all_models_go_down_and_one_comes_up():
 
 
 def test_newcomers_get_the_model_that_fits_them_best():
-    some = quadratics().select(torch.arange(4))
-    states, _ = train(ifca(SAMPLES[:4], clusters=3), simulate(some), start(4), 5)
-    algorithm = ifca(SAMPLES, clusters=3)
-    oracle = simulate(quadratics().select(torch.tensor([4, 5]))).at(1, purpose="use")
-    found = algorithm.welcome(states[-1], oracle)
+    algorithm, state = before_newcomers(ifca, 5, clusters=3)
+    found = algorithm.welcome(state, newcomers().at(1, purpose="use"))
     a, b = hessians(quadratics())
     for j, i in enumerate((4, 5)):
-        losses = [w @ a[i] @ w / 2 - b[i] @ w for w in states[-1].w[0]]
+        losses = [w @ a[i] @ w / 2 - b[i] @ w for w in state.w[0]]
         best = int(torch.stack(losses).argmin())
-        assert torch.equal(found[j], states[-1].w[0, best])
+        assert torch.equal(found[j], state.w[0, best])

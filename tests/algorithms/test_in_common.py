@@ -73,9 +73,7 @@ def test_clients_that_take_no_part_keep_what_is_theirs(algorithm, names, sent):
 
 @pytest.mark.parametrize("active", [None, ACTIVE], ids=["all", "some"])
 @pytest.mark.parametrize("name", ["coteries", "neighbours"])
-def test_own_models_are_those_of_local_training_bit_by_bit(
-    classification, name, active
-):
+def test_own_models_are_those_of_local_training_bitwise(classification, name, active):
     x, simulation = start(6, 26), simulate(classification, 3)
     ring, sizes = gossip_matrix(edges_of("ring", 6), 6), classification.train.size
     made = coteries(sizes, **STEPS, sure=0.05)

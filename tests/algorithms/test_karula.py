@@ -273,10 +273,7 @@ def test_small_clients_in_clusters_are_better_off_than_alone_and_than_with_all()
 def newcomers(t: float, rounds: int = 4, **options):
     """Four clients train, two join: their models, the state, and their Hessians."""
     federation = quadratics()
-    trained, later = (
-        federation.select(torch.arange(4)),
-        federation.select(torch.arange(4, 6)),
-    )
+    trained, later = map(federation.select, torch.arange(6).split([4, 2]))
     radius = dissimilarity()
     algorithm = karula(radius[:4, :4], SAMPLES[:4], t=t, lr=0.1, **options)
     state = train(algorithm, simulate(trained), start(4), rounds)[0][-1]

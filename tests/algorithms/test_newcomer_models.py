@@ -141,15 +141,9 @@ def test_newcomers_learn_more_from_those_who_are_like_them(tmp_path):
         {"name": "all_for_one", "lr": 0.1},
         {"name": "adaptive_all_for_one", "every": 5, "lr": 0.1},
     ]
+    law = {"samples": 12, "spread": 1.0, "noise": 1.0}
     tables = {
-        "data": {
-            "name": "linear",
-            "clients": 12,
-            "dimension": 5,
-            "samples": 12,
-            "spread": 1.0,
-            "noise": 1.0,
-        },
+        "data": {"name": "linear", "clients": 12, "dimension": 5, **law},
         "split": {"name": "natural"},
         "model": {"name": "linear", "bias": False},
         "run": {"rounds": 30, "newcomers": 4, "seeds": [0, 1], "evaluate_every": 30},

@@ -389,10 +389,7 @@ def opinions(clients: int, dimension: int) -> Simulation:
 
 def test_one_step_adapts_where_clients_contradict_each_other():
     simulation = opinions(16, 6)
-    module = models.build(
-        lambda: models.mlp((6,), 2, hidden=(6,), activation="tanh"), 0, REAL
-    )
-    x = models.ravel(module).repeat(16, 1)
+    x = models.ravel(simulation.kernel.module).repeat(16, 1)
     sizes = simulation.federation.train.size
 
     def accuracy(algorithm) -> float:

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.pfedme import pfedme
+from support.newcomers import before_newcomers, newcomers
 from support.quadratics import EXACT, REAL, SAMPLES, D, hessians, quadratics, start
 from support.rounds import ACTIVE, drawn, loss, simulate, solve, train
 
@@ -146,14 +147,10 @@ def test_clients_weigh_the_same_unless_asked_otherwise():
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_newcomer_solves_the_inner_problems_of_one_round(steps):
     options = {"lr": 0.4, "steps": steps, "momentum": 0.5, **SOLVED}
-    some = simulate(quadratics().select(torch.arange(4)))
-    states, _ = train(pfedme(SAMPLES[:4], **options), some, start(4), 3)
-    simulation = simulate(quadratics().select(torch.tensor([4, 5])))
-    found = pfedme(SAMPLES, **options).welcome(
-        states[-1], simulation.at(3, purpose="use")
-    )
-    assert states[-1].t == 3 * steps
-    w = states[-1].w[:1].repeat(6, 1)
+    algorithm, state = before_newcomers(pfedme, 3, **options)
+    found = algorithm.welcome(state, newcomers().at(3, purpose="use"))
+    assert state.t == 3 * steps
+    w = state.w[:1].repeat(6, 1)
     for _ in range(steps):
         theta = proximal_points(w, 1.0)
         w = w - 0.4 * (w - theta)

@@ -22,6 +22,7 @@ from coterie_theory.curvature.preconditioning import relative_condition
 from support import quadratics
 from support.plain_clients import mine
 from support.quadratics import REAL
+from support.refusals import refuses
 from support.rounds import simulate
 
 N, D, LAM = 3, 4, 0.05
@@ -257,8 +258,7 @@ def test_only_the_reference_solves_and_only_two_rows_travel_for_each_other_clien
 def test_no_reference_sample_is_refused():
     nobody = torch.zeros(N, dtype=torch.bool)
     for method in (preconditioned_gradient, spag):
-        with pytest.raises(InputError, match="`reference` must be true for"):
-            method(SIZES, nobody)
+        refuses("`reference` must be true for", method, SIZES, nobody)
     absent = simulate(federation()).at(1, torch.tensor([False, True, True]))
     for method in (preconditioned_gradient, spag):
         algorithm = method(SIZES, FIRST)
@@ -275,8 +275,7 @@ def test_a_study_names_the_reference_by_its_client():
     recipe, default = RECIPES["reference"]
     assert recipe(default, context).tolist() == [True, False, False]
     assert recipe("2", context).tolist() == [False, False, True]
-    with pytest.raises(InputError, match="`reference` must be one of 0, 1, 2"):
-        recipe("Chur", context)
+    refuses("`reference` must be one of 0, 1, 2", recipe, "Chur", context)
     named = replace(data, names=("Chur", "St. Gallen (2)", "largest"))
     for place, name in enumerate(named.names):
         found = recipe(name, context._replace(federation=named))

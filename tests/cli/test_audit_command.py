@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from coterie.checks import InputError
 from coterie.cli.commands import app
-from coterie.privacy.mechanisms import rows
+from support.broken_mechanisms import lessen_noise
+from support.called import called
+from support.refusals import refusal
 from support.tiny_studies import PLAIN_TOML, PRIVATE_TOML
 
 
@@ -33,12 +35,7 @@ def test_a_sound_study_passes_and_says_what_could_have_been_proved(file):
 
 
 def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):
-    released = rows.Mechanism.release
-
-    def quiet(self, x, ref, stream, clients, share=1.0, **options):
-        return released(self, x, ref, stream, clients, share * 0.01, **options)
-
-    monkeypatch.setattr(rows.Mechanism, "release", quiet)
+    lessen_noise(monkeypatch, 0.01)
     told = run_audit(file, "--runs", 16, "--json")
     assert told.exit_code == 1
     answer = json.loads(told.stdout)
@@ -49,7 +46,7 @@ def test_a_broken_promise_exits_with_one_and_says_so(file, monkeypatch):
 
 
 def test_a_folder_that_is_no_run_is_refused(file):
-    message = r"no run to audit.*study\.toml and read\.json"
+    message = r"there is no run to audit in .*study\.toml and read\.json"
     with pytest.raises(InputError, match=message):
         raise run_audit(file.parent).exception
 
@@ -70,8 +67,7 @@ def test_a_study_without_privacy_has_no_promise(file):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["missing.toml"], "the study missing.toml cannot be read"),
-        (["."], "there is no run to audit in"),
+        (["missing.toml"], "the study missing.toml cannot be read: No such file"),
         (["study.toml", "--runs", "2"], "`runs` must be at least 8, got 2"),
         (["study.toml", "--confidence", "2"], "`confidence` must be less than 1"),
         (["study.toml", "--set", "privacy.noise=1"], "got both"),
@@ -79,7 +75,4 @@ def test_a_study_without_privacy_has_no_promise(file):
 )
 def test_mistakes_are_one_sentence(file, monkeypatch, words, message):
     monkeypatch.chdir(file.parent)
-    if words == ["."]:
-        file.unlink()
-    found = run_audit(*words)
-    assert isinstance(found.exception, InputError) and message in str(found.exception)
+    assert message in refusal(called, "audit", *words, "--quiet")

@@ -11,11 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from coterie.__main__ import COMMANDS
-from coterie.checks import InputError
 from coterie.cli.commands import app, listings
 from coterie.cli.completion import KINDS, examples, light_app, run_folders
 from coterie.cli.examples import example_named, installed_folder
 from coterie.study.config import read_study
+from support.called import called
+from support.refusals import refusal, refuses
 
 PROGRAM = """
 import sys
@@ -134,6 +135,20 @@ def test_init_does_not_wait_for_torch(tmp_path):
     assert (tmp_path / "study.toml").is_file()
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_no_opposite_of_a_flag_and_no_list_of_python(name):
+    shown = called(name, "--help")[1]
+    assert "--no-" not in shown and "list[str]" not in shown
+
+
+def test_help_says_when_one_needs_resume_and_an_error_says_what_can_be_listed():
+    shown = " ".join(called("run", "--help")[1].split())
+    assert "needed only if it was moved or renamed" in shown
+    said = refusal(called, "list", "modles")
+    assert said.startswith("`coterie list` cannot list 'modles', only algorithms, ")
+    assert said.endswith(", losses. Did you mean 'models'?")
+
+
 def test_every_purpose_fits_its_line():
     shown = CliRunner().invoke(app, ["--help"]).output
     for name, purpose in COMMANDS.items():
@@ -152,8 +167,7 @@ def test_every_example_can_be_named_and_is_a_study(tmp_path, monkeypatch):
     assert {"digits", "hospitals", "private", "stragglers"} <= set(names)
     for name in names:
         assert read_study(example_named(name)).name == name
-    with pytest.raises(InputError, match=r"`example` must be .* Did you mean"):
-        example_named("digit")
+    refuses(r"`example` must be .* Did you mean", example_named, "digit")
 
 
 def test_an_example_runs_from_any_folder(tmp_path, monkeypatch):

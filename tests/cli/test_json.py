@@ -13,6 +13,10 @@ import tomli_w
 import coterie as co
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.commands.listings import KINDS
+from coterie.data.datasets import DATASETS
+from coterie.data.splits import SPLITS
+from coterie.graphs.families import GRAPHS
+from coterie.models import LOSSES, MEASURES, MODELS
 from coterie.records import load_records
 from coterie.study.ingredients import RECIPES, ingredients_of
 from support.called import called
@@ -102,7 +106,8 @@ def test_no_name_of_a_list_is_cut(monkeypatch, columns):
     output = called("list")[1]
     assert "…" not in output
     first = {line.split()[0] for line in output.splitlines() if line.strip()}
-    assert {*ALGORITHMS, *RECIPES} <= first
+    known = ALGORITHMS, RECIPES, DATASETS, SPLITS, MODELS, GRAPHS, MEASURES, LOSSES
+    assert set().union(*known) <= first
 
 
 @pytest.mark.parametrize("columns", ["60", "80", "120"])

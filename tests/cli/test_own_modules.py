@@ -14,7 +14,15 @@ from support.tiny_studies import LINEAR
 TRAP = "from pathlib import Path\nPath('{}.ran').touch()\nraise RuntimeError\n"
 OWN = """
 import beside_too
+import torch
 from coterie.algorithms.local import local
+from coterie.data.synthetic import linear
+
+def data():
+    return linear(clients=4, samples=20)
+
+def model(shape, outputs):
+    return torch.nn.Linear(shape[0], outputs)
 
 def method(*, lr: float = 0.1):
     return local(lr=lr * beside_too.FACTOR)
@@ -37,9 +45,9 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def write(**tables: object) -> None:
+def write(name: str = "study.toml", **tables: object) -> None:
     run = {**LINEAR["run"], "rounds": 1}
-    Path("study.toml").write_text(tomli_w.dumps({**LINEAR, "run": run, **tables}))
+    Path(name).write_text(tomli_w.dumps({**LINEAR, "run": run, **tables}))
 
 
 def test_a_study_that_names_no_module_runs_no_file_beside_it(here):
@@ -52,9 +60,14 @@ def test_a_study_that_names_no_module_runs_no_file_beside_it(here):
     assert sys.path == before
 
 
-def test_a_study_that_names_one_runs_it_and_what_it_imports(here):
-    write(algorithm=[{"name": "beside_own:method", "label": "sklearn:own"}])
-    code, output, errors = called("run", "study.toml", "--quiet")
+def test_a_study_that_names_one_runs_it_and_what_it_imports_from_its_own_folder(here):
+    (here / "inner").mkdir()
+    for name in ("beside_own.py", "beside_too.py"):
+        Path(name).rename(here / "inner" / name)
+    own = {"data": {"name": "beside_own:data"}, "model": {"name": "beside_own:model"}}
+    method = {"name": "beside_own:method", "label": "sklearn:own"}
+    write("inner/study.toml", **own, algorithm=[method])
+    code, output, errors = called("run", "inner/study.toml", "--quiet")
     assert (code, errors) == (0, "")
     assert "sklearn:own" in output
     assert not list(here.glob("*.ran"))

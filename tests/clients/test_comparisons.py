@@ -86,9 +86,7 @@ def test_comparisons_know_only_pairs_of_active_clients(classification):
 
 
 @pytest.mark.parametrize("loop", [False, True])
-def test_only_pairs_that_are_named_are_compared_counted_and_paid_for(
-    classification, loop
-):
+def test_only_named_pairs_are_compared_counted_and_paid_for(classification, loop):
     active = torch.tensor([True, False, True, True, True, True])
     pairs = torch.zeros(6, 6, dtype=torch.bool)
     for i, k in ((0, 1), (0, 2), (2, 0), (3, 4), (5, 5)):

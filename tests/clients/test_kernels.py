@@ -148,9 +148,7 @@ def test_losses_and_measures_equal_a_loop_over_modules(kind):
 
 @pytest.mark.parametrize("at_once", [2, 512])
 @pytest.mark.parametrize("kind", ["own", "shared"])
-def test_whole_clients_are_measured_on_all_samples_that_count(
-    monkeypatch, kind, at_once
-):
+def test_whole_clients_are_measured_on_all_that_counts(monkeypatch, kind, at_once):
     monkeypatch.setattr(kernels, "_EVALUATED_AT_ONCE", at_once)
     features = drawn(40, 4)
     targets = (features[:, 0] > 0).long()

@@ -34,9 +34,7 @@ def test_the_full_gradient_is_that_of_all_training_samples(classification, activ
 
 
 @pytest.mark.parametrize("loop", [False, True])
-def test_gradients_are_those_of_the_minibatches_that_the_streams_name(
-    classification, loop
-):
+def test_gradients_are_those_of_minibatches_that_streams_name(classification, loop):
     simulation, x = simulated(classification, seed=4, loop=loop)
     oracle = simulation.at(7)
     for question in (0, 1):
@@ -110,9 +108,7 @@ def test_data_of_an_inactive_client_may_even_be_nan(classification):
 
 
 @pytest.mark.parametrize("budget", [1, 2000])
-def test_answers_do_not_depend_on_the_size_of_a_chunk(
-    classification, monkeypatch, budget
-):
+def test_answers_do_not_depend_on_sizes_of_chunks(classification, monkeypatch, budget):
     def ask() -> list[torch.Tensor]:
         simulation, x = simulated(classification)
         oracle = simulation.at(1)
@@ -234,9 +230,7 @@ def test_gradients_are_counted_sample_by_sample(classification, batch_size):
     assert_close(oracle.gradients, 3 * batch * active)
 
 
-def test_a_comparison_counts_every_gradient_that_it_evaluates(
-    classification, monkeypatch
-):
+def test_a_comparison_counts_every_gradient_it_evaluates(classification, monkeypatch):
     simulation = simulate(classification)
     evaluated = 0
     grad = simulation.kernel.grad

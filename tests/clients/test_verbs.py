@@ -14,6 +14,7 @@ from coterie.conformance.divided import run_divided
 from coterie.types import SERVER, Numbers, traffic_of
 from support.oracles import over_links
 from support.plain_clients import EXACT
+from support.refusals import refuses
 from support.simulated import REAL, in_round, rows, share_of, simulate, simulated
 from support.six_clients import SHARES, SOME, D, N, everybody_or_some, who
 
@@ -68,8 +69,7 @@ def test_clusters_have_an_average_each_and_one_without_shares_is_zero(
 def test_an_average_of_nobody_is_refused(classification):
     oracle, x = in_round(classification, 1, SOME)
     shares = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0, 1.0])  # of those who are not there
-    with pytest.raises(InputError, match="shares of active clients must add up to"):
-        oracle.average(shares, x)
+    refuses("shares of active clients must add up to", oracle.average, shares, x)
 
 
 def layouts() -> dict[str, torch.Tensor]:
@@ -195,9 +195,7 @@ def descended(clients, x, *, lr):
     return x - lr * clients.grad(x)
 
 
-def test_what_clients_do_alone_sends_nothing_and_every_round_counts_anew(
-    classification,
-):
+def test_what_clients_do_alone_sends_nothing_and_each_round_counts_anew(classification):
     simulation, x = simulated(classification)
     oracle = simulation.at(1)
     oracle.grads(x)
@@ -318,8 +316,7 @@ def test_weights_of_clients_at_hand_must_be_mutual(classification, verb):
         own, mine = share_of(classification, group)
         return verb(simulate(own, group=group).at(1), x[mine])
 
-    with pytest.raises(InputError, match="must be mutual"):
-        run_divided(run, 2)
+    refuses("must be mutual", run_divided, run, 2)
 
 
 @pytest.mark.parametrize("count", [None, 4])

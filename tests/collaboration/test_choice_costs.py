@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from coterie.checks import InputError
 from coterie.collaboration.evidence import PRIOR, choices, most_above_own
+from support.refusals import refuses
 
 
 @pytest.mark.parametrize("others", [-2.0, -0.5, 0.0, 0.5, 1.0, 2.0])
@@ -68,7 +68,5 @@ def test_the_bound_falls_with_samples_and_grows_with_noise():
 
 
 def test_bad_numbers_are_refused_by_name():
-    with pytest.raises(InputError, match="`samples` must be greater than 0"):
-        most_above_own(1.0, 0)
-    with pytest.raises(InputError, match="`deviation` must be at least 0"):
-        most_above_own(-1.0, 5)
+    refuses("`samples` must be greater than 0", most_above_own, 1.0, 0)
+    refuses("`deviation` must be at least 0", most_above_own, -1.0, 5)

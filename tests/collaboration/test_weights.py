@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.collaboration import weights
+from support.refusals import refuses
 
 N = 5
 LAM = 0.3
@@ -81,14 +82,12 @@ def test_both_criteria_are_valid():
     ],
 )
 def test_what_is_not_a_criterion_is_refused_with_the_rule_and_the_point(phi, message):
-    with pytest.raises(InputError, match=message):
-        weights.valid_criterion(phi)
+    refuses(message, weights.valid_criterion, phi)
 
 
 @pytest.mark.parametrize("lam", [0.0, 1.5, -0.1])
 def test_a_threshold_outside_zero_to_one_is_refused(lam):
-    with pytest.raises(InputError, match="`lam`"):
-        weights.binary(lam)
+    refuses("`lam`", weights.binary, lam)
 
 
 @every_criterion
@@ -271,9 +270,7 @@ every_builder = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS
 
 
 @every_builder
-def test_every_builder_gives_rows_on_the_simplex_and_a_symmetric_positive_product(
-    build,
-):
+def test_each_builder_gives_rows_on_the_simplex_and_a_symmetric_positive_product(build):
     for seed in range(5):
         lam = build(distances(seed))
         assert (lam >= 0).all()
@@ -319,8 +316,7 @@ def test_interpolation_has_the_bias_of_the_table():
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.1, torch.tensor([0.5, 2.0])])
 def test_a_mixture_beyond_everything_is_refused(alpha):
-    with pytest.raises(InputError, match="`alpha` must be from 0 to 1"):
-        weights.interpolation(alpha, 2)
+    refuses("`alpha` must be from 0 to 1", weights.interpolation, alpha, 2)
 
 
 def objective(lam, a, c):

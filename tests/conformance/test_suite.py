@@ -24,6 +24,7 @@ from coterie.conformance.suite import CHECKS, Finding, check_algorithm, faces_of
 from coterie.optim.steps import Descent, velocity
 from coterie.options import NotNegative, Positive, Sizes, method
 from coterie.types import Algorithm, Releases, Rows
+from support.refusals import refuses
 
 EXCEPTED = {
     ("cobo", "relabelling"): "pairs of clients are drawn by position.",
@@ -454,8 +455,7 @@ def test_a_method_says_with_which_settings_it_reaches_a_known_optimum(factory):
 
 def test_settings_that_a_method_does_not_have_are_a_finding():
     wrong = method(known_optimum={"lrr": 0.1})(adamw)
-    with pytest.raises(InputError, match=r"no 'lrr'. Did you mean 'lr'"):
-        CHECKS["known_optimum"].run(Case(wrong))
+    refuses(r"no 'lrr'. Did you mean 'lr'", CHECKS["known_optimum"].run, Case(wrong))
 
 
 def shares_but_for_rounding(sizes) -> Algorithm:
@@ -516,8 +516,7 @@ def test_unknown_ingredients_and_options_are_refused():
         return local()
 
     message = r"`temperature` is not known.*radius, reference, sizes, weights"
-    with pytest.raises(InputError, match=message):
-        check_algorithm(unusual)
+    refuses(message, check_algorithm, unusual)
     with pytest.raises(InputError, match=r"no option 'lrr'.*Did you mean 'lr'"):
         check_algorithm(local, options={"lrr": 1.0})
 

@@ -20,7 +20,7 @@ from coterie.data import datasets, downloads
 from coterie.data.datasets import DATASETS, load
 from coterie.data.downloads import Source, fetch, obtain
 from coterie.data.splits import divide
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 
 
 @pytest.fixture
@@ -175,8 +175,7 @@ def test_misspelt_options_and_names_are_answered_with_a_suggestion():
     ],
 )
 def test_impossible_wishes_are_refused_by_name_and_value(name, options, message):
-    with pytest.raises(InputError, match=message):
-        load(name, **options)
+    refuses(message, load, name, **options)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.checks import InputError
 from coterie.data.datasets import load
 from coterie.data.federation import Table
 from coterie.data.files import table
 from coterie.data.splits import divide
 from support.refusals import refusal as refused
+from support.refusals import refuses
 
 PATIENTS = """age,hospital,pressure,outcome
 50,Zug,120,1
@@ -39,8 +39,7 @@ def test_a_folder_without_tables_is_refused(tmp_path):
 
 @pytest.mark.parametrize("path", [7, [], [7], True])
 def test_a_path_that_is_no_text_is_refused(unchecked, path):
-    with pytest.raises(InputError, match="`path` must be text or a list of texts, got"):
-        load("file", path=path)
+    refuses("`path` must be text or a list of texts, got", load, "file", path=path)
 
 
 def test_a_csv_file_becomes_a_table_with_clients_in_sorted_order(tmp_path):
@@ -76,8 +75,7 @@ def test_the_task_is_guessed_only_where_there_is_no_doubt(tmp_path):
     path = write_csv(tmp_path, "client,target,x\na,1.5,1\nb,2,2\n")
     assert table(path).task == "regression"
     path = write_csv(tmp_path, "client,target,x\na,1,1\nb,2,2\n")
-    with pytest.raises(InputError, match="set `task`"):
-        table(path)
+    refuses("set `task`", table, path)
     assert table(path, task="regression").targets.dtype == torch.float64
     assert table(path, task="classification").outputs == 3
 
@@ -166,13 +164,10 @@ def test_an_npz_file_becomes_a_table(tmp_path):
 def test_a_faulty_npz_file_is_refused(tmp_path):
     path = tmp_path / "scans.npz"
     path.write_bytes(b"no archive")
-    with pytest.raises(InputError, match=r"cannot read scans\.npz"):
-        table(path)
+    refuses(r"cannot read scans\.npz", table, path)
     np.savez(path, features=np.zeros((2, 1)))
-    with pytest.raises(InputError, match="no array 'targets'; it has features"):
-        table(path)
-    with pytest.raises(InputError, match="are options for columns"):
-        table(path, target="outcome")
+    refuses("no array 'targets'; it has features", table, path)
+    refuses("are options for columns", table, path, target="outcome")
 
 
 MODULE = """
@@ -214,8 +209,7 @@ def test_a_function_of_ones_own_is_a_data_set():
     ],
 )
 def test_what_is_no_data_set_is_refused(name, message):
-    with pytest.raises(InputError, match=message):
-        load(name)
+    refuses(message, load, name)
 
 
 @pytest.mark.usefixtures("own_module")

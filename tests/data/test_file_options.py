@@ -18,7 +18,7 @@ from coterie.data.preparation import Column, preparation_of
 from coterie.data.splits import divide
 from coterie.study.config import study_of
 from coterie.study.setup import federation_of
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 
 ROWS = """age;seen;ward;outcome
 50,5;01.02.1970;A;ill
@@ -73,8 +73,7 @@ def test_a_preparation_reads_new_rows_as_it_read_those_of_training(tmp_path):
     torch.testing.assert_close(raw_columns(new, how), expected, equal_nan=True)
     bad = write_csv(tmp_path, "seen,age,ward\nsoon,1,A\n", "bad.csv")
     message = r"dates that are written %d\.%m\.%Y, but row 2"
-    with pytest.raises(InputError, match=message):
-        raw_columns(bad, how)
+    refuses(message, raw_columns, bad, how)
 
 
 PAIRS = [("ill", "well")[k % 3 > 0] for k in range(40)]
@@ -134,8 +133,7 @@ def test_options_that_do_not_fit_are_refused(
 
 def test_rows_without_a_target_are_left_out_where_that_is_said(tmp_path):
     path = write_csv(tmp_path, TWO + "a,1.5,\nb,1.5,NA\n,2.5,ill\n")
-    with pytest.raises(InputError, match=r"row 42 holds nothing.*`data\.skip_empty`"):
-        table(path)
+    refuses(r"row 42 holds nothing.*`data\.skip_empty`", table, path)
     got = table(path, skip_empty=True)
     assert len(got.targets) == 40 and "3 rows without target or client" in got.note
     assert table(path, skip_empty=True, skip_clients=["a"]).names == ("b",)
@@ -178,16 +176,14 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path, name, text, messag
     if not message:
         assert len(table(tmp_path).targets) == 80
         return
-    with pytest.raises(InputError, match=message):
-        table(tmp_path)
+    refuses(message, table, tmp_path)
 
 
 def test_columns_that_some_files_lack_may_be_dropped(tmp_path):
     write_csv(tmp_path, TWO)
     lines = ["client,more,x,target", *(f"a,1,{k},{w}" for k, w in enumerate(PAIRS))]
     write_csv(tmp_path, "\n".join(lines), "u.csv")
-    with pytest.raises(InputError, match=r"t\.csv has no column 'more'.*`data\.drop`"):
-        table(tmp_path)
+    refuses(r"t\.csv has no column 'more'.*`data\.drop`", table, tmp_path)
     assert [c.name for c in table(tmp_path, drop=["more"]).schema.columns] == ["x"]
 
 
@@ -201,8 +197,7 @@ def test_columns_that_some_files_lack_may_be_dropped(tmp_path):
 def test_targets_that_are_no_classes_are_refused(tmp_path, targets, message):
     lines = [f"a,1,{word}" for word in targets]
     path = write_csv(tmp_path, "\n".join(["client,x,target", *lines]))
-    with pytest.raises(InputError, match=message):
-        table(path)
+    refuses(message, table, path)
 
 
 def test_one_class_in_all_is_refused(tmp_path):
@@ -261,5 +256,4 @@ def test_excel_needs_openpyxl(tmp_path, monkeypatch):
 
     monkeypatch.setattr("pandas.read_excel", none)
     message = r"needs openpyxl: pip install coterie\[excel\]"
-    with pytest.raises(InputError, match=message):
-        table(write_csv(tmp_path, "", "t.xlsx"))
+    refuses(message, table, write_csv(tmp_path, "", "t.xlsx"))

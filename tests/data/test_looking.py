@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 
-from coterie.checks import InputError
 from coterie.data.looking.columns import profile_of
 from coterie.data.looking.dates import days, form_of, month_first
 from coterie.data.looking.findings import look_at
@@ -20,7 +19,7 @@ from coterie.data.looking.sources import read_source
 from coterie.data.looking.studies import complete_study, study_text
 from coterie.data.looking.units import other_units
 from support.looking import AGE, SITE, column, findings, found_in, inspect_columns
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 
 
 @pytest.mark.parametrize(
@@ -81,8 +80,7 @@ def test_the_encoding_is_found(encoding):
     ],
 )
 def test_what_is_not_one_encoding_is_refused(raw, message):
-    with pytest.raises(InputError, match=message):
-        decode_text(raw, "a.csv")
+    refuses(message, decode_text, raw, "a.csv")
 
 
 @pytest.mark.parametrize(
@@ -390,8 +388,7 @@ def test_columns_of_several_files_are_spelt_as_in_the_first(tmp_path):
 def test_problems_of_all_files_are_named_at_once(tmp_path):
     (tmp_path / "a.csv").write_text("")
     (tmp_path / "b.csv").write_text("u,v\n1\n")
-    with pytest.raises(InputError, match=r"a\.csv has no columns.*; row 2 of b\.csv"):
-        read_source(tmp_path)
+    refuses(r"a\.csv has no columns.*; row 2 of b\.csv", read_source, tmp_path)
 
 
 def test_a_client_whose_name_is_a_word_among_numbers_is_one():

@@ -12,7 +12,6 @@ import traceback
 from pathlib import Path
 
 import pandas as pd
-import pytest
 import tomli_w
 import torch
 import torch.distributed as dist
@@ -28,6 +27,7 @@ from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from support.federations import divided as of_sizes
 from support.private_runs import entries
+from support.refusals import refuses
 from support.simulated import module, share_of
 from support.tiny_studies import LINEAR, made
 
@@ -173,8 +173,7 @@ def collectives_of(group, oracle) -> list[int]:
         assert answer.tolist() == [[float(i)] * width for i in range(4)[mine]]
         assert late.tolist() == [i > 1 for i in range(4)[mine]]
     counts.append(0)
-    with pytest.raises(InputError, match="not today"):
-        oracle.central(changing, None, x[mine], say="not today")
+    refuses("not today", oracle.central, changing, None, x[mine], say="not today")
     processes._call_collective = together
     return counts[1:]
 
@@ -344,5 +343,4 @@ def test_signs_of_life_are_missed_in_a_row_and_later_at_the_start():
 def test_a_patience_that_is_not_a_number_of_seconds_is_refused(monkeypatch):
     for text in ("soon", "0", "nan", "inf", "-3"):
         monkeypatch.setenv("COTERIE_PATIENCE", text)
-        with pytest.raises(InputError, match=f"between 1 and 86400, got '{text}'"):
-            patience()
+        refuses(f"between 1 and 86400, got '{text}'", patience)

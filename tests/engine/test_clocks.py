@@ -13,6 +13,7 @@ from coterie import seeds
 from coterie.checks import InputError
 from coterie.engine import laws
 from coterie.engine.clocks import Clock, Delays, Rings, clock, trace
+from support.refusals import refuses
 
 REAL = torch.float64
 LAWS = [
@@ -215,8 +216,7 @@ def test_speeds_multiply_the_times():
 def test_clients_without_a_speed_are_unknown():
     ours = clock("exponential(1)", [1.0, 2.0])
     message = "`clients` must be between 0 and 1, got 2"
-    with pytest.raises(InputError, match=message):
-        ours.durations(whole(0, 2), whole(0, 0), 1)
+    refuses(message, ours.durations, whole(0, 2), whole(0, 0), 1)
 
 
 def test_whoever_is_always_there_begins_at_once():
@@ -327,8 +327,7 @@ def test_columns_of_a_trace_may_be_in_any_order_among_others(tmp_path):
 def test_bad_traces_are_refused_in_one_sentence(tmp_path, text, message):
     path = tmp_path / "times.csv"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=message):
-        trace(path)
+    refuses(message, trace, path)
 
 
 @pytest.mark.parametrize(
@@ -341,17 +340,14 @@ def test_bad_traces_are_refused_in_one_sentence(tmp_path, text, message):
 def test_traces_of_other_clients_are_refused(tmp_path, clients, message):
     path = tmp_path / "times.csv"
     path.write_text(HEADER + "0,0,1\n1,0,1\n", encoding="utf-8")
-    with pytest.raises(InputError, match=message):
-        trace(path, clients=clients)
+    refuses(message, trace, path, clients=clients)
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     for path in (tmp_path, tmp_path / "none.csv"):
-        with pytest.raises(InputError, match="cannot read the trace"):
-            trace(path)
+        refuses("cannot read the trace", trace, path)
     (tmp_path / "bytes.csv").write_bytes(b"client\xff\xfe")
-    with pytest.raises(InputError, match="cannot read the trace"):
-        trace(tmp_path / "bytes.csv")
+    refuses("cannot read the trace", trace, tmp_path / "bytes.csv")
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -479,15 +475,12 @@ def test_counts_of_rings_are_those_of_a_poisson_process():
     ],
 )
 def test_bad_settings_are_refused_by_name_and_value(settings, message):
-    with pytest.raises(InputError, match=message):
-        clock(**{"law": "constant(1)", **settings})
+    refuses(message, clock, **{"law": "constant(1)", **settings})
 
 
 def test_bad_laws_and_seeds_of_delays_are_refused():
-    with pytest.raises(InputError, match="`law mean` must be greater than 0"):
-        Delays("exponential(0)")
-    with pytest.raises(InputError, match="`seed` must be at least 0"):
-        Delays("constant(1)", seed=-1)
+    refuses("`law mean` must be greater than 0", Delays, "exponential(0)")
+    refuses("`seed` must be at least 0", Delays, "constant(1)", seed=-1)
 
 
 @pytest.mark.parametrize(
@@ -501,8 +494,7 @@ def test_bad_laws_and_seeds_of_delays_are_refused():
     ],
 )
 def test_bad_edges_and_rates_are_refused(edges, rates, message):
-    with pytest.raises(InputError, match=message):
-        Rings(torch.tensor(edges), torch.tensor(rates, dtype=REAL))
+    refuses(message, Rings, torch.tensor(edges), torch.tensor(rates, dtype=REAL))
 
 
 def test_every_client_has_one_speed(unchecked):
@@ -511,8 +503,7 @@ def test_every_client_has_one_speed(unchecked):
 
 
 def test_every_edge_has_one_rate(unchecked):
-    with pytest.raises(InputError, match="`rates` must have one entry per edge, 3"):
-        Rings(EDGES, real(1.0))
+    refuses("`rates` must have one entry per edge, 3", Rings, EDGES, real(1.0))
 
 
 def test_bad_questions_are_refused():
@@ -521,13 +512,10 @@ def test_bad_questions_are_refused():
         ours.durations(whole(-1), whole(0), 1)
     with pytest.raises(InputError, match="`first` must be at least 0, got -2"):
         ours.durations(whole(1), whole(-2), 1)
-    with pytest.raises(InputError, match="`count` must be at least 0, got -1"):
-        laws.numbers(whole(0), -1)
-    with pytest.raises(InputError, match="`client` must be at least 0, got -1"):
-        ours.ready(-1, 1.0)
+    refuses("`count` must be at least 0, got -1", laws.numbers, whole(0), -1)
+    refuses("`client` must be at least 0, got -1", ours.ready, -1, 1.0)
     for time in (-1.0, math.nan, math.inf, 1e9):  # the last is too many periods away
-        with pytest.raises(InputError, match="`time` must be"):
-            ours.ready(0, time)
+        refuses("`time` must be", ours.ready, 0, time)
     with pytest.raises(InputError, match="two different clients"):
         Delays("constant(1)").delays(torch.tensor([[3, 3]]), whole(0), 1)
 
@@ -535,5 +523,4 @@ def test_bad_questions_are_refused():
 def test_rows_of_a_trace_are_counted_as_in_the_file(tmp_path):
     path = tmp_path / "times.csv"
     path.write_text("client,number,seconds\n0,0,1.5\n\n0,1,-2\n")
-    with pytest.raises(InputError, match=r"row 4 of the trace .* got \['0', '1', '-2'"):
-        trace(path)
+    refuses(r"row 4 of the trace .* got \['0', '1', '-2'", trace, path)

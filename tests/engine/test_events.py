@@ -245,9 +245,7 @@ def test_fast_clients_count_more_unless_tasks_are_assigned_at_random(x):
 
 
 @pytest.mark.parametrize("updates", [4, 40, 81])
-def test_the_average_is_that_of_models_weighted_by_applied_steps(
-    simulation, x, updates
-):
+def test_the_average_is_of_models_weighted_by_applied_steps(simulation, x, updates):
     """Section 3.2: sum_k gamma_hat_k x_k, with gradients on their way at the stop."""
     run = EventLoop(
         server_sgd(lr=0.05, late="adaptive", average=True),

@@ -18,6 +18,7 @@ from coterie.records import pack, unpack
 from coterie.types import Algorithm, Flow, Task, TaskKind
 from support.paces import EXACT, UNEVEN, question
 from support.quadratics import REAL, SAMPLES, D, hessians, quadratics, start
+from support.refusals import refuses
 
 EDGES = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [1, 4]])
 RATES = torch.tensor([1.0, 0.5, 2.0, 0.7, 1.5, 0.3, 0.9], dtype=REAL)
@@ -361,14 +362,11 @@ def test_personal_models_stay_at_home_and_gradients_go_to_partners(simulation):
 
 def test_what_does_not_fit_is_refused(simulation):
     x, options = start(), {"clock": UNEVEN}
-    with pytest.raises(InputError, match="needs `rings`"):
-        EventLoop(gossip(0.5), simulation, x, **options)
+    refuses("needs `rings`", EventLoop, gossip(0.5), simulation, x, **options)
     half = Algorithm(flow=gossip(0.5).flow._replace(send=None))
     with pytest.raises(InputError, match="both `send` and `meet`, or neither"):
         EventLoop(half, simulation, x, rings=RINGS, **options)
     nobody = Algorithm(flow=walk(around).flow._replace(starts=(6,)))
-    with pytest.raises(InputError, match="clients from 0 to 5, got 6"):
-        EventLoop(nobody, simulation, x, **options)
+    refuses("clients from 0 to 5, got 6", EventLoop, nobody, simulation, x, **options)
     lost = Algorithm(flow=walk(around).flow._replace(messages="pigeons"))
-    with pytest.raises(InputError, match="`messages` must be one of"):
-        EventLoop(lost, simulation, x, **options)
+    refuses("`messages` must be one of", EventLoop, lost, simulation, x, **options)

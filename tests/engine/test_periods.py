@@ -28,6 +28,7 @@ from coterie.graphs import edges_of, gossip_matrix
 from coterie.records import pack, unpack
 from coterie.types import Algorithm, Flow, Task
 from support.quadratics import REAL, SAMPLES, D, start
+from support.refusals import refuses
 
 SPEEDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
 HALF = Delays("constant(0.5)")
@@ -206,7 +207,7 @@ PACES = Pace(
 
 
 @pytest.mark.parametrize("stop", [1, 6])
-def test_going_on_with_a_method_that_waits_is_not_having_stopped(simulation, stop):
+def test_going_on_with_a_method_that_waits_equals_not_stopping(simulation, stop):
     algorithm, x = fedavg(SAMPLES, lr=0.1, steps=2), start()
     options = {"pace": PACES, "rounds": 9, "participation": 0.7}
     whole = list(run_waiting(algorithm, simulation, x, **options))
@@ -221,9 +222,7 @@ def test_going_on_with_a_method_that_waits_is_not_having_stopped(simulation, sto
     [ditto(SAMPLES, late="adaptive"), server_sgd(assign="random"), local()],
     ids=["ditto", "random", "local"],
 )
-def test_going_on_with_one_that_does_not_is_not_having_stopped(
-    simulation, method, stop
-):
+def test_going_on_with_one_that_does_not_equals_not_stopping(simulation, method, stop):
     options = {"pace": PACES, "rounds": 9, "seed": 3}
     whole = not_waiting(simulation, method, **options)
     like = start_flow(method, simulation, start(), PACES, 3)
@@ -332,8 +331,7 @@ def test_a_clock_must_give_times(simulation, value, wait):
     words = (
         rf"`clock` must give times of at least 0, got {value}.* for client 2, task 0"
     )
-    with pytest.raises(InputError, match=words):
-        either(simulation, pace, wait)
+    refuses(words, either, simulation, pace, wait)
 
 
 class Wrong(Given):
@@ -346,8 +344,7 @@ class Wrong(Given):
 def test_a_clock_must_not_go_backwards(simulation, value, wait):
     pace = Pace(Wrong(first={4: value}), 1.0)
     words = rf"`clock` must let client 4 begin at 0.0 or at a later time, got {value}"
-    with pytest.raises(InputError, match=words):
-        either(simulation, pace, wait)
+    refuses(words, either, simulation, pace, wait)
 
 
 def test_who_never_returns_holds_up_those_who_wait(simulation):

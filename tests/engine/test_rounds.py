@@ -24,9 +24,7 @@ def ran(algorithm, federation, x=None, **settings) -> list[rounds.Round]:
 @pytest.mark.parametrize(
     ("share", "expected"), [(1.0, 10), (0.5, 5), (0.34, 3), (0.01, 1)]
 )
-def test_every_round_has_the_same_number_of_participants_and_never_none(
-    share, expected
-):
+def test_each_round_has_the_same_number_of_participants_and_never_none(share, expected):
     sizes = {
         int(rounds.participants(10, share, seed=0, t=t).sum()) for t in range(1, 30)
     }

@@ -15,7 +15,7 @@ from coterie.export import default_label, export_all, folders, read_export
 from coterie.export.folders import folder_names
 from support.called import called
 from support.hospitals import write_hospitals
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 
 NAMES = ("St. Gallen", "Bern", "bern")
 
@@ -89,13 +89,11 @@ def test_the_command_writes_all_models_and_replaces_them_if_told(
     assert errors == "model.onnx was not written.\n"  # once
     assert code == 0 and shown.count("model of ") == 3
     assert len(list(Path("exports").iterdir())) == 3
-    with pytest.raises(InputError, match="hold exported models already"):
-        called("export", str(folder), "--all")
+    refuses("hold exported models already", called, "export", str(folder), "--all")
     words = ("--all", "--force", "--algorithm", "local", "--json")
     assert '"label": "local"' in called("export", str(folder), *words)[1]
     for words in ([], ["--all", "--client", "Bern"]):
-        with pytest.raises(InputError, match="needs either --client or --all"):
-            called("export", str(folder), *words)
+        refuses("needs either --client or --all", called, "export", str(folder), *words)
 
 
 def test_letters_of_any_script_stay():

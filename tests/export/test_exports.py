@@ -25,6 +25,7 @@ from coterie.models import layout
 from coterie.records import GroupLabels, Snapshots
 from coterie.scores import client_scores, gain_of
 from support.hospital_runs import TENSORS, own_module, run, tables_of
+from support.refusals import refuses
 
 FILES = {"README.md", "model.json", "model.pt2", "weights.safetensors"}
 
@@ -171,8 +172,7 @@ def test_validation_data_choose_the_algorithm_and_never_an_oracle(hospitals):
     assert default_label(told) == "fedavg"
     assert default_label(replace(told, oracles=("adaptive", "fedavg"))) == "local"
     metrics = told.metrics[told.metrics["algorithm"] == "adaptive"]
-    with pytest.raises(InputError, match="`algorithm` must be given"):
-        default_label(replace(told, metrics=metrics))
+    refuses("`algorithm` must be given", default_label, replace(told, metrics=metrics))
 
 
 def test_an_export_names_what_there_is_where_it_cannot_be_made(hospitals, tmp_path):
@@ -182,8 +182,7 @@ def test_an_export_names_what_there_is_where_it_cannot_be_made(hospitals, tmp_pa
         ({"client": "Chur", "label": "locla"}, "Did you mean 'local'"),
         ({"client": "Chur", "label": "local", "seed": 5}, r"'local' \(seed 0, 1\)"),
     ):
-        with pytest.raises(InputError, match=message):
-            export_model(found, to=to, **arguments)
+        refuses(message, export_model, found, to=to, **arguments)
     assert not any(tmp_path.iterdir())
 
 
@@ -193,12 +192,10 @@ def test_a_folder_that_exists_is_replaced_only_if_it_is_an_export_and_said(
     found, to = co.load(hospitals[0].folder), tmp_path / "to"
     to.mkdir()
     message = r"must be a new folder, but .* something else"
-    with pytest.raises(InputError, match=message):
-        export_model(found, "Zug", to, overwrite=True)
+    refuses(message, export_model, found, "Zug", to, overwrite=True)
     to.rmdir()
     shutil.copytree(hospitals[2].folder, to)
-    with pytest.raises(InputError, match=r"is an exported model.*--force"):
-        export_model(found, "Zug", to)
+    refuses(r"is an exported model.*--force", export_model, found, "Zug", to)
     (to / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"holds 'notes\.txt', which is not part"):
         export_model(found, "Zug", to, overwrite=True)

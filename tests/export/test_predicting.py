@@ -21,7 +21,7 @@ from coterie.records.standings import standings_of
 from support.called import called
 from support.hospital_runs import TENSORS, damage, run, tables_of
 from support.hospitals import HOSPITALS, write_hospitals
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 from support.strangers import forge_json
 
 NEW = """hospital,age,pressure,sex,smokes,outcome
@@ -53,9 +53,7 @@ def model(hospitals, tmp_path) -> Path:
     return Path(shutil.copytree(hospitals[0], tmp_path / "chur"))
 
 
-def test_predictions_are_those_of_the_model_and_scored_where_there_are_labels(
-    hospitals,
-):
+def test_predictions_are_those_of_the_model_and_scored_where_labels_exist(hospitals):
     folder, path, outputs = hospitals
     found = predict(folder, path)
     truth = pd.read_csv(path)["outcome"]
@@ -203,8 +201,7 @@ def test_arrays_that_were_scaled_are_columns_and_have_no_target(tmp_path):
         expected = result.model("1")(torch.tensor([[1.5, 2], [0, float("nan")]]))
     assert np.array_equal(found.table.iloc[:, 1:], expected)
     new.write_text("feature 0,feature 1,target\n1.5,2,3\n")
-    with pytest.raises(InputError, match="has a column 'target', which the model"):
-        predict(tmp_path / "to", new)
+    refuses("has a column 'target', which the model", predict, tmp_path / "to", new)
 
 
 def test_a_model_of_tensors_takes_no_table(tmp_path, hospitals):
@@ -270,12 +267,10 @@ def test_arrays_that_the_model_does_not_take_are_refused(
     pictures, tmp_path, arrays, message
 ):
     np.savez(tmp_path / "new.npz", **arrays)
-    with pytest.raises(InputError, match=message):
-        predict(pictures, tmp_path / "new.npz")
+    refuses(message, predict, pictures, tmp_path / "new.npz")
     (tmp_path / "new.csv").write_text("a\n1\n")
     wanted = r"npz file with an array `features` of shape \(rows, 1, 8, 8\)"
-    with pytest.raises(InputError, match=wanted):
-        predict(pictures, tmp_path / "new.csv")
+    refuses(wanted, predict, pictures, tmp_path / "new.csv")
 
 
 def test_raw_columns_in_an_npz_file_are_predicted_too(hospitals, tmp_path):
@@ -293,15 +288,12 @@ def test_damaged_exports_are_named(model, hospitals):
     path, about = hospitals[1], (model / "model.json").read_text()
     weights = (model / "weights.safetensors").read_bytes()
     (model / "weights.safetensors").write_bytes(weights[:-1] + b"\0")
-    with pytest.raises(InputError, match=r"weights\.safetensors is damaged or missing"):
-        predict(model, path)
+    refuses(r"weights\.safetensors is damaged or missing", predict, model, path)
     (model / "weights.safetensors").unlink()
-    with pytest.raises(InputError, match=r"weights\.safetensors is damaged or missing"):
-        predict(model, path)
+    refuses(r"weights\.safetensors is damaged or missing", predict, model, path)
     (model / "weights.safetensors").write_bytes(weights)
     (model / "model.json").write_text(about.replace("{", "[", 1))
-    with pytest.raises(InputError, match=r"model\.json is damaged or missing"):
-        predict(model, path)
+    refuses(r"model\.json is damaged or missing", predict, model, path)
     for change in (
         lambda plain: plain["preparation"].pop("fill"),
         lambda plain: plain.update(task="bin"),
@@ -310,28 +302,21 @@ def test_damaged_exports_are_named(model, hospitals):
     ):
         (model / "model.json").write_text(about)
         forge_json(model / "model.json", change)
-        with pytest.raises(InputError, match=r"model\.json is damaged or missing"):
-            predict(model, path)
+        refuses(r"model\.json is damaged or missing", predict, model, path)
     (model / "model.json").write_text(about.replace("export 1", "export 2"))
-    with pytest.raises(InputError, match="has the format 'coterie export 2'"):
-        predict(model, path)
+    refuses("has the format 'coterie export 2'", predict, model, path)
     (model / "model.json").write_text(about)
     forge_json(model / "model.json", lambda plain: plain["model"].update(name="linear"))
-    with pytest.raises(InputError, match=r"linear has no option|cannot be made for"):
-        predict(model, path)
+    refuses(r"linear has no option|cannot be made for", predict, model, path)
     (model / "model.json").write_text(about)
     forge_json(
         model / "model.json", lambda plain: plain["model"]["options"].update(hidden=[5])
     )
-    with pytest.raises(InputError, match="does not hold the weights of this model"):
-        predict(model, path)
-    with pytest.raises(InputError, match=r"it has no model\.json"):
-        predict(model / "..", path)
+    refuses("does not hold the weights of this model", predict, model, path)
+    refuses(r"it has no model\.json", predict, model / "..", path)
 
 
-def test_whatever_happens_to_model_json_ends_in_predictions_or_a_sentence(
-    model, hospitals
-):
+def test_any_change_of_model_json_ends_in_predictions_or_a_sentence(model, hospitals):
     path, rng = model / "model.json", random.Random(5)
     damage(path, lambda: predict(model, hospitals[1]), rng)
 
@@ -343,8 +328,7 @@ def test_the_commands_export_and_predict(tmp_path, monkeypatch):
     assert code == 0 and output.startswith("model of Zug, ")
     assert output.endswith(", seed 0: exports/Zug\n")
     assert errors == "" or errors.startswith("model.onnx was not written: ")
-    with pytest.raises(InputError, match="use --force"):
-        called("export", str(result.folder), "--client", "Zug")
+    refuses("use --force", called, "export", str(result.folder), "--client", "Zug")
     words = ("--client", "3", "--algorithm", "local", "--overwrite")
     code, output, _ = called(
         "export", str(result.folder), *words, "--to", "exports/Zug"
@@ -448,8 +432,7 @@ def test_codes_that_stand_for_nothing_are_refused(
     assert len(predict(hospitals[0], tmp_path / "new.npz").table) == 3
     rows[1, place] = value
     np.savez(tmp_path / "new.npz", features=rows)
-    with pytest.raises(InputError, match=message):
-        predict(hospitals[0], tmp_path / "new.npz")
+    refuses(message, predict, hospitals[0], tmp_path / "new.npz")
 
 
 def test_targets_of_two_dimensions_and_weights_that_are_no_numbers_are_refused(
@@ -458,8 +441,7 @@ def test_targets_of_two_dimensions_and_weights_that_are_no_numbers_are_refused(
     rows = np.array([[40.0, 120, 0, 1], [50, 130, 1, 0]])
     np.savez(tmp_path / "new.npz", features=rows, targets=np.zeros((2, 2)))
     message = r"one target per row, shape \(2,\), got \(2, 2"
-    with pytest.raises(InputError, match=message):
-        predict(model, tmp_path / "new.npz")
+    refuses(message, predict, model, tmp_path / "new.npz")
     np.savez(tmp_path / "new.npz", features=rows)
     path = model / "weights.safetensors"
     weights = load_file(path)

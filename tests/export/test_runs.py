@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import coterie as co
-from coterie.checks import InputError
 from coterie.data import raw_columns
 from coterie.data.preparation import Preparation
 from coterie.models import ravel, with_row
 from coterie.study.setup import prepare
 from support.hospital_runs import damage, own_module, run, tables_of
 from support.hospitals import HOSPITALS
+from support.refusals import refuses
 from support.strangers import forge_json
 from support.study_runs import stopped
 from support.tiny_studies import LINEAR, made
@@ -112,13 +112,13 @@ def load_copy(result, folder):
     [
         (("Chor",), "there is no client 'Chor'. Did you mean 'Chur'?"),
         ((9,), "`client` must be at most 3, got 9."),
+        ((-1,), "`client` must be at least 0"),
         ((0, "locla"), "Did you mean 'local'?"),
         ((0, "local", 7), r"it has those of 'local' \(seed 0, 1\), 'fedavg' "),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(hospitals, arguments, message):
-    with pytest.raises(InputError, match=message):
-        co.load(hospitals[0].folder).model(*arguments)
+    refuses(message, co.load(hospitals[0].folder).model, *arguments)
 
 
 def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
@@ -127,31 +127,25 @@ def test_missing_and_damaged_files_are_named(hospitals, tmp_path):
     about, kept = model.read_text(), how.read_text()
     for text in ("{", "[]"):
         model.write_text(text)
-        with pytest.raises(InputError, match=r"model-0\.json is damaged"):
-            found.model("Chur")
+        refuses(r"model-0\.json is damaged", found.model, "Chur")
     for key, value in {"shape": "x", "outputs": None}.items():
         model.write_text(about)
         forge_json(model, lambda all_of, new={key: value}: all_of.update(new))
-        with pytest.raises(InputError, match=r"model-0\.json is damaged"):
-            found.model("Chur")
+        refuses(r"model-0\.json is damaged", found.model, "Chur")
     model.unlink()
     message = r"model-0\.json is missing; run its study again"
-    with pytest.raises(InputError, match=message):
-        found.model("Chur")
+    refuses(message, found.model, "Chur")
     model.write_text(about)
     plain = json.loads(kept)
     plain["columns"] = plain["columns"][1:]
     for text in ("{}", kept.replace('"fill"', '"full"'), json.dumps(plain)):
         how.write_text(text)
-        with pytest.raises(InputError, match=r"preparation-0\.json is damaged"):
-            found.model("Chur")
+        refuses(r"preparation-0\.json is damaged", found.model, "Chur")
     how.unlink()
-    with pytest.raises(InputError, match=r"preparation-0\.json is missing"):
-        found.model("Chur")
+    refuses(r"preparation-0\.json is missing", found.model, "Chur")
     how.write_text(kept)
     (found.folder / "models" / "adaptive-0.pt").write_bytes(b"PK nonsense")
-    with pytest.raises(InputError, match=r"adaptive-0\.pt is damaged"):
-        found.model("Chur")
+    refuses(r"adaptive-0\.pt is damaged", found.model, "Chur")
     assert found.model("Chur", "local") is not None
 
 
@@ -178,11 +172,9 @@ def test_a_stopped_run_is_read_and_says_what_it_has(tmp_path):
     found = co.load(folder)
     assert found.models_available() == [("local", 0)]
     assert found.model("Chur", "local") is not None
-    with pytest.raises(InputError, match=r"'fedavg' .*those of 'local' \(seed 0\)"):
-        found.model("Chur", "fedavg")
+    refuses(r"'fedavg' .*those of 'local' \(seed 0\)", found.model, "Chur", "fedavg")
     (folder / "models" / "local-0.pt").unlink()
-    with pytest.raises(InputError, match="no algorithm has models yet"):
-        found.model("Chur", "local")
+    refuses("no algorithm has models yet", found.model, "Chur", "local")
 
 
 def test_clusters_without_preparation_give_plain_models(tmp_path):
@@ -232,18 +224,14 @@ def test_a_model_that_cannot_be_imported_or_has_changed_is_refused(own):
     new = ("self.body = nn.Linear(shape[-1], 4, bias=False)", "torch.zeros(1)")
     for (old, message), other in zip(changes.items(), new, strict=True):
         reimport(path, text.replace(old, other))
-        with pytest.raises(InputError, match=message):
-            found.model(0)
+        refuses(message, found.model, 0)
     reimport(path, text.replace("rows, -1)", "rows, -1) * 2"))
-    with pytest.raises(InputError, match="the module own_loaded has changed since"):
-        found.model(0)
+    refuses("the module own_loaded has changed since", found.model, 0)
     path.unlink()
     sys.modules.pop(path.stem)
     message = "'own_loaded:reshaping' cannot be imported: No module named 'own_loaded'"
-    with pytest.raises(InputError, match=message):
-        found.model(0)
+    refuses(message, found.model, 0)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is not the folder of a run that has begun"):
-        co.load(tmp_path)
+    refuses("is not the folder of a run that has begun", co.load, tmp_path)

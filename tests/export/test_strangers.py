@@ -26,6 +26,7 @@ from coterie.models import layout
 from coterie.records.files import load, refuse_target, save
 from support.called import called, refused
 from support.hospital_runs import TENSORS, own_module, run
+from support.refusals import refuses
 from support.strangers import RUNS_BASH, forge_json, forge_study
 
 
@@ -84,8 +85,7 @@ def test_no_command_runs_what_a_run_folder_names(here, words):
     if words[0] in ("report", "compare", "watch"):  # which need no model
         assert called(*words)[0] == 0
     else:
-        with pytest.raises(InputError, match=r"names code, `model\.name` = 'subproc"):
-            called(*words)
+        refuses(r"names code, `model\.name` = 'subproc", called, *words)
     assert not code_ran(here) and not (here / "to").exists()
 
 
@@ -103,10 +103,8 @@ def test_no_setting_of_a_run_folder_is_code(here, table, key, value):
     for words in (READING["report"], READING["compare"], READING["watch"]):
         assert called(*words)[0] == 0
     for words in (READING["audit"], READING["run"], READING["plan"]):
-        with pytest.raises(InputError, match=r"names code.* 'os:abort', which is not"):
-            called(*words)
-    with pytest.raises(InputError, match="names code"):
-        co.read_study(here / "run" / "study.toml")
+        refuses(r"names code.* 'os:abort', which is not", called, *words)
+    refuses("names code", co.read_study, here / "run" / "study.toml")
     assert co.load(here / "run").model(0) is not None
 
 
@@ -121,12 +119,9 @@ def forge_model(folder: Path) -> None:
 def test_no_exported_model_is_code(here):
     forge_model(here / "model")
     for words in (["predict", "model", "new.npz"], ["predict", "model", "no.npz"]):
-        with pytest.raises(InputError, match=r"not run: .* say --trust subprocess "):
-            called(*words)
-    with pytest.raises(InputError, match="which is not run"):
-        predict(here / "model", here / "new.npz")
-    with pytest.raises(InputError, match="which is not run"):
-        read_export(here / "model")
+        refuses(r"not run: .* say --trust subprocess ", called, *words)
+    refuses("which is not run", predict, here / "model", here / "new.npz")
+    refuses("which is not run", read_export, here / "model")
     assert not code_ran(here)
 
 
@@ -143,17 +138,14 @@ def test_python_reads_a_run_folder_without_its_code(here):
     forge_study(here / "run", lambda tables: tables.update(model=dict(RUNS_BASH)))
     found = co.load(here / "run")
     assert len(found.table()) == 1 and found.models().shape[0] == 2
-    with pytest.raises(InputError, match="which is not run"):
-        found.model(0)
-    with pytest.raises(InputError, match="which is not run"):
-        export_model(found, 0, here / "to")
+    refuses("which is not run", found.model, 0)
+    refuses("which is not run", export_model, found, 0, here / "to")
     assert not code_ran(here)
 
 
 def test_pickles_in_place_of_numbers_are_refused_and_not_run(here):
     np.savez("evil.npz", features=np.array([[Touches()]], dtype=object))
-    with pytest.raises(InputError, match=r"cannot read evil\.npz"):
-        called("predict", "model", "evil.npz")
+    refuses(r"cannot read evil\.npz", called, "predict", "model", "evil.npz")
     torch.save(Touches(), "evil.pt")
     for evil in (pickle.dumps(Touches()), Path("evil.pt").read_bytes()):
         Path("model/weights.safetensors").write_bytes(evil)
@@ -161,15 +153,12 @@ def test_pickles_in_place_of_numbers_are_refused_and_not_run(here):
         forge_json(
             here / "model" / "model.json", lambda a, sums=sums: a.update(checksums=sums)
         )
-        with pytest.raises(InputError, match="does not hold the weights"):
-            read_export("model")
+        refuses("does not hold the weights", read_export, "model")
         signed = evil + hashlib.blake2b(evil, digest_size=16).digest()
         Path("run/models/local-0.pt").write_bytes(signed)
-        with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
-            co.load("run").model(0)
+        refuses(r"local-0\.pt is damaged", co.load("run").model, 0)
         Path("run/cells/local-0.pt").write_bytes(signed)
-        with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
-            called("report", "run")
+        refuses(r"local-0\.pt is damaged", called, "report", "run")
         shutil.copy("other/cells/local-0.pt", "run/cells/local-0.pt")
     assert not code_ran(here)
 
@@ -195,8 +184,7 @@ def test_a_changed_study_or_model_is_named_by_its_checksum(here, path, old, new)
     assert old in text
     for read in readers:
         Path(path).write_text(text.replace(old, new))
-        with pytest.raises(InputError, match=rf"{path} .*checksum"):
-            read()
+        refuses(rf"{path} .*checksum", read)
         Path(path).write_text(text)
         read()
 
@@ -212,8 +200,7 @@ def test_own_models_are_read_where_their_module_is_trusted(tmp_path, monkeypatch
     assert sum(layout(result.model(0)).sizes) == result.models().shape[1]
     sys.modules.pop(name)
     words = ["export", folder, "--client", "0", "--to", "to"]
-    with pytest.raises(InputError, match=f"say --trust {name} "):
-        called(*words)
+    refuses(f"say --trust {name} ", called, *words)
     assert name not in sys.modules
     assert called(*words, "--trust", name)[0] == 0
     np.savez("new.npz", features=np.zeros((3, 1, 6, 6)))
@@ -242,12 +229,9 @@ PIPES = {
 
 @pytest.mark.parametrize(("path", "words"), PIPES.values(), ids=PIPES)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda p: os.symlink("/dev/zero", p)])
-def test_a_pipe_or_device_in_place_of_a_file_is_refused_at_once(
-    here, path, words, make
-):
+def test_a_pipe_or_device_instead_of_a_file_is_refused_at_once(here, path, words, make):
     replace_by(path, make)
-    with pytest.raises(InputError, match=path.rpartition("/")[2]):
-        called(*words)
+    refuses(path.rpartition("/")[2], called, *words)
 
 
 @pytest.mark.parametrize(
@@ -268,8 +252,7 @@ def test_a_pipe_or_device_in_place_of_a_file_is_refused_at_once(
 def test_a_model_larger_than_its_weights_takes_no_memory(here, change, message):
     path = here / "model" / "model.json"
     forge_json(path, lambda about: about["model"].update(change))
-    with pytest.raises(InputError, match=message):
-        read_export("model")
+    refuses(message, read_export, "model")
 
 
 def test_a_run_with_a_model_larger_than_its_rows_takes_no_memory(here):
@@ -278,12 +261,10 @@ def test_a_run_with_a_model_larger_than_its_rows_takes_no_memory(here):
         about["parameters"] = [["head.weight", [1, 10**10]], ["head.bias", [1]]]
 
     forge_json(here / "run" / "model-0.json", larger)
-    with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
-        co.load("run").model(0)
+    refuses(r"local-0\.pt is damaged", co.load("run").model, 0)
     # A row that its stride repeats has as many numbers as one likes.
     save(Path("run/models/local-0.pt"), torch.zeros(1).expand(2, 10**10 + 1))
-    with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
-        co.load("run").model(0)
+    refuses(r"local-0\.pt is damaged", co.load("run").model, 0)
 
 
 @pytest.mark.parametrize(
@@ -304,11 +285,9 @@ def test_a_cell_with_parts_of_other_kinds_is_called_damaged(here, key, value):
     path = Path("run/cells/local-0.pt")
     save(path, load(path) | {key: value})
     for words in (["report", "run"], ["compare", "run", "other"]):
-        with pytest.raises(InputError, match=r"(local-0\.pt|task\.json) is damaged"):
-            called(*words)
+        refuses(r"(local-0\.pt|task\.json) is damaged", called, *words)
     save(Path("other/models/local-0.pt"), ["x"])
-    with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
-        co.load("other").models()
+    refuses(r"local-0\.pt is damaged", co.load("other").models)
 
 
 def test_classes_and_measures_that_no_export_has_are_refused(here):
@@ -319,8 +298,7 @@ def test_classes_and_measures_that_no_export_has_are_refused(here):
         {"task": "binary", "classes": ["a", "b", "c"]},
     ):
         forge_json(path, lambda about, change=change: about.update(change))
-        with pytest.raises(InputError, match=r"model\.json is damaged"):
-            called("predict", "model", "new.npz")
+        refuses(r"model\.json is damaged", called, "predict", "model", "new.npz")
         path.write_text(whole)
 
 
@@ -330,8 +308,7 @@ def test_a_bare_pickle_is_refused_without_a_word_of_torch(here):
     Path("run/cells/local-0.pt").write_bytes(signed)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        with pytest.raises(InputError, match=r"local-0\.pt is damaged"):
-            called("report", "run")
+        refuses(r"local-0\.pt is damaged", called, "report", "run")
     assert not told and not code_ran(here)
 
 
@@ -365,8 +342,7 @@ def test_names_that_are_no_text_are_called_damaged(here, key):
     path = Path("run/task.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: [1, ["a"]]}))
     for words in (READING["report"], READING["compare"], READING["export"]):
-        with pytest.raises(InputError, match=r"task\.json is damaged"):
-            called(*words)
+        refuses(r"task\.json is damaged", called, *words)
 
 
 @pytest.mark.parametrize(
@@ -396,13 +372,11 @@ def test_a_header_of_an_array_that_does_not_end_is_refused(here):
 
 
 def test_a_client_of_many_digits_is_a_name_that_nobody_has(here):
-    with pytest.raises(InputError, match="999"):
-        called("export", "run", "--client", "9" * 5000, "--to", "to")
+    refuses("999", called, "export", "run", "--client", "9" * 5000, "--to", "to")
 
 
 def test_an_output_replaces_neither_a_pipe_nor_a_device(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for force in (False, True):
-        with pytest.raises(InputError, match="`--out` must be a plain file"):
-            refuse_target(pipe, [], force=force)
+        refuses("`--out` must be a plain file", refuse_target, pipe, [], force=force)

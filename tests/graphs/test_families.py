@@ -8,8 +8,8 @@ import networkx as nx
 import pytest
 import torch
 
-from coterie.checks import InputError
 from coterie.graphs import GRAPHS, degrees, edges_of, matchings
+from support.refusals import refuses
 
 
 def draw_matchings(
@@ -209,8 +209,7 @@ def test_a_file_may_call_nodes_by_name(tmp_path):
     assert edges_of(str(path), 3, names=names).tolist() == [[0, 1], [1, 2]]
     path.write_text("v,w\nBern,Chur\nChurr,Thun\n")
     said = "row 3 .* names 'Churr', which is not a client. Did you mean 'Chur'"
-    with pytest.raises(InputError, match=said):
-        edges_of(str(path), 3, names=names)
+    refuses(said, edges_of, str(path), 3, names=names)
 
 
 def test_numbers_that_are_names_are_names(tmp_path):
@@ -235,8 +234,7 @@ def test_numbers_that_are_names_are_names(tmp_path):
 def test_bad_files_are_refused_in_one_sentence(tmp_path, rows, words):
     path = tmp_path / "edges.csv"
     path.write_text(rows)
-    with pytest.raises(InputError, match=words):
-        edges_of(str(path), 4)
+    refuses(words, edges_of, str(path), 4)
 
 
 @pytest.mark.parametrize(
@@ -264,5 +262,4 @@ def test_bad_files_are_refused_in_one_sentence(tmp_path, rows, words):
     ],
 )
 def test_graphs_that_cannot_be_are_refused_in_one_sentence(text, n, words):
-    with pytest.raises(InputError, match=words):
-        edges_of(text, n)
+    refuses(words, edges_of, text, n)

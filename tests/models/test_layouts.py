@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from coterie import models
 from coterie.checks import InputError
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 
 
 def size(module: nn.Module) -> int:
@@ -68,8 +68,7 @@ def test_build_gives_the_asked_precision():
 
 
 def test_build_refuses_what_is_no_module():
-    with pytest.raises(InputError, match=r"`model` must give an nn\.Module"):
-        models.build(lambda: "mlp", seed=0)
+    refuses(r"`model` must give an nn\.Module", models.build, lambda: "mlp", seed=0)
 
 
 def batch_norm_net() -> nn.Module:
@@ -96,8 +95,7 @@ def batch_norm_net() -> nn.Module:
     ],
 )
 def test_statistics_and_masks_are_refused_by_the_name_of_the_layer(make, message):
-    with pytest.raises(InputError, match=message):
-        models.build(make, seed=0)
+    refuses(message, models.build, make, seed=0)
 
 
 def test_dropout_that_does_nothing_is_no_dropout():
@@ -145,8 +143,7 @@ def test_frozen_parameters_are_no_part_of_a_row():
 
 
 def test_a_model_without_parameters_is_refused():
-    with pytest.raises(InputError, match="must have parameters to train"):
-        models.layout(nn.Flatten())
+    refuses("must have parameters to train", models.layout, nn.Flatten())
 
 
 class Net(nn.Module):
@@ -200,8 +197,7 @@ def test_frozen_parameters_have_no_columns():
     net = Net()
     net.body.requires_grad_(False)
     assert models.columns(net, ["norm1"]).tolist() == [True] * 4 + [False] * 6
-    with pytest.raises(InputError, match="no module of the model matches 'body'"):
-        models.columns(net, ["body"])
+    refuses("no module of the model matches 'body'", models.columns, net, ["body"])
 
 
 @pytest.mark.parametrize(
@@ -247,10 +243,8 @@ def test_matrices_of_a_model_are_where_its_parameters_lie():
 
 def test_a_model_without_the_matrices_that_are_named_is_refused():
     module = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
-    with pytest.raises(InputError, match=r"no matrices in 1\."):
-        models.matrices(module, ["1"])
-    with pytest.raises(InputError, match="no module of the model matches 'tail'"):
-        models.matrices(module, ["tail"])
+    refuses(r"no matrices in 1\.", models.matrices, module, ["1"])
+    refuses("no module of the model matches 'tail'", models.matrices, module, ["tail"])
 
 
 def test_batch_norm_without_running_statistics_is_refused_for_what_it_does():

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from coterie import models
-from coterie.checks import InputError
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 
 
 def size(module: nn.Module) -> int:
@@ -74,8 +73,7 @@ def test_a_perceptron_without_hidden_layers_is_linear():
     ],
 )
 def test_what_no_model_can_be_made_of_is_refused_by_name_and_value(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
+    refuses(message, make)
 
 
 @pytest.mark.parametrize("hidden", ["32", 32, [4.5], [True], [0]])
@@ -168,5 +166,4 @@ def test_a_diagonal_network_is_a_linear_map_of_products_that_begins_at_zero():
     u, v = row.view(2, 4, 6)
     found = models.with_row(module, row)(features)
     torch.testing.assert_close(found, features.flatten(1) @ (u * v).T)
-    with pytest.raises(InputError, match="`scale` must be greater than 0"):
-        models.diagonal((3,), 1, scale=0.0)
+    refuses("`scale` must be greater than 0", models.diagonal, (3,), 1, scale=0.0)

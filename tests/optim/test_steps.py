@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie.checks import InputError
 from coterie.optim import Descent, Schedule, descend, follow, sgd, step_size, velocity
 from coterie.options import BelowOne, NotNegative, Positive, method
 from coterie.types import Algorithm
 from support.oracles import with_verbs
+from support.refusals import refuses
 
 REAL = torch.float64
 N, D = 3, 4
@@ -134,14 +134,12 @@ def test_schedules_are_their_closed_forms(schedule, expected):
     ],
 )
 def test_bad_settings_are_refused_by_name_and_value(settings, message):
-    with pytest.raises(InputError, match=message):
-        descends(**settings)
+    refuses(message, descends, **settings)
 
 
 def test_a_fraction_of_a_step_is_no_period():
     # The period counts steps; half a step would divide by zero later.
-    with pytest.raises(InputError, match=r"schedule.*0\.5"):
-        descends(schedule="step(0.5, 0.1)")
+    refuses(r"schedule.*0\.5", descends, schedule="step(0.5, 0.1)")
 
 
 @with_verbs

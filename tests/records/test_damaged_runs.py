@@ -14,6 +14,7 @@ from coterie.checks import InputError
 from coterie.records import load_records
 from coterie.records.files import save, sealed_toml
 from coterie.report import summary, write_report
+from support.refusals import refuses
 
 CASES = {
     "study.toml": [
@@ -84,8 +85,7 @@ def test_a_table_of_other_clients_is_named(folder):
     )
     for other in others:
         path.write_text("\n".join(other))
-        with pytest.raises(InputError, match=r"clients-1\.csv is damaged"):
-            load_records(folder)
+        refuses(r"clients-1\.csv is damaged", load_records, folder)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,7 @@ def test_a_table_of_other_clients_is_named(folder):
 def test_a_damaged_search_is_named(folder, key, value):
     path = sorted(folder.glob("tuning/*.json"))[0]
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
-    with pytest.raises(InputError, match=f"{path.name} is damaged"):
-        load_records(folder)
+    refuses(f"{path.name} is damaged", load_records, folder)
 
 
 def test_a_cell_whose_parts_do_not_fit_is_named(folder):
@@ -106,8 +105,7 @@ def test_a_cell_whose_parts_do_not_fit_is_named(folder):
     cell = load_cell(path)
     for change in ({"rounds": []}, {"seed": "0"}, {"metrics": cell.metrics[1:]}):
         save(path, vars(cell) | change)
-        with pytest.raises(InputError, match=f"{path.name} is damaged"):
-            load_records(folder)
+        refuses(f"{path.name} is damaged", load_records, folder)
 
 
 def mutate(content: bytes, rng: random.Random) -> bytes:

@@ -25,6 +25,7 @@ from coterie.records.files import (
     write,
     writing,
 )
+from support.refusals import refuses
 
 VALUES = {"t": 3, "x": torch.arange(12.0).reshape(3, 4), "empty": torch.zeros(0)}
 FULL = [
@@ -50,12 +51,10 @@ def test_no_byte_can_change_or_go_missing_unnoticed(tmp_path):
         flipped = bytearray(whole)
         flipped[place] ^= 0xFF
         path.write_bytes(flipped)
-        with pytest.raises(InputError, match=r"v\.pt is damaged and cannot be read"):
-            load(path)
+        refuses(r"v\.pt is damaged and cannot be read", load, path)
     for rest in (whole[:-1], whole[1:], whole + b"\0", whole[:10], b""):
         path.write_bytes(rest)
-        with pytest.raises(InputError, match="is damaged"):
-            load(path)
+        refuses("is damaged", load, path)
 
 
 @pytest.mark.parametrize("error", FULL)
@@ -137,8 +136,7 @@ def test_a_lock_that_is_no_plain_file_is_refused_and_left_alone(tmp_path, kind):
     ):
         raise AssertionError("it was taken")
     if kind != "folder":
-        with pytest.raises(InputError, match="lock must be a plain file"):
-            in_use(folder)
+        refuses("lock must be a plain file", in_use, folder)
     assert precious.read_text() == "all I have"
     assert not (tmp_path / "new").exists()
 
@@ -162,8 +160,7 @@ def test_without_locks_a_run_is_refused_or_says_so(tmp_path, monkeypatch):
         assert not has_locks
     assert in_use(tmp_path) is None
     monkeypatch.setattr(files, "fcntl", None)
-    with pytest.raises(InputError, match="file locks of Linux or macOS"):
-        in_use(tmp_path)
+    refuses("file locks of Linux or macOS", in_use, tmp_path)
     with pytest.raises(InputError, match="Linux or macOS"), lock_folder(tmp_path):
         raise AssertionError("it was taken")
 
@@ -225,7 +222,5 @@ def test_a_target_that_is_the_input_or_of_a_folder_of_ours_is_refused(tmp_path):
         with pytest.raises(InputError, match="must not be in the folder of"):
             refuse_target(tmp_path / name, [mine], force=True)
     for name in ("study.toml", "x/model.json"):
-        with pytest.raises(InputError, match="must be a table"):
-            refuse_target(tmp_path / name, [mine], force=True)
-    with pytest.raises(InputError, match="is a folder"):
-        refuse_target(tmp_path / "x", [mine], force=True)
+        refuses("must be a table", refuse_target, tmp_path / name, [mine], force=True)
+    refuses("is a folder", refuse_target, tmp_path / "x", [mine], force=True)

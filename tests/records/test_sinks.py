@@ -149,9 +149,7 @@ def test_a_sink_that_fails_is_left_out_with_one_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", SINKS)
-def test_a_package_that_is_not_there_is_named_before_any_work(
-    tmp_path, monkeypatch, name
-):
+def test_a_missing_package_is_named_before_any_work(tmp_path, monkeypatch, name):
     package = SINKS[name][1]
     if importlib.util.find_spec(package) is not None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)

@@ -206,15 +206,8 @@ def test_an_algorithm_keeps_its_colour_in_every_figure() -> None:
 
 def test_every_figure_function_returns_a_figure_with_a_title() -> None:
     records = make_records()
-    for draw in (
-        report.gains,
-        report.curves,
-        report.spread,
-        report.collaboration,
-        report.partners,
-        report.clients,
-    ):
-        figure = draw(records)
+    for name in ("gains", "curves", "spread", "collaboration", "partners", "clients"):
+        figure = getattr(report, name)(records)
         assert isinstance(figure, go.Figure)
         assert figure.layout.title.text
 

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from coterie import report
-from coterie.checks import InputError
 from coterie.graphs import edges_of
 from coterie.records import Records, load_records
 from coterie.scores.gains import gain_of
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from support.made_records import make_records
+from support.refusals import refuses
 from support.tiny_studies import TABLES
 
 
@@ -99,8 +98,7 @@ def test_clients_have_their_names_and_many_only_when_pointed_at():
 
 
 def test_without_a_graph_there_is_none(tmp_path: Path):
-    with pytest.raises(InputError, match="have no graph"):
-        report.network(make_records())
+    refuses("have no graph", report.network, make_records())
     page = report.write_report(make_records(), tmp_path / "report.html").read_text()
     assert "network-figure" not in page
     page = report.write_report(on_ring(), tmp_path / "report.html").read_text()
@@ -118,5 +116,4 @@ def test_a_run_keeps_its_graph_by_identities_of_clients(tmp_path: Path):
     pd.testing.assert_frame_equal(again.graph, result.records.graph)
     file = result.folder / "graph-0.csv"
     file.write_text(file.read_text().replace("3", "9"))
-    with pytest.raises(InputError, match=r"graph-0\.csv is damaged"):
-        load_records(result.folder)
+    refuses(r"graph-0\.csv is damaged", load_records, result.folder)

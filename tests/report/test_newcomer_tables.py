@@ -13,15 +13,15 @@ import pytest
 import tomli_w
 
 from coterie import report
-from coterie.checks import InputError
 from coterie.records import Outcomes, Records
 from coterie.report.sections import newcomers_section
 from coterie.report.tables import newcomer_gains, newcomer_summary
 from coterie.scores import summary
 from coterie.scores.gains import newcomers_estimate
 from support.called import called
-from support.made_records import Fetches, make_records, usual_page, written
+from support.made_records import make_records, tags_of, usual_page, written
 from support.newcomer_studies import TABLES
+from support.refusals import refuses
 
 
 def with_newcomers(records: Records, **scores: list[list[float]]) -> Records:
@@ -111,8 +111,7 @@ def test_without_training_alone_nobody_is_better_than_it(tmp_path):
     records = make_records(labels=("fedavg", "ditto"), weights=False)
     records = with_newcomers(records, fedavg=FEDAVG)
     assert newcomer_summary(records)["better_than_local"].isna().all()
-    with pytest.raises(InputError, match="named 'local'"):
-        newcomer_gains(records, "fedavg")
+    refuses("named 'local'", newcomer_gains, records, "fedavg")
     assert (
         report.newcomers(records).layout.title.text == "<b>Scores of the newcomers</b>"
     )
@@ -181,8 +180,7 @@ def test_the_figure_has_a_dot_for_every_newcomer_at_its_gain():
     assert figure.layout.title.text == "<b>Gain over training alone, per newcomer</b>"
     only = with_newcomers(make_records(), local=LOCAL)
     assert report.newcomers(only).layout.xaxis.title.text == "test accuracy"
-    with pytest.raises(InputError, match="no newcomers"):
-        report.newcomers(make_records())
+    refuses("no newcomers", report.newcomers, make_records())
 
 
 def test_the_report_says_who_was_held_out_only_where_somebody_was(tmp_path):
@@ -210,13 +208,9 @@ def test_labels_of_newcomers_are_escaped(tmp_path):
     for label in (evil, "ditto"):
         records = make_records(labels=("local", label), weights=False)
         scores = {"local": LOCAL, label: FEDAVG}
-        pages.append(written(with_newcomers(records, **scores), tmp_path))
-    tags = []
-    for page in pages:
-        parser = Fetches()
-        parser.feed(page)
-        tags.append(parser.tags)
-    assert tags[0] == tags[1]
+        page = written(with_newcomers(records, **scores), tmp_path)
+        pages.append(tags_of(page))
+    assert pages[0] == pages[1]
 
 
 @pytest.mark.browser

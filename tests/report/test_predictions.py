@@ -18,7 +18,7 @@ from coterie.report.opening.verdicts import headline
 from coterie.report.sections import clients_section, measures_section
 from coterie.scores.finals import score_of, undefined_for
 from support.browser import Browser
-from support.made_records import make_records
+from support.made_records import make_records, written
 
 LABELS = ("local", "fedavg", "<b>ditto</b>")
 
@@ -148,8 +148,7 @@ def test_many_classes_are_left_to_the_table(tmp_path):
 
 
 def test_a_page_shows_counts_with_names_that_are_text(tmp_path):
-    path = report.write_report(counted(), tmp_path / "report.html")
-    page = path.read_text("utf-8")
+    page = written(counted(), tmp_path)
     assert '<option value="2" selected>&lt;b&gt;ditto&lt;/b&gt;</option>' in page
     assert '<option value="1">client 0</option>' in page
     shown = page[page.index('<div id="counts">') : page.index("counts-data")]

@@ -16,6 +16,7 @@ from coterie.scores import epsilon_by_role
 from coterie.scores.roles import promised_to
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
+from support.refusals import refuses
 
 TABLES = {
     "name": "guarded",
@@ -98,15 +99,13 @@ def test_curves_of_epsilon_end_where_the_noise_was_found_for(guarded):
 def test_the_matrix_has_a_column_for_the_server_where_there_is_one(guarded):
     assert epsilon_matrix(guarded, "fedavg").data[0].z.shape == (4, 5)
     assert epsilon_matrix(guarded, "all_for_one").data[0].z.shape == (4, 4)
-    with pytest.raises(InputError, match="no releases of 'local'"):
-        epsilon_matrix(guarded, "local")
+    refuses("no releases of 'local'", epsilon_matrix, guarded, "local")
 
 
 def test_without_privacy_there_is_no_section(tmp_path_factory):
     free = records(tmp_path_factory)
     assert privacy_section(free) == ""
-    with pytest.raises(InputError, match="needs \\[privacy\\]"):
-        epsilon_curves(free)
+    refuses("needs \\[privacy\\]", epsilon_curves, free)
 
 
 def test_the_report_begins_with_epsilon_and_has_the_page_of_an_officer(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 import coterie
 from coterie.report.html import _environment, render
-from support.made_records import Fetches, make_records, written
+from support.made_records import make_records, tags_of, written
 
 PACKAGE = Path(coterie.__file__).parent
 ROOMS = ("report", "planning", "cli", "export")
@@ -60,13 +60,12 @@ def test_names_of_clients_classes_and_measures_are_escaped(tmp_path):
     for name in (EVIL, "plain"):
         records = make_records(n=3, clusters=0, labels=("local", f"a{name}"), seeds=1)
         names = (f"Chur {name}", "Bern", "Genf")
-        study = records.study | {"data": {"name": name, "unit": name}, "name": name}
+        data = {"name": name, "unit": name, "note": name}
+        study = records.study | {"data": data, "name": name}
         study["privacy"] = {"epsilon": 1.0}
-        left_out = (f"{name} is not there.",)
-        records = replace(records, names=names, study=study, left_out=left_out)
-        page = Fetches()
-        page.feed(written(records, tmp_path))
-        pages.append(page.tags)
+        said = {"left_out": (f"{name} is not there.",), "versions": {"a": name}}
+        records = replace(records, names=names, study=study, **said)
+        pages.append(tags_of(written(records, tmp_path)))
     assert pages[0] == pages[1]
 
 

@@ -181,9 +181,7 @@ def test_unusual_studies_in_virtual_time_are_reported(
 
 
 @pytest.mark.parametrize("missing", ["spans", "work", "delays", "rounds"])
-def test_what_was_not_recorded_is_said_to_be_unknown(
-    missing: str, tmp_path: Path
-) -> None:
+def test_what_was_not_recorded_is_called_unknown(missing: str, tmp_path: Path) -> None:
     records = make_timed(labels=LABELS[1:], seeds=1, durations=(1.0, 4.0))
     sentences = {
         "spans": "do not say when clients computed",

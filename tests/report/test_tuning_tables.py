@@ -20,8 +20,18 @@ from coterie.study.identity import identity_of
 from coterie.study.search import OWN, Tune, settings_of
 from support import study_runs
 from support.called import called, refused
+from support.made_records import written
+from support.refusals import refuses
 from support.tiny_studies import changed
 from support.tuning_studies import LOG, RANGE, TABLES, made
+
+LR, STEPS, SCHEDULE = (f"tune.space.{name}" for name in ("lr", "steps", "schedule"))
+OWN_TABLE = "algorithm.1.tune"
+
+
+def between(start: object, end: object) -> dict[str, object]:
+    """The range from one value to another."""
+    return {"from": start, "to": end}
 
 
 def without_search() -> dict:
@@ -39,12 +49,9 @@ def test_without_the_table_nothing_is_searched(tmp_path):
     assert result.records.trials.empty
     assert not (result.folder / "tuning").exists()
     assert not (result.folder / "tuning.csv").exists()
-    with pytest.raises(InputError, match="no chosen options"):
-        result.chosen_options()
-    with pytest.raises(InputError, match="no trials"):
-        report.trials(result.records)
-    page = report.write_report(result.records, tmp_path / "report.html")
-    assert "What was chosen" not in page.read_text("utf-8")
+    refuses("no chosen options", result.chosen_options)
+    refuses("no trials", report.trials, result.records)
+    assert "What was chosen" not in written(result.records, tmp_path)
 
 
 def test_shared_ranges_own_ranges_and_the_default():
@@ -125,55 +132,39 @@ def test_the_identity_changes_with_every_key(change):
         ("tune.rounds", -1, "`tune.rounds` must be at least 0, got -1"),
         ("tune.space", [1], r"\[tune.space\] must be a table, got \[1\]"),
         ("tune.space.lrr", [1], "no algorithm has an option 'lrr'. Did you mean 'lr'"),
-        ("tune.space.lr", 0.1, "`tune.space.lr` must be a list of values or a range"),
-        ("tune.space.lr", [], "`tune.space.lr` must be a list of values or a range"),
-        ("tune.space.lr", {"from": 1}, "`tune.space.lr` must be a list of values or a"),
-        ("tune.space.lr", [1, 1.0], "`tune.space.lr` must differ, got 1 twice"),
-        ("tune.space.lr", ["x"], "`tune.space.lr` must be a number or .*, got 'x'"),
-        ("tune.space.steps", [1.5], "`tune.space.steps` must be a whole number"),
+        (LR, 0.1, "`tune.space.lr` must be a list of values or a range"),
+        (LR, [], "`tune.space.lr` must be a list of values or a range"),
+        (LR, {"from": 1}, "`tune.space.lr` must be a list of values or a"),
+        (LR, [1, 1.0], "`tune.space.lr` must differ, got 1 twice"),
+        (LR, ["x"], "`tune.space.lr` must be a number or .*, got 'x'"),
+        (STEPS, [1.5], "`tune.space.steps` must be a whole number"),
+        (STEPS, between(1.5, 3), "`tune.space.steps` must be a whole number, got 1.5"),
+        (SCHEDULE, between(1, 3), "`tune.space.schedule` must be text, got 1"),
         (
-            "tune.space.steps",
-            {"from": 1.5, "to": 3},
-            "`tune.space.steps` must be a whole number, got 1.5",
-        ),
-        (
-            "tune.space.schedule",
-            {"from": 1, "to": 3},
-            "`tune.space.schedule` must be text, got 1",
-        ),
-        (
-            "tune.space.lr",
-            {**RANGE, "scales": "log"},
+            LR,
+            RANGE | {"scales": "log"},
             "the range `tune.space.lr` has no 'scales'. Did you mean 'scale'",
         ),
         (
-            "tune.space.lr",
-            {**RANGE, "scale": "lin"},
+            LR,
+            RANGE | {"scale": "lin"},
             "`tune.space.lr.scale` must be one of .* Did you mean 'linear'",
         ),
+        (LR, between(1.0, 0.1), "`tune.space.lr.to` must be greater than 1, got 0.1"),
         (
-            "tune.space.lr",
-            {"from": 1.0, "to": 0.1},
-            "`tune.space.lr.to` must be greater than 1, got 0.1",
-        ),
-        (
-            "tune.space.lr",
-            {"from": 0, "to": 0.1},
+            LR,
+            between(0, 0.1),
             "`tune.space.lr.from` must be greater than 0 on its logarithmic scale",
         ),
+        (LR, between("a", 0.1), "`tune.space.lr` must be a number or .*, got 'a'"),
+        (OWN_TABLE, 3, "`tune` of fedavg must be a table, got 3"),
         (
-            "tune.space.lr",
-            {"from": "a", "to": 0.1},
-            "`tune.space.lr` must be a number or .*, got 'a'",
-        ),
-        ("algorithm.1.tune", 3, "`tune` of fedavg must be a table, got 3"),
-        (
-            "algorithm.1.tune",
+            OWN_TABLE,
             {"stepps": [1]},
             r"\[algorithm.tune\] fedavg has no option 'stepps'. Did you mean 'steps'",
         ),
         (
-            "algorithm.1.tune",
+            OWN_TABLE,
             {"steps": 3},
             "`algorithm.tune.steps` must be a list of values or a range",
         ),
@@ -185,14 +176,12 @@ def test_the_identity_changes_with_every_key(change):
     ],
 )
 def test_a_wrong_setting_is_refused_by_name_with_a_suggestion(setting, value, message):
-    with pytest.raises(InputError, match=message):
-        study_of(changed(TABLES, setting, value))
+    refuses(message, study_of, changed(TABLES, setting, value))
 
 
 def test_ranges_of_an_algorithm_need_the_table():
     tables = {key: value for key, value in TABLES.items() if key != "tune"}
-    with pytest.raises(InputError, match=r"`tune` of fedavg needs a table \[tune\]"):
-        study_of(tables)
+    refuses(r"`tune` of fedavg needs a table \[tune\]", study_of, tables)
 
 
 def test_an_option_that_records_call_otherwise_cannot_be_tuned(monkeypatch):
@@ -232,9 +221,7 @@ def here(tmp_path, monkeypatch) -> Path:
         (["tune.trials=x"], "`tune.trials` must be a whole number, got 'x'"),
     ],
 )
-def test_bad_input_is_refused_by_the_command_line_before_any_work(
-    here, overrides, message
-):
+def test_bad_input_is_refused_by_the_command_before_any_work(here, overrides, message):
     words = [f"--set={override}" for override in overrides]
     assert re.search(message, refused("run", "study.toml", *words))
 

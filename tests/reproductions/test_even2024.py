@@ -12,10 +12,10 @@ import torch
 from torch.testing import assert_close
 
 from coterie.algorithms.server_sgd import server_sgd
-from coterie.checks import InputError
 from coterie.cli.reproductions import items_of
 from coterie.engine.clocks import clock
 from coterie.graphs.families import edges_of
+from support.refusals import refuses
 from support.thesis_claims import check_written, recorded
 
 ITEMS = items_of("even2024")
@@ -53,8 +53,7 @@ def test_the_item_makes_claims_and_records_them(tmp_path, monkeypatch):
 
 
 def test_settings_that_do_not_exist_are_refused():
-    with pytest.raises(InputError, match="rounds"):
-        ITEMS["chapter3"](["rounds=3"])
+    refuses("rounds", ITEMS["chapter3"], ["rounds=3"])
 
 
 def test_workers_share_all_samples_and_draw_their_own():
@@ -178,8 +177,7 @@ def test_chapter_5_makes_claims_about_every_experiment_and_records_them(
     exact = [c for c in claims if "loop of its own" in c.what or "zeta = 0" in c.what]
     assert len(exact) == 3 and all(claim.agrees for claim in exact)
     check_written(claims, "chapter5", "stragglers.html")
-    with pytest.raises(InputError, match="`share` must be at most 1"):
-        ITEMS["chapter5"](["share=2"])
+    refuses("`share` must be at most 1", ITEMS["chapter5"], ["share=2"])
 
 
 JUDGED = {1: 20, 2: 50, 3: 10, 4: 25, 5: 40, 6: 30, 7: 20, 9: 30, 10: 10, 11: 20}

@@ -216,9 +216,7 @@ def test_two_seeds_are_few_but_not_misleading(
 
 
 @KINDS
-def test_intervals_of_one_seed_cover_what_its_models_are_worth(
-    proportion: bool,
-) -> None:
+def test_intervals_of_a_seed_cover_what_its_models_are_worth(proportion: bool) -> None:
     options = {"shared": True, "spread": 0.0, "proportion": proportion}
     found = np.mean([coverage(1, samples, **options) for samples in (16, 20)], axis=0)
     assert (0.9 <= found).all() and (found <= 0.98).all(), found

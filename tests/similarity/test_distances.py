@@ -19,6 +19,7 @@ from coterie.similarity.distances import (
 from coterie.similarity.projected import fourier_distances, sliced_distances
 from coterie.similarity.samples import Samples
 from coterie_theory.distances import exact_wasserstein
+from support.refusals import refuses
 
 REAL = torch.float64
 SIZES = (7, 4, 9, 5, 8, 6)
@@ -278,25 +279,19 @@ def test_single_precision_is_good_enough():
 @pytest.mark.parametrize("name", ["means", "moments", "mmd", "fourier"])
 def test_too_few_samples_are_refused(name):
     few = pad_samples([normal(5, 2), normal(3, 2)])
-    with pytest.raises(InputError, match="4 of every client, but client 1 has 3"):
-        ALL[name](few)
+    refuses("4 of every client, but client 1 has 3", ALL[name], few)
 
 
 def test_bad_input_is_refused():
     samples = uneven()
-    with pytest.raises(InputError, match=r"10 of every client .* client 1 has 4"):
-        sliced_distances(samples)
-    with pytest.raises(InputError, match="`order` must be at most 2, got 3"):
-        moment_distances(samples, order=3)
-    with pytest.raises(InputError, match="`bandwidth` must be greater than 0"):
-        mmd_distances(samples, bandwidth=0.0)
+    refuses(r"10 of every client .* client 1 has 4", sliced_distances, samples)
+    refuses("`order` must be at most 2, got 3", moment_distances, samples, order=3)
+    refuses("`bandwidth` must be greater than 0", mmd_distances, samples, bandwidth=0.0)
     with pytest.raises(InputError, match="`frequencies` must be at least 2"):
         fourier_distances(samples, frequencies=1)
-    with pytest.raises(InputError, match="`folds` must be at least 4"):
-        sliced_distances(samples, folds=2)
+    refuses("`folds` must be at least 4", sliced_distances, samples, folds=2)
     with pytest.raises(InputError, match="`clients` must be at most 64, got 65"):
         exact_wasserstein(Samples(torch.zeros(65, 4, 1), torch.full((65,), 4)))
     bad = samples._replace(values=samples.values.clone())
     bad.values[2, 0, 0] = torch.nan
-    with pytest.raises(InputError, match="`samples` must be finite, but row 2"):
-        moment_distances(bad)
+    refuses("`samples` must be finite, but row 2", moment_distances, bad)

@@ -197,9 +197,7 @@ def test_the_cosine_cost_needs_classes(regression):
         transport.dissimilarities(regression, cosine=True)
 
 
-def test_without_the_package_for_transport_the_message_says_what_to_install(
-    monkeypatch,
-):
+def test_without_the_package_of_transport_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
     with pytest.raises(InputError, match=r"package `pot` \(pip install pot\)"):
         transport.embedding(normal(3, 2), normal(4, 2))

@@ -9,7 +9,7 @@ from coterie.checks import InputError
 from coterie.study.config import factory, read_study, study_of
 from coterie.study.identity import identity_of
 from coterie.study.setup import federation_of
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 from support.tiny_studies import changed
 
 TABLES = {
@@ -86,24 +86,14 @@ def path(tmp_path):
     ],
 )
 def test_a_wrong_setting_is_refused_by_name_with_a_suggestion(setting, value, message):
-    with pytest.raises(InputError, match=message):
-        study_of(changed(TABLES, setting, value))
+    refuses(message, study_of, changed(TABLES, setting, value))
+
+
+LONG = "data.name split.name split.clients model.name model.loss run.device run.dtype"
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [
-        "data.name",
-        "split.name",
-        "split.clients",
-        "model.name",
-        "model.loss",
-        "run.device",
-        "run.dtype",
-        "run.log",
-        "run.seeds",
-        "algorithm",
-    ],
+    "setting", [*LONG.split(), "run.log", "run.seeds", "algorithm"]
 )
 @pytest.mark.parametrize("value", ["ab " * 40_000, ["ab" * 50_000], [0.5] * 40_000])
 def test_of_a_long_setting_the_message_shows_little(setting, value):
@@ -160,8 +150,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(path):
 )
 def test_a_file_that_is_no_study_is_refused(path, content, message):
     path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        read_study(path)
+    refuses(message, read_study, path)
 
 
 def test_set_reaches_a_table(path):
@@ -235,8 +224,7 @@ def test_set_reaches_one_algorithm_by_name_or_label(path, name):
     ],
 )
 def test_a_wrong_override_is_refused(path, override, message):
-    with pytest.raises(InputError, match=message):
-        read_study(path, [override])
+    refuses(message, read_study, path, [override])
 
 
 def test_the_resolved_study_is_the_same_study_again(tmp_path):
@@ -267,6 +255,7 @@ def test_the_identity_does_not_depend_on_the_order_of_keys():
         ("algorithm.2.weights", "alone"),
         ("run.rounds", 3),
         ("run.seeds", [0]),
+        ("run.newcomers", 1),
         ("run.batch_size", 5),
         ("run.participation", 0.5),
         ("run.evaluate_every", 2),

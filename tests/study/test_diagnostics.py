@@ -7,8 +7,9 @@ import torch
 
 import coterie as co
 from coterie.checks import InputError
-from coterie.report import sharpness, write_report
+from coterie.report import sharpness
 from coterie.study.setup import prepare
+from support.made_records import written
 from support.plain_clients import mine
 
 TABLES = {
@@ -62,10 +63,8 @@ def test_the_report_has_a_figure_of_it_and_none_otherwise(ran, tmp_path):
     plain, looked = ran
     names = [trace.name for trace in sharpness(looked).data if trace.name]
     assert names == ["local", "fedavg"]
-    assert "sharpness-figure" in write_report(looked, tmp_path / "a.html").read_text()
-    assert (
-        "sharpness-figure" not in write_report(plain, tmp_path / "b.html").read_text()
-    )
+    assert "sharpness-figure" in written(looked, tmp_path)
+    assert "sharpness-figure" not in written(plain, tmp_path)
 
 
 def test_bad_tables_are_refused():

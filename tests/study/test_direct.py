@@ -20,6 +20,7 @@ from coterie.study import direct
 from coterie.study.config import options_of
 from coterie.study.tables import RunTable
 from support.hospitals import write_hospitals
+from support.refusals import refuses
 from support.study_runs import refuse_training
 
 
@@ -138,15 +139,13 @@ def test_rows_far_from_all_training_data_are_a_warning(trained_result, frame):
 def test_rows_without_a_client_need_one_that_is_named(trained_result, frame):
     with pytest.raises(InputError, match="`client` must be given, because"):
         trained_result.predict(frame.drop(columns="hospital"))
-    with pytest.raises(InputError, match="there is no client 'Genf'"):
-        trained_result.predict(frame.head(2), "Genf")
+    refuses("there is no client 'Genf'", trained_result.predict, frame.head(2), "Genf")
 
 
 def test_models_of_tensors_predict_no_frame(tmp_path):
     data = [(torch.randn(12, 2), torch.arange(12) % 2) for _ in range(2)]
     made = co.train(data, method="fedavg", rounds=1, runs=tmp_path, notice=print)
-    with pytest.raises(InputError, match="take tensors"):
-        made.predict(pd.DataFrame({"a": [1.0]}), 0)
+    refuses("take tensors", made.predict, pd.DataFrame({"a": [1.0]}), 0)
 
 
 def test_the_report_is_a_file_and_a_notebook_shows_all_of_it(trained_result):
@@ -174,8 +173,7 @@ def test_the_report_is_a_file_and_a_notebook_shows_all_of_it(trained_result):
 )
 def test_mistakes_get_one_sentence(frame, tmp_path, settings, message):
     given = {"client": "hospital", "target": "outcome", **settings}
-    with pytest.raises(InputError, match=message):
-        co.train(frame, runs=tmp_path / "runs", **given)
+    refuses(message, co.train, frame, runs=tmp_path / "runs", **given)
     assert not (tmp_path / "runs").exists()
 
 
@@ -190,5 +188,4 @@ def test_no_option_of_data_is_one_of_a_run_or_of_a_method():
 @pytest.mark.parametrize("wrong", [np.zeros((2, 3)), "new.csv", None])
 def test_what_is_not_a_frame_is_not_predicted(monkeypatch, wrong):
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as users have it
-    with pytest.raises(InputError, match="`frame` must be a pandas DataFrame, got"):
-        predict_frame(None, wrong)
+    refuses("`frame` must be a pandas DataFrame, got", predict_frame, None, wrong)

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from coterie.algorithms import ALGORITHMS
-from coterie.algorithms.local import local
 from coterie.checks import TrainingError
 from coterie.records import Folder, load_records
 from coterie.report import write_report
 from coterie.report.tables import infinite_losses
 from coterie.study.experiment import run_study
 from support.run_folders import folder_of
+from support.study_runs import spoilt
 from support.tiny_studies import LINEAR, made
 
 
@@ -67,25 +67,8 @@ def test_tuning_that_diverges_is_named(tmp_path):
         run_study(made(LINEAR, algorithm=entries), runs=tmp_path)
 
 
-def far_away(at: int):
-    """A method whose models are finite, but too large for a loss, from a round on."""
-
-    def factory(*, lr: float = 0.1):
-        good = local(lr=lr)
-
-        def step(state, oracle, rng):
-            new, info = good.step(state, oracle, rng)
-            x = new.x.clone()
-            x[2] = 1e30 if new.t >= at else x[2]
-            return new._replace(x=x), info
-
-        return good._replace(step=step)
-
-    return factory
-
-
 def test_an_infinite_loss_of_a_finite_model_is_said_once(tmp_path, monkeypatch):
-    monkeypatch.setitem(ALGORITHMS, "far", far_away(at=3))
+    monkeypatch.setitem(ALGORITHMS, "far", spoilt(2, 1e30, first=3))
     entries = [{"name": "local", "lr": 0.05}, {"name": "far", "lr": 1e-30}]
     study = made(LINEAR, algorithm=entries, rounds=6, dtype="float32", evaluate_every=1)
     said = []

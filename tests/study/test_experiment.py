@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.records import Folder
-from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.setup import federation_of, prepare
 from support.methods import IN_ROUNDS
 from support.plain_clients import mine
+from support.refusals import refuses
 from support.run_folders import folder_of
 from support.study_runs import refuse_training, refused, stopped
 from support.tiny_studies import ADAPTIVE, CLIENTS, LINEAR, ROUNDS, made
@@ -150,21 +149,6 @@ def test_a_finished_study_is_not_run_again(full_run, monkeypatch):
     assert seen[-1].done == seen[-1].total == ROUNDS * len(full_run.study.algorithms)
 
 
-def test_another_study_may_not_go_on_in_a_folder(full_run):
-    before = {path: path.read_bytes() for path in full_run.folder.glob("*.*")}
-    with pytest.raises(InputError, match=r"another study: `run\.rounds` is 9 here"):
-        tables = full_run.study.tables()
-        tables["run"]["rounds"] = 9
-        run_study(study_of(tables), resume=full_run.folder)
-    assert {path: path.read_bytes() for path in full_run.folder.glob("*.*")} == before
-
-
-def test_a_folder_without_a_run_is_not_resumed_and_left_alone(tmp_path):
-    with pytest.raises(InputError, match="there is no run to resume in"):
-        run_study(made(), resume=tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_checkpoint_of_another_state_is_refused(tmp_path):
     first = made(algorithm=[{"name": "local"}])
     stopped(first, lambda p: True, runs=tmp_path)
@@ -172,8 +156,7 @@ def test_a_checkpoint_of_another_state_is_refused(tmp_path):
     cell = folder.cell("local", 0)
     cell.state = {"x": cell.state["x"]}
     folder.save(cell)
-    with pytest.raises(InputError, match="written by another version"):
-        run_study(first, runs=tmp_path)
+    refuses("written by another version", run_study, first, runs=tmp_path)
 
 
 def loop_over_clients(result: Result, label: str, part: str) -> list[tuple]:
@@ -206,20 +189,6 @@ def test_each_model_is_measured_on_its_own_clients_data(full_run, part):
 def test_models_are_those_of_the_last_algorithm_and_first_seed_by_default(full_run):
     assert torch.equal(full_run.models(), full_run.models("adaptive_all_for_one", 0))
     assert full_run.models().shape == (CLIENTS, 64 * 4 + 4 + 4 * 10 + 10)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((4,), "`client` must be at most 3, got 4"),
-        ((-1,), "`client` must be at least 0"),
-        ((0, "locla"), "Did you mean 'local'"),
-        ((0, "local", 7), "no models of 'local' with seed 7"),
-    ],
-)
-def test_a_model_that_is_not_there_is_refused(full_run, arguments, message):
-    with pytest.raises(InputError, match=message):
-        full_run.model(*arguments)
 
 
 def test_files_agree_with_the_records(full_run):

@@ -19,6 +19,7 @@ from coterie.study.config import study_of
 from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.identity import content_of, settings_read
 from coterie.study.setup import data_of
+from support.refusals import refuses
 from support.run_folders import folder_of
 from support.study_runs import refuse_training, stopped
 from support.tiny_studies import ADAPTIVE, CLIENTS, LINEAR, made
@@ -131,8 +132,7 @@ def test_what_a_function_of_ones_own_reads_is_seen_in_what_it_returns(own, tmp_p
         scores.append(float(result.table()["mean"].iloc[0]))
     assert scores[0] != scores[1]
     old = next(p for p in (tmp_path / "runs").glob("[!.]*") if p != result.folder)
-    with pytest.raises(InputError, match="other content of the data of own_pieces:dat"):
-        run_study(study, resume=old)
+    refuses("other content of the data of own_pieces:dat", run_study, study, resume=old)
 
 
 def test_drawn_data_are_read_for_every_seed_and_others_once(own):
@@ -346,10 +346,10 @@ def test_models_that_are_lost_or_damaged_are_made_anew(
     said: list[str] = []
     again = run_study(whole.study, resume=whole.folder, notice=said.append)
     label = name.partition("-")[0]
-    assert len(said) == 1
-    assert said[0].startswith(
-        f"models of '{label}' with seed 0 were missing or damaged"
-    )
+    assert said == [
+        f"models of '{label}' with seed 0 were missing or damaged in {whole.folder} "
+        "and are made again from its state."
+    ]
     assert torch.equal(again.models("local"), models[0])
     assert torch.equal(again.newcomer_models("fedavg_finetune"), models[1])
     said.clear()
@@ -369,8 +369,7 @@ def test_a_flipped_byte_of_a_cell_is_noticed(tmp_path):
     assert not torch.equal(torch.load(path)["state"]["x"], result.models())
     for damage in (content, b"PK nonsense"):
         path.write_bytes(damage)
-        with pytest.raises(InputError, match=r"local-0\.pt is damaged .* delete it"):
-            run_study(study, runs=tmp_path)
+        refuses(r"local-0\.pt is damaged .* delete it", run_study, study, runs=tmp_path)
     path.unlink()
     assert torch.equal(run_study(study, runs=tmp_path).models(), result.models())
 
@@ -380,8 +379,7 @@ def test_the_cell_of_another_is_noticed(tmp_path):
     cells = run_study(study, runs=tmp_path).folder / "cells"
     (cells / "fedavg-0.pt").write_bytes((cells / "local-0.pt").read_bytes())
     message = r"fedavg-0\.pt must hold 'fedavg' with seed 0, got 'local'"
-    with pytest.raises(InputError, match=message):
-        run_study(study, runs=tmp_path)
+    refuses(message, run_study, study, runs=tmp_path)
 
 
 @pytest.mark.parametrize("where", ["models", "metrics.csv", "weights.npz"])
@@ -405,8 +403,7 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, monkeypatch,
             patch.setattr(np, "savez_compressed", full)
         else:
             patch.setattr(pd.DataFrame, "to_csv", full)
-        with pytest.raises(InputError, match=r"cannot be written: .* is intact\.$"):
-            run_study(study, runs=tmp_path)
+        refuses(r"cannot be written: .* is intact\.$", run_study, study, runs=tmp_path)
     result = run_study(study, runs=tmp_path)
     assert torch.equal(result.models(), expected.models())
     assert list(result.folder.rglob(".*")) == []

@@ -17,6 +17,7 @@ from coterie.data.splits import divide
 from coterie.study.ingredients import RECIPES, Context, ingredients_of, is_from_truth
 from support.oracles import begun
 from support.recipes import biases, precision, radius, sizes, weights
+from support.refusals import refuses
 
 HALF = [[0.5, 0, 0.5, 0, 0, 0], [0, 1, 0, 0, 0, 0], *np.eye(6)[2:].tolist()]
 
@@ -87,31 +88,27 @@ def test_weights_come_from_a_file(classification, tmp_path, suffix):
     ],
 )
 def test_wrong_recipes_are_refused(classification, recipe, choice, message):
-    with pytest.raises(InputError, match=message):
-        recipe(choice, classification)
+    refuses(message, recipe, choice, classification)
 
 
 def test_clusters_and_classes_that_nobody_knows_are_refused(images, regression):
     for name, recipe in (("weights", weights), ("biases", biases), ("radius", radius)):
         message = f"`{name}` clusters needs known clusters, but `images` has none"
-        with pytest.raises(InputError, match=message):
-            recipe("clusters", images)
-    with pytest.raises(InputError, match="needs classes, but the task of `regression`"):
-        radius("cosine", regression)
+        refuses(message, recipe, "clusters", images)
+    refuses("needs classes, but the task of `regression`", radius, "cosine", regression)
 
 
 @pytest.mark.parametrize("number", ["-1", "nan", "inf"])
 def test_a_threshold_must_be_a_finite_number(number):
-    with pytest.raises(InputError, match="`weights` must be"):
-        weights(f"biases({number})", linear(2))
+    refuses("`weights` must be", weights, f"biases({number})", linear(2))
 
 
 def test_an_empty_volume_of_water_is_refused():
-    with pytest.raises(InputError, match="`weights` must be greater than 0"):
-        weights("water_filling(0)", linear())
+    refuses("`weights` must be greater than 0", weights, "water_filling(0)", linear())
 
 
 ONES, SHAPE = np.ones((6, 6)), r"must have shape \(6, 6\)"
+HALVES = r"every row of `weights` must sum to 1, but row 0 \(client 0\) sums to 0\.5\."
 
 
 @pytest.mark.parametrize(
@@ -120,7 +117,7 @@ ONES, SHAPE = np.ones((6, 6)), r"must have shape \(6, 6\)"
         (weights, np.eye(5), rf"`weights` {SHAPE}, one row per client, got \(5, 5\)"),
         (weights, np.ones(6), f"`weights` {SHAPE}"),
         (weights, [], f"`weights` {SHAPE}"),
-        (weights, np.eye(6) / 2, "every row of `weights` must sum to 1, but row 0"),
+        (weights, np.eye(6) / 2, HALVES),
         (weights, -np.eye(6), "`weights` must be non-negative, but row 0"),
         (weights, np.eye(6) * np.nan, "`weights` must be finite, but row 0"),
         (precision, [1, 2], r"`precision` must have shape \(6,\), one entry per cl"),
@@ -136,21 +133,17 @@ ONES, SHAPE = np.ones((6, 6)), r"must have shape \(6, 6\)"
 def test_a_file_of_wrong_values_is_refused(
     classification, tmp_path, recipe, values, message
 ):
-    with pytest.raises(InputError, match=message):
-        recipe(save_values(tmp_path / "v.csv", values), classification)
+    refuses(message, recipe, save_values(tmp_path / "v.csv", values), classification)
 
 
-def test_a_cell_of_a_file_that_is_no_number_is_named_by_its_row(
-    classification, tmp_path
-):
+def test_a_cell_of_a_file_that_is_no_number_is_named_by_row(classification, tmp_path):
     path = tmp_path / "w.csv"
     for text, message in (
         ("1,0\n\n0,x\n", "row 3, column 2 must be a number, got 'x'"),
         ("1,0\n0,1,0\n", "row 2 has 3 cells, but the first one has 2"),
     ):
         path.write_text(text)
-        with pytest.raises(InputError, match=message):
-            weights(str(path), classification)
+        refuses(message, weights, str(path), classification)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "npy"])
@@ -269,8 +262,7 @@ def test_an_ingredient_without_a_recipe_is_refused():
     def method(weather, *, lr=0.1):
         """Asks for what nobody makes."""
 
-    with pytest.raises(InputError, match="the ingredient `weather` is not known"):
-        ingredients_of(method)
+    refuses("the ingredient `weather` is not known", ingredients_of, method)
 
 
 def test_heads_and_matrices_are_named_by_modules(classification):
@@ -281,12 +273,10 @@ def test_heads_and_matrices_are_named_by_modules(classification):
         return RECIPES[name][0](choice, context)
 
     assert make("head", "head").tolist() == [False] * 39 + [True] * 8
-    with pytest.raises(InputError, match="nothing would be shared"):
-        make("head", "head, body*")
+    refuses("nothing would be shared", make, "head", "head, body*")
     assert make("layers", "all").tolist() == [[0, 3, 12], [39, 2, 3]]
     assert make("layers", "body").tolist() == [[0, 3, 12]]
-    with pytest.raises(InputError, match="no module of the model matches 'tail'"):
-        make("head", "tail")
+    refuses("no module of the model matches 'tail'", make, "head", "tail")
     assert not is_from_truth("head", "head, norm*") and not is_from_truth(
         "layers", "all"
     )

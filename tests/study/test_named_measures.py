@@ -15,6 +15,7 @@ from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.setup import federation_of, module_of
+from support.made_records import written
 from support.plain_clients import mine as samples_of
 from support.study_runs import refused, together
 from support.tiny_studies import LINEAR, TABLES, made
@@ -68,12 +69,13 @@ broken = Objective(lambda o, t: o @ t, {}, False)
 """
 
 
-SMALLEST = "own_measures:smallest"
+SMALLEST = "named:smallest"
+ONE = "of the objective must give one number for"
 
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    (tmp_path / "own_measures.py").write_text(OWN)
+    (tmp_path / "named.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
@@ -241,7 +243,7 @@ def test_a_score_that_nobody_has_is_refused(tmp_path):
     ("model", "score"),
     [
         ({"measures": [SMALLEST], "score": SMALLEST}, "smallest"),
-        ({"objective": "own_measures:quantile"}, "worst"),
+        ({"objective": "named:quantile"}, "worst"),
     ],
 )
 def test_choosing_goes_down_where_lower_is_better(own, tmp_path, model, score):
@@ -272,7 +274,7 @@ def test_a_study_minimises_compares_and_reports_by_an_objective_of_ones_own(
     own, tmp_path
 ):
     run = {**LINEAR["run"], "rounds": 2}
-    tables = with_model(LINEAR, objective="own_measures:quantile") | {"run": run}
+    tables = with_model(LINEAR, objective="named:quantile") | {"run": run}
     result = run_study(study_of(tables), runs=tmp_path)
     records = load_records(result.folder)
     assert (records.score, records.higher_is_better) == ("worst", False)
@@ -282,15 +284,14 @@ def test_a_study_minimises_compares_and_reports_by_an_objective_of_ones_own(
     assert result.table()["mean"].item() == pytest.approx(last["test_worst"].mean())
     assert last["test_covered"].between(0, 1).all()
     assert score_of(records).sign == -1
-    report.write_report(records, tmp_path / "report.html")
-    assert "test worst" in (tmp_path / "report.html").read_text()
+    assert "test worst" in written(records, tmp_path)
 
 
 SLOPES = {
     "huber(0.5)": lambda e: e.clamp(-0.5, 0.5),
     "absolute": lambda e: e.sign(),
-    "own_measures:cubed": lambda e: 3 * e.abs() * e,
-    "own_measures:quantile": lambda e: torch.where(e < 0, -0.9, 0.1).double(),
+    "named:cubed": lambda e: 3 * e.abs() * e,
+    "named:quantile": lambda e: torch.where(e < 0, -0.9, 0.1).double(),
 }
 
 
@@ -326,48 +327,30 @@ def test_ten_steps_follow_the_gradient_of_a_named_loss(own, tmp_path, name):
         ({"loss": "huber(0)"}, "`model.loss` must be greater than 0, got 0"),
         ({"loss": "huber(x)"}, "`model.loss` must have numbers in its brackets"),
         ({"loss": ["huber"]}, "`model.loss` must be text"),
-        ({"loss": "own_measures:many"}, "`loss` of the objective must give one number"),
+        ({"loss": "named:many"}, "`loss` of the objective must give one number"),
+        ({"measures": ["named:many"]}, f"`many` {ONE} a client"),
+        ({"measures": ["named:none"]}, f"`none` {ONE} .* gave None"),
         (
-            {"measures": ["own_measures:many"]},
-            "`many` of the objective must give one number for a client",
-        ),
-        (
-            {"measures": ["own_measures:none"]},
-            "`none` of the objective must give one number .* gave None",
-        ),
-        (
-            {"measures": ["own_measures:fails"]},
+            {"measures": ["named:fails"]},
             "the measure `fails` raised KeyError for 2 samples of a client: 'no such",
         ),
         (
-            {"measures": ["own_measures:few"]},
+            {"measures": ["named:few"]},
             "the measure `few` raised ValueError for \\d+ samples of a client: too",
         ),
-        ({"measures": ["own_measures:absent"]}, "cannot be imported"),
+        ({"measures": ["named:absent"]}, "cannot be imported"),
+        ({"objective": "named:mean"}, f"`loss` {ONE} each"),
+        ({"objective": "named:missing"}, f"`worst` {ONE}"),
+        ({"objective": "named:broken"}, "`model` does not fit the data `linear` .*: "),
         (
-            {"objective": "own_measures:mean"},
-            "`loss` of the objective must give one number for each",
-        ),
-        (
-            {"objective": "own_measures:missing"},
-            "`worst` of the objective must give one number for",
-        ),
-        (
-            {"objective": "own_measures:broken"},
-            "`model` does not fit the data `linear` .*: ",
-        ),
-        (
-            {"objective": "own_measures:item"},
+            {"objective": "named:item"},
             r"cannot be computed for all clients at once: .*\.item\(\)",
         ),
         (
-            {"objective": "own_measures:tilted"},
+            {"objective": "named:tilted"},
             "must be a coterie.models.Objective, got <function",
         ),
-        (
-            {"objective": "own_measures:absent"},
-            "`model.objective` .* cannot be imported",
-        ),
+        ({"objective": "named:absent"}, "`model.objective` .* cannot be imported"),
         (
             {"objective": "regressio"},
             "`model.objective` must be one of .* Did you mean 'regression'",
@@ -381,9 +364,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_written(
     refused(with_model(LINEAR, **model), tmp_path, message)
 
 
-def test_an_unknown_task_of_ones_own_data_is_refused_in_a_sentence(
-    tmp_path, monkeypatch
-):
+def test_an_unknown_task_of_ones_own_data_is_refused(tmp_path, monkeypatch):
     (tmp_path / "own_table.py").write_text(
         "import torch\nfrom coterie import Table\n\n"
         "def data():\n"

@@ -14,6 +14,7 @@ from coterie.data import divide, load
 from coterie.export import default_label, export_model
 from coterie.report import headline, summary, write_report
 from support.called import called
+from support.refusals import refuses
 from support.tiny_studies import TABLES
 
 
@@ -65,8 +66,7 @@ def test_the_headline_says_that_nothing_was_chosen(tmp_path):
     said = headline(records, summary(records))["Choice"]
     assert said.startswith("Nothing was chosen, because there are no validation data")
     assert "fedavg, which is listed last" in said
-    with pytest.raises(InputError, match="no validation data to choose by"):
-        default_label(records)
+    refuses("no validation data to choose by", default_label, records)
 
 
 def test_watching_shows_no_scores(tmp_path):
@@ -80,14 +80,12 @@ def test_watching_shows_no_scores(tmp_path):
 def test_methods_that_choose_by_validation_data_are_refused_by_name(name):
     graph = {"graph": {"edges": "ring"}} if name == "neighbours" else {}
     rule = f"`split.validation` must be above 0 for {name}, which chooses"
-    with pytest.raises(InputError, match=rule):
-        none(algorithm=entries("local", name), **graph)
+    refuses(rule, none, algorithm=entries("local", name), **graph)
 
 
 def test_a_search_needs_validation_data_or_folds():
     space = {"trials": 2, "space": {"lr": [0.1, 0.2]}}
-    with pytest.raises(InputError, match=r"above 0 for \[tune\] without `folds`"):
-        none(tune=space)
+    refuses(r"above 0 for \[tune\] without `folds`", none, tune=space)
     assert none(tune={**space, "folds": 2}).tune is not None
 
 

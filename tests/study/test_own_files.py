@@ -21,7 +21,7 @@ from coterie.study.config import read_study, study_of
 from coterie.study.experiment import run_study
 from coterie.study.setup import federation_of, prepare
 from support.hospitals import HOSPITALS, write_hospitals
-from support.refusals import refusal
+from support.refusals import refusal, refuses
 from support.study_runs import stopped
 
 RUN = {"rounds": 2, "batch_size": 8, "checkpoint_seconds": 0.0}
@@ -348,8 +348,7 @@ def test_a_file_that_is_not_beside_the_study_may_be_in_the_current_folder(
 
 
 def test_other_data_need_an_algorithm():
-    with pytest.raises(InputError, match="at least one"):
-        study_of({"data": {"name": "digits"}})
+    refuses("at least one", study_of, {"data": {"name": "digits"}})
     assert study_of(
         {"data": {"name": "digits"}, "algorithm": {"name": "local"}}
     ).model == {"name": "mlp"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -12,13 +11,11 @@ from torch import nn
 from coterie import models
 from coterie.algorithms import ALGORITHMS
 from coterie.checks import InputError
-from coterie.records import load_records
-from coterie.seeds import generator
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm
 from support.study_runs import refused
-from support.tiny_studies import ADAPTIVE, ROUNDS, made
+from support.tiny_studies import ADAPTIVE, made
 
 
 def test_ones_own_data_model_and_algorithm_are_used(tmp_path, monkeypatch):
@@ -138,22 +135,3 @@ def test_a_method_may_keep_its_models_under_another_name(tmp_path, monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "kept", factory)
     result = run_study(made(algorithm=[{"name": "kept"}]), runs=tmp_path)
     assert "bytes" in result.records.rounds
-
-
-def test_data_from_a_table_of_ones_own_train_and_report(tmp_path):
-    rng = generator("tests", "csv")
-    features = torch.randn(40, 2, generator=rng)
-    table = pd.DataFrame(features.numpy(), columns=["height", "weight"])
-    table["client"] = [f"site {i % 4}" for i in range(40)]
-    # No column gives it away by itself.
-    table["target"] = (features[:, 0] + features[:, 1] > 0).int().numpy()
-    table.to_csv(tmp_path / "mine.csv", index=False)
-    data = {"name": "file", "path": str(tmp_path / "mine.csv")}
-    steps = [{"name": "local", "lr": 1.0, "steps": 50}]
-    own = made(data=data, split={"name": "natural"}, algorithm=steps)
-    result = run_study(own, runs=tmp_path)
-    assert result.records.task == "binary"
-    last = result.records.metrics.query(f"round == {ROUNDS}")
-    assert last["train_accuracy"].mean() > 0.95
-    names = load_records(result.folder).clients["name"]
-    assert names.tolist() == ["site 0", "site 1", "site 2", "site 3"]

@@ -27,6 +27,7 @@ from coterie.study.private.accounting.spending import PARTNERS as LABEL
 from coterie.study.setup import data_of, prepare
 from coterie.types import SERVER
 from support.private_runs import entries
+from support.refusals import refuses
 
 TABLES = {
     "name": "chosen",
@@ -211,8 +212,7 @@ def test_a_budget_that_choosing_would_spend_is_refused(tmp_path):
     ],
 )
 def test_what_cannot_be_chosen_privately_is_refused(tmp_path, entry, privacy, message):
-    with pytest.raises(InputError, match=message):
-        run_study(study(entry, **privacy), runs=tmp_path)
+    refuses(message, run_study, study(entry, **privacy), runs=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,7 @@ def test_what_cannot_be_chosen_privately_is_refused(tmp_path, entry, privacy, me
     ],
 )
 def test_shares_that_are_none_are_refused(privacy, message):
-    with pytest.raises(InputError, match=message):
-        study(**privacy)
+    refuses(message, study, **privacy)
 
 
 def test_a_plan_counts_what_is_told_as_one_release():

@@ -163,9 +163,7 @@ def test_two_studies_that_differ_in_anything_have_noise_of_their_own(tmp_path, c
         assert float((a - b).norm()) > 0.3 * float(a.norm()) > 1
 
 
-def test_the_same_settings_with_other_data_have_noise_of_their_own(
-    tmp_path, monkeypatch
-):
+def test_the_same_settings_on_other_data_have_their_own_noise(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a path is a setting, too
     features, found = [f"x{k}" for k in range(9)], []
     for run, change in enumerate((0.0, 0.001)):

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from coterie.algorithms.local import local
-from coterie.checks import InputError
 from coterie.conformance.federations import small_federation
 from coterie.data.federation import places_of
 from coterie.privacy import epsilon_of, mu_of
@@ -21,6 +20,7 @@ from coterie.study.attacks import audit_study
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.types import Algorithm, Arrivals
+from support.refusals import refuses
 from support.study_runs import linear_tables, refused, stopped, together
 
 TABLES = {
@@ -235,15 +235,13 @@ def test_fedrep_releases_bodies_and_uses_its_epsilon_up(tmp_path):
     ],
 )
 def test_settings_that_promise_nothing_are_refused(privacy, message):
-    with pytest.raises(InputError, match=message):
-        study(privacy)
+    refuses(message, study, privacy)
 
 
 def test_an_epsilon_that_takes_more_noise_than_there_can_be_is_refused():
     releases = [torch.full((2,), 1e4, dtype=torch.float64)]
     message = "`privacy.epsilon` 1e-06 needs a noise of .* clips, but the most is"
-    with pytest.raises(InputError, match=message):
-        Privacy(epsilon=1e-6, delta=1e-15).mechanism(releases, 0, 1.0)
+    refuses(message, Privacy(epsilon=1e-6, delta=1e-15).mechanism, releases, 0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -312,12 +310,10 @@ def test_weights_made_from_data_are_refused_before_data_are_touched(of, weights)
         of(study(algorithm=[entry], tables={"data": data}))
 
     # With "uniform", nothing else is wrong than that there are no data.
-    with pytest.raises(InputError, match=r"absent\.csv"):
-        run_with("uniform")
+    refuses(r"absent\.csv", run_with, "uniform")
     name = weights.removesuffix("(10)")
     message = rf"`weights` '{name}\(10\)' of all_for_one is made from the clients' data"
-    with pytest.raises(InputError, match=message):
-        run_with(weights)
+    refuses(message, run_with, weights)
 
 
 def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path):
@@ -342,8 +338,7 @@ def test_a_study_of_methods_that_choose_spends_its_epsilon_and_no_more(tmp_path)
     ],
 )
 def test_tables_that_would_release_more_are_refused(tables, message):
-    with pytest.raises(InputError, match=message):
-        study(tables=tables)
+    refuses(message, study, tables=tables)
 
 
 TIME = {"law": "exponential(1)", "period": 5.0}
@@ -404,8 +399,7 @@ def test_in_time_who_says_that_nothing_is_sent_may_send_nothing():
     ).flow
     x = torch.zeros(2, 3)
     now = Arrivals(0.0, [0], (x[:1], x[:1, :0]), [1], 0, 0, 0, [])
-    with pytest.raises(InputError, match="it says that nothing is sent, but"):
-        made.arrive(made.init(x), now)
+    refuses("it says that nothing is sent, but", made.arrive, made.init(x), now)
 
 
 def test_in_time_no_noise_gives_the_walk_without_privacy(tmp_path):

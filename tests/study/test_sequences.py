@@ -47,9 +47,7 @@ def tables(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm"])
-def test_a_study_of_sentences_trains_as_a_loop_over_modules_does(
-    tables, tmp_path, name
-):
+def test_a_study_of_sentences_trains_as_loops_over_modules_do(tables, tmp_path, name):
     tables["model"] = {"name": f"own_sequences:{name}"}
     study = study_of(tables)
     result = run_study(study, runs=tmp_path)

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie.checks import InputError
 from coterie.clients.simulation import Simulation
 from coterie.data.fitting import samples_of
 from coterie.records import load_records
@@ -26,6 +25,7 @@ from coterie.study.settings.rules import is_linear
 from coterie.study.settings.stopping import PATIENCE, plateau
 from coterie.study.setup import prepare
 from support.called import called
+from support.refusals import refuses
 from support.study_runs import together
 
 SIZES = {"north": 30, "south": 50, "west": 90}
@@ -230,8 +230,7 @@ def test_rules_of_clients_are_refused_with_privacy(file, tmp_path):
     entry = {"name": "local", "lr": "curvature(1)"}
     private = {"clip": 1.0, "noise": 1.0, "unit": "sample"}
     made = study(file, algorithm=[entry], privacy=private, run={"rounds": 1})
-    with pytest.raises(InputError, match="must be numbers"):
-        run_study(made, runs=tmp_path)
+    refuses("must be numbers", run_study, made, runs=tmp_path)
 
 
 # Rounds
@@ -375,5 +374,4 @@ def test_report_and_terminal_say_what_was_chosen(file, tmp_path):
 def test_damaged_settings_are_told_in_one_sentence(file, tmp_path, content):
     result = run_study(study(file, run={"rounds": 1}), runs=tmp_path)
     (result.folder / "settings-0.json").write_text(content)
-    with pytest.raises(InputError, match=r"settings-0\.json"):
-        load_records(result.folder)
+    refuses(r"settings-0\.json", load_records, result.folder)

@@ -25,6 +25,7 @@ from coterie.study.attacks.inversions import inversion_of
 from coterie.study.config import study_of
 from coterie.study.private import make_guard
 from coterie.study.setup import prepare, simulation_of
+from support.broken_mechanisms import lessen_noise, stop_clipping
 from support.plain_clients import mine
 
 TABLES = {
@@ -238,18 +239,12 @@ def test_a_sound_study_is_not_disproved(unit):
 
 def quieter(monkeypatch, factor: float) -> None:
     """Noise of both units is smaller than its ledger says."""
-    released, noised = (
-        of_clients.Mechanism.release,
-        of_samples.SampleMechanism.add_noise,
-    )
-
-    def less(self, x, ref, stream, clients, share=1.0, **options):
-        return released(self, x, ref, stream, clients, share * factor, **options)
+    noised = of_samples.SampleMechanism.add_noise
 
     def less_of_samples(self, g, keys, who, samples):
         return noised(self, g, keys, who, samples / factor)
 
-    monkeypatch.setattr(of_clients.Mechanism, "release", less)
+    lessen_noise(monkeypatch, factor)
     monkeypatch.setattr(of_samples.SampleMechanism, "add_noise", less_of_samples)
 
 
@@ -285,15 +280,11 @@ def test_half_the_noise_and_missing_clipping_are_caught_and_proved(monkeypatch, 
 
 def without_clipping(monkeypatch) -> None:
     """Rows and gradients of both units leave as long as they are."""
-    released = of_clients.Mechanism.release
-
-    def whole(self, x, ref, *names, **options):
-        return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
 
     def kernel(plain, _, loss):
         return ClippedKernel(plain, math.inf, loss)
 
-    monkeypatch.setattr(of_clients.Mechanism, "release", whole)
+    stop_clipping(monkeypatch)
     monkeypatch.setattr(simulation, "ClippedKernel", kernel)
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import coterie as co
-from coterie.conformance.divided import run_divided
 from coterie.data.fitting import samples_of
 from coterie.data.preparation import Unit, preparation_of
 from coterie.export import export_model, predict
@@ -106,16 +105,6 @@ def test_defaults_train_whatever_the_unit(tmp_path, scale, offset):
     first, last = (records.metrics.query(f"round == {t}") for t in (0, 10))
     assert (last["test_rmse"].mean() < first["test_rmse"].mean()).all()
     assert np.isfinite(last.filter(like="test_").to_numpy()).all()
-
-
-def test_processes_agree_on_the_unit(tmp_path):
-    plants(tmp_path / "p.csv")
-    made = study(tmp_path / "p.csv", algorithm=[{"name": "fedavg"}])
-    alone = run_study(made, runs=tmp_path / "alone")
-    both = run_divided(
-        lambda group: run_study(made, runs=tmp_path / "two", group=group), 2
-    )
-    torch.testing.assert_close(both[0].models(), alone.models(), rtol=1e-4, atol=1e-6)
 
 
 def test_folds_of_a_search_keep_the_unit(tmp_path):

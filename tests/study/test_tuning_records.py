@@ -16,6 +16,7 @@ from coterie.records import Search, load_records, rungs
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.search import Tune
+from support.made_records import written
 from support.run_folders import folder_of
 from support.study_runs import stopped
 from support.tuning_studies import TABLES, made, searches
@@ -43,8 +44,7 @@ def test_records_say_what_was_tried_and_chosen(tuned):
 
 
 def test_the_report_says_what_was_chosen_and_from_what(tuned, tmp_path):
-    page = report.write_report(tuned.records, tmp_path / "report.html")
-    text = page.read_text("utf-8")
+    text = written(tuned.records, tmp_path)
     section = text[text.index('<h2 id="chosen">') : text.index('<h2 id="made">')]
     assert "Test data did not choose anything" in section
     assert "5 settings with each seed, by random search" in section
@@ -112,8 +112,7 @@ def test_an_interrupted_search_is_reported(tmp_path):
     records = load_records(folder_of(asked, tmp_path))
     waiting = records.trials[records.trials["algorithm"] == "fedavg"]
     assert list(waiting["status"]) == ["waiting", "waiting"]
-    page = report.write_report(records, tmp_path / "report.html")
-    assert "What was chosen" in page.read_text("utf-8")
+    assert "What was chosen" in written(records, tmp_path)
 
 
 DOCS = Path(__file__).parents[2] / "docs" / "studies.md"

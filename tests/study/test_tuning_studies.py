@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 import torch
 
-from coterie import report
 from coterie.checks import TrainingError
 from coterie.clients.simulation import Simulation
 from coterie.data.federation import Federation
@@ -25,6 +24,7 @@ from coterie.study.experiment import Progress, Result, run_study
 from coterie.study.newcomers import hold_out
 from coterie.study.search import folds_of
 from coterie.study.setup import prepare
+from support.made_records import written
 from support.plain_clients import mine
 from support.recipes import built
 from support.run_folders import folder_of
@@ -296,8 +296,7 @@ def test_settings_that_diverge_are_recorded_as_failed_and_not_chosen(tmp_path):
     assert failed["score"].isna().all()
     assert (failed["spent"] < 3).all()
     assert set(result.chosen_options()["lr"]) <= {0.01, 1e-4}
-    page = report.write_report(result.records, tmp_path / "report.html")
-    assert "2 could not be trained" in page.read_text("utf-8")
+    assert "2 could not be trained" in written(result.records, tmp_path)
 
 
 def test_if_all_settings_diverge_the_study_stops_and_stays_so(tmp_path):
@@ -317,11 +316,10 @@ def test_an_algorithm_without_searched_options_runs_as_written(tmp_path):
     )
     assert [entry.tune for entry in asked.algorithms] == [{}, {"tune_lr": [0.1, 0.01]}]
     result = run_study(asked, runs=tmp_path)
-    written = run_alone({}, "local", 0, tmp_path)
-    assert torch.equal(result.models("local", 0), written.models())
+    alone = run_alone({}, "local", 0, tmp_path)
+    assert torch.equal(result.models("local", 0), alone.models())
     assert set(result.records.trials["algorithm"]) == {"fedavg_finetune"}
-    page = report.write_report(result.records, tmp_path / "report.html")
-    assert "as written" in page.read_text("utf-8")
+    assert "as written" in written(result.records, tmp_path)
 
 
 def test_every_round_of_the_search_is_counted(tmp_path):

@@ -6,6 +6,7 @@ import torch
 
 from coterie import seeds
 from coterie.collaboration import weights
+from support.noisy_quadratics import quadratics
 from support.oracles import begun, told, with_verbs
 
 REAL = torch.float64
@@ -40,11 +41,7 @@ class Quadratics(Answers):
 
 def problem(seed=0, n=N, d=D):
     """Random curvatures from 1 to 3 and random optima."""
-    rng = torch.Generator().manual_seed(seed)
-    q = torch.linalg.qr(torch.randn(n, d, d, generator=rng, dtype=REAL))[0]
-    curvature = 1 + 2 * torch.rand(n, d, generator=rng, dtype=REAL)
-    matrices = q @ torch.diag_embed(curvature) @ q.mT
-    return matrices, torch.randn(n, d, generator=rng, dtype=REAL)
+    return quadratics(seed, n, d)
 
 
 def random_weights(seed=0, n=N):

@@ -235,6 +235,13 @@ class Fetches(HTMLParser):
         self.found += [v or "" for k, v in attrs if k in ("src", "href", "srcset")]
 
 
+def tags_of(page: str) -> list[str]:
+    """The tags of a page, one after the other."""
+    parser = Fetches()
+    parser.feed(page)
+    return parser.tags
+
+
 def make_trials(values: dict[str, dict[str, list[Any]]]) -> Records:
     """Records of searches: the values of each option that every algorithm tried."""
     records = make_records(labels=tuple(values), seeds=1, weights=False)

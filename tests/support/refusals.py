@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,3 +18,11 @@ def refusal(call: Callable[..., object], *given: Any, **options: Any) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message
+
+
+def refuses(
+    words: str, call: Callable[..., object], /, *given: Any, **options: Any
+) -> None:
+    """Raises unless a call is refused in one sentence with these words, a pattern."""
+    said = refusal(call, *given, **options)
+    assert re.search(words, said), said

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from coterie.algorithms.local import local
 from coterie.checks import InputError
 from coterie.conformance.divided import run_divided
 from coterie.study import loops
 from coterie.study.config import Study, study_of
 from coterie.study.experiment import Progress, Result, run_study
+from coterie.types import Algorithm
 
 
 def linear_tables(clients: int, **run: Any) -> dict[str, Any]:
@@ -65,6 +68,23 @@ def together(study: Study, processes: int, runs: Path, **options: Any) -> list[R
         return run_study(study, runs=runs, group=group, **options)
 
     return run_divided(run, processes)
+
+
+def spoilt(client: int, value: float, first: int) -> Callable[..., Algorithm]:
+    """Local training in which a client's model has this value from a round on."""
+
+    def factory(*, lr: float = 0.1) -> Algorithm:
+        good = local(lr=lr)
+
+        def step(state, oracle, rng):
+            new, info = good.step(state, oracle, rng)
+            here = torch.arange(oracle.mine.start, oracle.mine.stop) == client
+            x = torch.where(here[:, None] & (new.t >= first), value, new.x)
+            return new._replace(x=x), info
+
+        return good._replace(step=step)
+
+    return factory
 
 
 def refuse_training(monkeypatch: pytest.MonkeyPatch) -> None:

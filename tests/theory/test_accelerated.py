@@ -12,6 +12,7 @@ from coterie.checks import InputError
 from coterie.graphs import eigengap, resistances
 from coterie_theory.gossip import GossipPace, accelerated, pace, pace_of, randomised
 from support.gossip_loops import dense_accelerated
+from support.refusals import refuses
 from support.rings import REAL, deviation, drawn, normal, times, uniform
 
 
@@ -131,10 +132,8 @@ def test_a_smaller_gap_and_a_larger_resistance_are_safe():
 
 def test_bad_input_is_refused_in_a_sentence():
     edges, rates = uniform("line", 4)
-    with pytest.raises(InputError, match="connect all"):
-        pace(torch.tensor([[0, 1], [2, 3]]), torch.ones(2))
-    with pytest.raises(InputError, match="`weights` must be at least 0"):
-        pace(edges, -rates)
+    refuses("connect all", pace, torch.tensor([[0, 1], [2, 3]]), torch.ones(2))
+    refuses("`weights` must be at least 0", pace, edges, -rates)
     with pytest.raises(InputError, match="column"):
         accelerated(
             normal(4, 0), edges, drawn(rates, 1.0), times(1.0), GossipPace(1.0, 1.0)
@@ -143,5 +142,4 @@ def test_bad_input_is_refused_in_a_sentence():
         accelerated(
             normal(4, 1), edges, drawn(rates, 1.0), times(1.0), GossipPace(-1.0, 1.0)
         )
-    with pytest.raises(InputError, match="resistance"):
-        pace_of(1.0, 0.0)
+    refuses("resistance", pace_of, 1.0, 0.0)

@@ -12,6 +12,7 @@ import torch
 from coterie.checks import InputError
 from coterie_theory import agraf, delays, mixing
 from coterie_theory.agraf import EqualNodes, SampledNodes, Tradeoff
+from support.refusals import refuses
 
 REAL = torch.float64
 N, STEPS = 6, 400
@@ -540,13 +541,10 @@ def test_with_small_steps_nodes_meet_at_the_optimum_weighted_by_participation():
 
 
 def test_bad_numbers_are_refused_in_one_sentence():
-    with pytest.raises(InputError, match="`rho_bar` must be greater than 0, got 0"):
-        EqualNodes(5, 0.0, 100)
-    with pytest.raises(InputError, match="`rho_bar` must be at most 1, got 2"):
-        EqualNodes(5, 2, 100)
+    refuses("`rho_bar` must be greater than 0, got 0", EqualNodes, 5, 0.0, 100)
+    refuses("`rho_bar` must be at most 1, got 2", EqualNodes, 5, 2, 100)
     message = "`probabilities` must be positive, but entry 1"
-    with pytest.raises(InputError, match=message):
-        SampledNodes(torch.tensor([0.5, 0.0]), 0.1, 100)
+    refuses(message, SampledNodes, torch.tensor([0.5, 0.0]), 0.1, 100)
     with pytest.raises(InputError, match="`largest probability` must be at most 1"):
         SampledNodes(torch.tensor([0.5, 1.5]), 0.1, 100)
     network = SampledNodes(torch.tensor([0.5, 0.25]), 0.1, 100)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie.checks import InputError
 from coterie.collaboration import weights
 from coterie_theory import all_for_one as theory
 from coterie_theory.all_for_one import Problem
+from support.refusals import refuses
 
 LAM = 0.25
 PHI = weights.binary(LAM)
@@ -289,18 +289,12 @@ def test_constant_bound_is_the_limit_of_theorem_1():
 
 
 def test_too_large_steps_and_too_short_horizons_are_refused():
-    with pytest.raises(InputError, match=r"`lr` must be at most 0\.1"):
-        theory.constant_steps(STIFF, 0.2)
-    with pytest.raises(InputError, match="for 2 rounds"):
-        theory.horizon_steps(STIFF, 2)
-    with pytest.raises(InputError, match="for 1 rounds it is 0"):
-        theory.horizon_bound(replace(EASY, start=1e-3), 1)
-    with pytest.raises(InputError, match="`growth`"):
-        theory.decreasing_steps(EASY, 1.0)
-    with pytest.raises(InputError, match=r"`cap` must be at most 0\.1"):
-        replace(STIFF, cap=0.2)
-    with pytest.raises(InputError, match="`mu` must be at most 10"):
-        replace(STIFF, mu=11.0)
+    refuses(r"`lr` must be at most 0\.1", theory.constant_steps, STIFF, 0.2)
+    refuses("for 2 rounds", theory.horizon_steps, STIFF, 2)
+    refuses("for 1 rounds it is 0", theory.horizon_bound, replace(EASY, start=1e-3), 1)
+    refuses("`growth`", theory.decreasing_steps, EASY, 1.0)
+    refuses(r"`cap` must be at most 0\.1", replace, STIFF, cap=0.2)
+    refuses("`mu` must be at most 10", replace, STIFF, mu=11.0)
 
 
 # Printed bounds that are none.

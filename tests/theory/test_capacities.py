@@ -8,13 +8,13 @@ import math
 import pytest
 import torch
 
-from coterie.checks import InputError
 from coterie.engine.clocks import Rings
 from coterie.graphs import loss_rates
 from coterie.graphs.capacities import RingTimes, exchange_rates
 from coterie.graphs.families import edges_of
 from coterie_theory.gossip.capacities import admitted_rings
 from coterie_theory.mixing import loss_eigengap
+from support.refusals import refuses
 
 REAL = torch.float64
 
@@ -159,8 +159,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
     which, ones = torch.tensor([0, 1]), torch.ones(2, dtype=REAL)
 
     def bad(words, *, times=ok, lengths=ones, edge=which, **limits):
-        with pytest.raises(InputError, match=words):
-            admitted_rings(edges, RingTimes(times, edge), lengths, **limits)
+        refuses(words, admitted_rings, edges, RingTimes(times, edge), lengths, **limits)
 
     bad("`capacity` must be at least 1, got 0", capacity=0)
     bad("`edge_capacity` must be at least 1, got 0", edge_capacity=0)
@@ -172,8 +171,7 @@ def test_what_cannot_be_is_refused_in_one_sentence():
     bad("`times` must be ascending, but 1 is before 0", times=ok.flip(0))
     bad("`rings` must name edges 0 to 1, got 0 to 2", edge=torch.tensor([0, 2]))
     bad("one entry per ring, got 2, 2 and 1", lengths=ones[:1])
-    with pytest.raises(InputError, match="`time` must be greater than 0"):
-        Rings(edges, ones).until(0.0)
+    refuses("`time` must be greater than 0", Rings(edges, ones).until, 0.0)
 
 
 def test_one_slow_edge_slows_both_its_ends_however_dense_the_others_are():

@@ -16,6 +16,7 @@ from coterie_theory import rates
 from coterie_theory.rates import LossClass
 from support.collaboration_runs import exact_excess, mean_and_error
 from support.noisy_quadratics import ONE, REAL, generator
+from support.refusals import refuses
 
 STIFF = LossClass(mu=0.2, beta=4.0, variance=0.5)
 CALM = LossClass(mu=0.5, beta=1.0, variance=1e-3)
@@ -126,7 +127,5 @@ def test_rates_of_bounded_gradients_hold_for_the_average():
 def test_losses_that_cannot_be_are_refused():
     with pytest.raises(InputError, match=r"`mu` must be at most 1, got 2\.0"):
         LossClass(mu=2.0, beta=1.0, variance=1.0)
-    with pytest.raises(InputError, match=r"`lr` must be at most 1, got 1\.5"):
-        rates.sgd_bound(1.0, 1.5, 3, ONE)
-    with pytest.raises(InputError, match="`calls` must be at least 1, got 0"):
-        rates.sgd_step(1.0, 0, ONE)
+    refuses(r"`lr` must be at most 1, got 1\.5", rates.sgd_bound, 1.0, 1.5, 3, ONE)
+    refuses("`calls` must be at least 1, got 0", rates.sgd_step, 1.0, 0, ONE)

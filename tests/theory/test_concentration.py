@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.checks import InputError
 from coterie.data import load
 from coterie_theory.curvature.concentration import (
     covering_directions,
@@ -17,6 +16,7 @@ from coterie_theory.curvature.concentration import (
     product_deviation,
     tensor_deviation,
 )
+from support.refusals import refuses
 
 REAL = torch.float64
 
@@ -63,10 +63,8 @@ def test_handwritten_digits_have_few_dimensions():
 
 def test_what_is_no_covariance_is_refused():
     for wrong in (torch.zeros(3), -torch.eye(2), torch.tensor([1.0, -1.0])):
-        with pytest.raises(InputError, match="`covariance` must be positive"):
-            effective_dimension(wrong)
-    with pytest.raises(InputError, match="`r`"):
-        effective_dimension(torch.eye(2), 0)
+        refuses("`covariance` must be positive", effective_dimension, wrong)
+    refuses("`r`", effective_dimension, torch.eye(2), 0)
 
 
 def test_squared_norms_stay_below_remark_10_2_1():

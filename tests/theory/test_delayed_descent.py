@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 import torch
 
-from coterie.checks import InputError
 from coterie.graphs import RingTimes, edges_of
 from coterie_theory.decentralised import descent
 from coterie_theory.descent.delayed import (
@@ -20,6 +19,7 @@ from coterie_theory.descent.delayed import (
     ticks,
 )
 from support.draws import rng
+from support.refusals import refuses
 
 REAL = torch.float64
 SIGMA = 0.5
@@ -253,11 +253,9 @@ def test_with_capacities_it_arrives_too():
 )
 def test_networks_that_cannot_be_are_refused(change, said):
     net = network()._replace(**change)
-    with pytest.raises(InputError, match=said):
-        descent.ddo_gains(net)
+    refuses(said, descent.ddo_gains, net)
 
 
 def test_a_sigma_above_a_curvature_is_refused():
     a, b, _ = losses()
-    with pytest.raises(InputError, match=r"`sigma` must be at most 0\.5, got 3"):
-        quadratic_phi(a, b, sigma=3.0)
+    refuses(r"`sigma` must be at most 0\.5, got 3", quadratic_phi, a, b, sigma=3.0)

@@ -13,6 +13,7 @@ from coterie.graphs import degrees, delayed_gains, edges_of, eigengap, resistanc
 from coterie_theory.decentralised import gossip as theory
 from coterie_theory.gossip import GossipPace, pace
 from coterie_theory.gossip.capacities import kept_by_truncation
+from support.refusals import refuses
 from support.rings import REAL, drawn, times, uniform
 
 # Graph, nodes, mu, R, mu / 2, exact randomised, theta, exact accelerated, and that with
@@ -189,13 +190,9 @@ def test_loads_are_the_sides_of_4_33():
 
 def test_bad_input_is_refused_in_a_sentence():
     edges, rates = uniform("line", 4)
-    with pytest.raises(InputError, match="number of nodes"):
-        theory.exact_randomised_rate(*uniform("ring", 31))
+    refuses("number of nodes", theory.exact_randomised_rate, *uniform("ring", 31))
     with pytest.raises(InputError, match="connect all"):
         theory.exact_randomised_rate(torch.tensor([[0, 1], [2, 3]]), torch.ones(2))
-    with pytest.raises(InputError, match="kept"):
-        theory.delayed_rate(edges, rates, rates, kept=0.0)
-    with pytest.raises(InputError, match="delays"):
-        theory.capacity_load(edges, rates, -rates, capacity=1)
-    with pytest.raises(InputError, match="gap"):
-        theory.chebyshev_bound(1.5, 3)
+    refuses("kept", theory.delayed_rate, edges, rates, rates, kept=0.0)
+    refuses("delays", theory.capacity_load, edges, rates, -rates, capacity=1)
+    refuses("gap", theory.chebyshev_bound, 1.5, 3)

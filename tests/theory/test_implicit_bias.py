@@ -22,6 +22,7 @@ from coterie_theory.curvature.implicit_bias import (
     scales,
     track_gains,
 )
+from support.refusals import refuses
 
 REAL = torch.float64
 N, D, ALPHA = 5, 12, 0.7
@@ -136,8 +137,7 @@ def test_no_solution_and_infinite_gains_are_refused():
         limit(features, torch.tensor([0.0, 1.0], dtype=REAL), alpha, no_gain(alpha))
     endless = track_gains(no_gain(alpha), torch.ones(3, dtype=REAL), 1.0)
     assert endless.total.isinf().all()
-    with pytest.raises(InputError, match="infinite"):
-        limit(features, torch.ones(2, dtype=REAL), alpha, endless)
+    refuses("infinite", limit, features, torch.ones(2, dtype=REAL), alpha, endless)
 
 
 def test_the_potential_is_like_both_norms_and_has_a_quarter_where_two_is_printed():
@@ -172,8 +172,7 @@ def test_curvatures_of_batches_are_those_of_all_batches(batch):
     values = torch.linalg.eigvals(inner).real
     found = batch_curvatures(features, batch)
     assert found == pytest.approx((float(values.min()), float(values.max())))
-    with pytest.raises(InputError, match="`batch` must be from 1 to 5"):
-        batch_curvatures(features, N + 1)
+    refuses("`batch` must be from 1 to 5", batch_curvatures, features, N + 1)
 
 
 def test_gains_lie_between_the_losses_of_11_10():

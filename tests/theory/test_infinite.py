@@ -14,6 +14,7 @@ from coterie.collaboration import weights
 from coterie_theory import infinite
 from coterie_theory.infinite import History, models, nodes, run_agents, windows
 from support.oracles import begun, with_verbs
+from support.refusals import refuses
 
 REAL = torch.float64
 
@@ -267,10 +268,8 @@ def test_what_cannot_be_a_law_is_refused():
     points = agents(3)
     with pytest.raises(InputError, match="`masses` must be positive and sum to 1"):
         nodes(points, torch.tensor([0.5, 0.5, 0.5]), closer_than(0.1))
-    with pytest.raises(InputError, match="`half_width` must be greater than 0"):
-        windows(0.0)
-    with pytest.raises(InputError, match="`high` must be greater than 1"):
-        windows(0.1, low=1.0, high=1.0)
+    refuses("`half_width` must be greater than 0", windows, 0.0)
+    refuses("`high` must be greater than 1", windows, 0.1, low=1.0, high=1.0)
 
 
 def test_an_agent_that_is_near_nobody_is_refused():

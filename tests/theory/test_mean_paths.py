@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from coterie.checks import InputError
 from coterie.graphs import delayed_gains, delayed_shares, edges_of
 from coterie_theory.gossip import delayed, local_margin, mean_path, stability_margin
+from support.refusals import refuses
 from support.rings import REAL, deviation, drawn, normal, times
 
 
@@ -144,11 +145,9 @@ def test_the_margin_of_a_large_graph_is_found_without_a_dense_matrix():
 
 def test_bad_input_is_refused_in_a_sentence():
     edges, x = torch.tensor([[0, 1]]), times(1.0, 0.0)[:, None]
-    with pytest.raises(InputError, match="delays"):
-        mean_path(x, edges, times(1.0), times(-1.0), until=1.0, steps=5)
+    refuses("delays", mean_path, x, edges, times(1.0), times(-1.0), until=1.0, steps=5)
     with pytest.raises(InputError, match="column"):
         mean_path(x[:, :0], edges, times(1.0), times(1.0), until=1.0, steps=5)
-    with pytest.raises(InputError, match="steps"):
-        mean_path(x, edges, times(1.0), times(1.0), until=1.0, steps=0)
+    refuses("steps", mean_path, x, edges, times(1.0), times(1.0), until=1.0, steps=0)
     with pytest.raises(InputError, match="path is not finite"):
         mean_path(x, edges, times(1e60), times(0.1), until=9.0, steps=90)

@@ -32,6 +32,7 @@ from coterie_theory.meta import (
     wasserstein_on_a_line,
 )
 from support.oracles import begun
+from support.refusals import refuses
 
 REAL = torch.float64
 DELTA = 0.05  # so large that it shows
@@ -383,15 +384,12 @@ def test_equation_99_fails_when_a_part_of_the_clients_takes_several_steps():
 )
 def test_constants_that_cannot_be_are_refused(change, message):
     given = {"alpha": 0.5, "smoothness": 2.0, "steepness": 1.0, "twist": 1.0}
-    with pytest.raises(InputError, match=message):
-        MetaProblem(**{**given, **change})
+    refuses(message, MetaProblem, **{**given, **change})
 
 
 def test_distances_that_cannot_be_are_refused():
     problem = MetaProblem(0.5, 2.0, 1.0, 1.0)
-    with pytest.raises(InputError, match="`delta` must be greater than 0"):
-        hessian_free_bias(problem, 0.0)
-    with pytest.raises(InputError, match="`delta` must be greater than 0"):
-        hessian_free_variance(problem, -1.0)
+    refuses("`delta` must be greater than 0", hessian_free_bias, problem, 0.0)
+    refuses("`delta` must be greater than 0", hessian_free_variance, problem, -1.0)
     with pytest.raises(InputError, match="`points` must grow"):
         wasserstein_on_a_line(torch.eye(2), torch.tensor([1.0, 0.0]))

@@ -15,6 +15,7 @@ from coterie.graphs import RingTimes, eigengap
 from coterie_theory import gossip
 from coterie_theory.gossip.capacities import kept_by_truncation
 from support.gossip_loops import pairwise_loop
+from support.refusals import refuses
 from support.rings import REAL, deviation, drawn, normal, times, uniform
 
 
@@ -177,8 +178,7 @@ def test_bad_input_is_refused_in_a_sentence():
         "edges 0 to 1": (x, edges, rings._replace(which=rings.which + 2), at),
     }
     for words, given in wrong.items():
-        with pytest.raises(InputError, match=words):
-            gossip.randomised(*given)
+        refuses(words, gossip.randomised, *given)
     for values, words in {
         (1.0, -0.5): "entry 1 is -0.5",
         (0.0, 0.0): "all are 0",
@@ -186,5 +186,4 @@ def test_bad_input_is_refused_in_a_sentence():
     }.items():
         with pytest.raises(InputError, match=words):
             gossip.poisson_rings(torch.tensor(values), 1.0, torch.Generator())
-    with pytest.raises(InputError, match="until"):
-        gossip.poisson_rings(torch.ones(2), -1.0, torch.Generator())
+    refuses("until", gossip.poisson_rings, torch.ones(2), -1.0, torch.Generator())

@@ -22,6 +22,7 @@ from coterie_theory.structure import (
     top_subspace,
 )
 from support.draws import rng
+from support.refusals import refuses
 from support.shared_models import error, shared
 
 REAL = torch.float64
@@ -192,10 +193,8 @@ def test_clients_needed_grow_as_in_theorem_9_3():
     assert needed(8, 2, 0.5) == pytest.approx(8 * math.log(8) * math.exp(4))
     assert needed(8, 2, 0.5, spread=0.5) == pytest.approx(8 * math.log(8) * math.exp(8))
     assert needed(8, 50, 1e-3) == math.inf
-    with pytest.raises(InputError, match="`rank`"):
-        needed(8, 0, 0.5)
-    with pytest.raises(InputError, match="`chance`"):
-        one_sample_rates.clients_that_mislead(3, 1.0)
+    refuses("`rank`", needed, 8, 0, 0.5)
+    refuses("`chance`", one_sample_rates.clients_that_mislead, 3, 1.0)
 
 
 def test_shells_add_up_and_obey_lemma_9_b_1():
@@ -217,5 +216,4 @@ def test_the_last_shell_is_the_one_that_print_calls_zero():
 def test_rank_above_the_number_of_clients_is_refused():
     with pytest.raises(InputError, match="`rank` must be at most"):
         rates.low_rank_rate(rates.ProblemSizes(2, 30, 3, 40))
-    with pytest.raises(InputError, match="`mu`"):
-        rates.nuclear_rate(SETTING._replace(mu=0.0))
+    refuses("`mu`", rates.nuclear_rate, SETTING._replace(mu=0.0))

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie.checks import InputError
 from coterie.optim.projections import cap_norms
 from coterie_theory.structure import (
     cut_to_rank,
@@ -15,6 +14,7 @@ from coterie_theory.structure import (
     top_subspace,
 )
 from coterie_theory.structure.subspaces import eigen_of, least_in_ball
+from support.refusals import refuses
 
 REAL = torch.float64
 
@@ -96,10 +96,7 @@ def test_of_several_least_points_the_shortest_is_taken():
 
 def test_what_cannot_be_a_subspace_is_refused(unchecked):
     one, other = bases()
-    with pytest.raises(InputError, match="same shape"):
-        principal_sines(one, other[:, :2])
-    with pytest.raises(InputError, match="`norm` must be"):
-        squared_distance(one, other, norm="nuclear")
+    refuses("same shape", principal_sines, one, other[:, :2])
+    refuses("`norm` must be", squared_distance, one, other, norm="nuclear")
     message = r"`rank` must be at most .*\(7\).*\(3\), got 4"
-    with pytest.raises(InputError, match=message):
-        cut_to_rank(one, 4)
+    refuses(message, cut_to_rank, one, 4)

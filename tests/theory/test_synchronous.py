@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from coterie.checks import InputError
 from coterie.conformance.cases import Setting, simulation_of
 from coterie.conformance.federations import small_federation
 from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
 from coterie.types import traffic_of
 from coterie_theory.gossip import chebyshev, plain, time_varying
+from support.refusals import refuses
 from support.rings import deviation, normal
 
 
@@ -139,8 +139,6 @@ def test_bad_input_is_refused_in_a_sentence():
         "`gap` must be greater than": lambda: chebyshev(x[:2], swap, rounds=1),
         "symmetric": lambda: chebyshev(x[:3], around, rounds=1),
     }.items():
-        with pytest.raises(InputError, match=words):
-            call()
+        refuses(words, call)
     apart = torch.eye(6, dtype=torch.float64)
-    with pytest.raises(InputError, match="gap"):
-        chebyshev(x, apart, rounds=1)
+    refuses("gap", chebyshev, x, apart, rounds=1)

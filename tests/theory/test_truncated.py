@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coterie.checks import InputError
 from coterie.graphs import RingTimes, edges_of
 from coterie_theory.gossip import admitted_rings
 from coterie_theory.gossip.capacities import accepted_messages, kept_by_truncation
+from support.refusals import refuses
 from support.rings import REAL, drawn, times
 
 WAYS = (kept_by_truncation, accepted_messages)
@@ -112,7 +112,5 @@ def test_with_equal_delays_it_is_a_network_whose_exchanges_begin_a_delay_before(
 def test_bad_limits_are_refused():
     edges, rings, delays = crowd()
     for way in WAYS:
-        with pytest.raises(InputError, match="capacity"):
-            way(edges, rings, delays, capacity=0)
-        with pytest.raises(InputError, match="entry 0 is -1"):
-            way(edges, rings, -torch.ones(len(edges)))
+        refuses("capacity", way, edges, rings, delays, capacity=0)
+        refuses("entry 0 is -1", way, edges, rings, -torch.ones(len(edges)))

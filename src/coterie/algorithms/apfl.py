@@ -77,10 +77,8 @@ def mixture_sgd(
         g = clients.grad(mixture(w, v, a))
         a_now = a
         if adaptive:
-            slope = ((v - w) * g).sum(1)
-            a = (a[:, None] - step_size(own, t_local) * slope[:, None])[:, 0].clamp(
-                0, 1
-            )
+            slope = ((v - w) * g).sum(1, keepdim=True)
+            a = (a[:, None] - step_size(own, t_local) * slope)[:, 0].clamp(0, 1)
         g.mul_(a_now[:, None])
         v, v_velocity = descend(own, v, g, v_velocity, t_local)
     return v, a, v_velocity

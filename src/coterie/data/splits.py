@@ -265,9 +265,8 @@ def natural(
         is_test=table.is_test,
         names=table.names[:kept],
     )
-    found = _leave_out_clients(
-        everybody, too_small(owner, kept, min_size, table.is_test)
-    )
+    reasons = too_small(owner, kept, min_size, table.is_test)
+    found = _leave_out_clients(everybody, reasons)
     count = len(found.names) or int(found.owner.max()) + 1
     large_enough(table, found.owner, count, min_size, found.names)
     return found

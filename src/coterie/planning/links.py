@@ -120,9 +120,7 @@ def network_of(
         known = None if delays is None else read_links(delays, (), "delay")
         return MessageNetwork(edges, _delays(edges, known, delays, names), names)
     if nodes is not None:
-        raise InputError(
-            "`--nodes` is for named graphs only: a file lists its own nodes."
-        )
+        raise InputError("`--nodes` is for named graphs only: a file lists them.")
     names, columns = nodes_in(path)
     refuse_many(len(names))
     edges = edges_of(str(path), len(names), names=names)

@@ -100,9 +100,8 @@ def pack(state: State) -> Any:
     """
     if isinstance(state, tuple):
         names = getattr(state, "_fields", None) or range(len(state))
-        return {
-            str(name): pack(value) for name, value in zip(names, state, strict=True)
-        }
+        pairs = zip(names, state, strict=True)
+        return {str(name): pack(value) for name, value in pairs}
     if is_dataclass(state):
         return {name: pack(value) for name, value in vars(state).items()}
     if isinstance(state, list):

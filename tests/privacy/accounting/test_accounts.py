@@ -14,6 +14,7 @@ from coterie.privacy.accounting.accounts import by_pairs, totals
 from coterie.privacy.accounting.ledger import Input, Ledger, Release
 from coterie.privacy.mechanisms.receivers import Receipts, reach
 from coterie.types import SERVER
+from support.refusals import refuses
 
 LINKS = torch.tensor([[0, 1], [1, SERVER]])
 
@@ -32,8 +33,7 @@ def sampled(events, clients):
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("account", [totals, by_pairs, sampled])
 def test_an_event_that_nobody_knows_is_refused(account):
-    with pytest.raises(InputError, match="Whispered"):
-        account([Whispered(1)], 2)
+    refuses("Whispered", account, [Whispered(1)], 2)
 
 
 @pytest.mark.parametrize("account", [totals, by_pairs, sampled])
@@ -48,8 +48,7 @@ def test_an_event_that_nobody_knows_is_refused(account):
     ],
 )
 def test_noise_and_sensitivity_that_are_none_are_refused(account, sizes, message):
-    with pytest.raises(InputError, match=message):
-        account([Release(1, "mix", LINKS, *sizes)], 2)
+    refuses(message, account, [Release(1, "mix", LINKS, *sizes)], 2)
 
 
 @pytest.mark.parametrize("account", [totals, by_pairs])

@@ -28,6 +28,7 @@ from coterie.privacy import (
 from coterie.privacy.accounting.calibration import noise_for_samples
 from coterie.privacy.accounting.subsampled import covers, quick_epsilons
 from coterie.types import SERVER
+from support.refusals import refuses
 
 DELTA = 1e-5
 
@@ -115,8 +116,7 @@ def test_gossip_is_refused_and_not_ignored() -> None:
     ledger = Ledger(2)
     links = torch.tensor([[0, 1], [1, 0]])
     ledger.append(Exchange(3, links, torch.full((2, 2), 0.5)))
-    with pytest.raises(InputError, match=r"Exchange in round 3.*projection"):
-        sampled_epsilons(ledger, delta=DELTA)
+    refuses(r"Exchange in round 3.*projection", sampled_epsilons, ledger, delta=DELTA)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,7 @@ def test_gossip_is_refused_and_not_ignored() -> None:
 )
 def test_what_makes_no_sense_is_refused(changed: dict, message: str) -> None:
     given = {"noise": 1.0, "delta": DELTA, "rate": 0.1, "steps": 1, **changed}
-    with pytest.raises(InputError, match=message):
-        sampled_epsilon(given.pop("noise"), **given)
+    refuses(message, sampled_epsilon, given.pop("noise"), **given)
 
 
 @pytest.mark.parametrize(

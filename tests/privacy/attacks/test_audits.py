@@ -17,6 +17,7 @@ from coterie.privacy import PrivateSimulation, attacks, sampled_epsilon
 from coterie.privacy.mechanisms.per_sample.clipping import ClippedKernel
 from coterie_theory.privacy import audit_client
 from coterie_theory.privacy.one_run import canary_scores, collect_releases, directions
+from support.refusals import refuses
 
 REAL, DELTA = torch.float64, 1e-5
 
@@ -60,10 +61,8 @@ def test_rates_are_bounded_by_clopper_and_pearson() -> None:
 
 
 def test_counts_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InputError, match="`right` must be at most 5"):
-        attacks.epsilon_of_one_run(6, 5, 10)
-    with pytest.raises(InputError, match="`wrong` must be at most 2"):
-        attacks.epsilon_of_rates(1, 2, 3, 2)
+    refuses("`right` must be at most 5", attacks.epsilon_of_one_run, 6, 5, 10)
+    refuses("`wrong` must be at most 2", attacks.epsilon_of_rates, 1, 2, 3, 2)
 
 
 # Canaries in one run, of sound and of broken mechanisms.

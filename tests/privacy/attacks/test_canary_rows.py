@@ -12,6 +12,7 @@ from coterie.privacy import attacks
 from coterie.privacy.accounting.joint import joint_losses
 from coterie.privacy.accounting.ledger import Exchange, Input, Ledger, Release
 from coterie.privacy.mechanisms import Mechanism
+from support.broken_mechanisms import lessen_noise, stop_clipping
 
 REAL = torch.float64
 MU = 0.268
@@ -21,24 +22,6 @@ MU = 0.268
 def sound(seed: int = 0, mu: float = MU) -> Mechanism:
     """A mechanism whose two releases have this mu together."""
     return Mechanism(0.3, 2 * 0.3 * math.sqrt(2) / mu, seed)
-
-
-def quieter(monkeypatch, factor: float = 0.5) -> None:
-    released = Mechanism.release
-
-    def less(self, x, ref, stream, clients, share=1.0, **options):
-        return released(self, x, ref, stream, clients, share * factor, **options)
-
-    monkeypatch.setattr(Mechanism, "release", less)
-
-
-def unclipped(monkeypatch) -> None:
-    released = Mechanism.release
-
-    def whole(self, x, ref, *names, **options):
-        return x + released(self, torch.zeros_like(x), 0.0, *names, **options)
-
-    monkeypatch.setattr(Mechanism, "release", whole)
 
 
 # Bounds.
@@ -90,12 +73,12 @@ def test_a_sound_mechanism_is_accused_as_seldom_as_is_said():
 @pytest.mark.parametrize("seed", range(4))
 def test_half_the_noise_and_missing_clipping_are_proved(monkeypatch, seed):
     with monkeypatch.context() as broken:
-        quieter(broken)
+        lessen_noise(broken, 0.5)
         made = attacks.row_canaries(sound(seed), 2, 3)
         # Twice mu is true; the bound finds most of it.
         assert 1.2 * MU < made.at_least(0.99) < 2.2 * MU
     with monkeypatch.context() as broken:
-        unclipped(broken)
+        stop_clipping(broken)
         made = attacks.row_canaries(sound(seed), 2, 3)
         assert made.right == made.guesses and made.at_least(0.99) > 5
 
@@ -161,7 +144,7 @@ def test_a_receiver_guesses_as_well_as_it_can(monkeypatch):
     rate, chance = made.right / made.guesses, norm.cdf(made.mu / 2)
     assert abs(rate - chance) < 4 * math.sqrt(0.25 / made.guesses)
     assert made.at_least(0.99) < made.mu
-    quieter(monkeypatch)
+    lessen_noise(monkeypatch, 0.5)
     assert attacks.pair_canaries(mechanism, view, 2).at_least(0.99) > made.mu
 
 

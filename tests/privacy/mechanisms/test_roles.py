@@ -21,6 +21,7 @@ from coterie.privacy.mechanisms.dry_run.doubles import Double
 from coterie.privacy.mechanisms.settings import Privacy, privacy_of
 from coterie.types import SERVER
 from support.private_runs import private_oracle
+from support.refusals import refuses
 
 
 def sum_of(shares, *, sensitivity=2.0, noise=1.0, round=1):
@@ -80,8 +81,7 @@ def test_a_server_pays_pairs_by_the_own_share():
 
 def test_a_sum_without_shares_is_refused():
     event = sum_of([1.0, 1.0])._replace(shares=None)
-    with pytest.raises(InputError, match="must have `shares`, got None"):
-        totals([event], 2)
+    refuses("must have `shares`, got None", totals, [event], 2)
 
 
 @pytest.mark.parametrize("colluders", [1, 2, 3])
@@ -150,9 +150,7 @@ def test_colluders_are_for_secure_sums_and_at_least_one():
     assert Privacy(noise=1.0, aggregation="secure").assumed_colluders == 1
     secure = {"noise": 1.0, "aggregation": "secure"}
     assert privacy_of({**secure, "colluders": 3}).assumed_colluders == 3
-    with pytest.raises(InputError, match=r"needs `privacy.aggregation` secure"):
-        Privacy(noise=1.0, colluders=2)
+    refuses(r"needs `privacy.aggregation` secure", Privacy, noise=1.0, colluders=2)
     with pytest.raises(InputError, match="must be at least 1, got 0"):
         Privacy(noise=1.0, aggregation="secure", colluders=0)
-    with pytest.raises(InputError, match="must be a whole number"):
-        privacy_of({**secure, "colluders": 1.5})
+    refuses("must be a whole number", privacy_of, {**secure, "colluders": 1.5})

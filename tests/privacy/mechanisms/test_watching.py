@@ -21,6 +21,7 @@ from coterie.privacy.mechanisms.dry_run.origins import (
 from coterie.privacy.mechanisms.watching import marks_of, with_marks
 from coterie.types import Algorithm, Rows
 from support.private_runs import EVERYBODY, one_start, seen
+from support.refusals import refuses
 
 ROUNDS = 22
 LATE = 20
@@ -235,8 +236,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("leak", REFUSED.values(), ids=REFUSED)
 def test_what_tells_data_is_refused_before_training(leak):
-    with pytest.raises(InputError, match="it cannot be trained privately: "):
-        seen(method(leak), rounds=ROUNDS)
+    refuses("it cannot be trained privately: ", seen, method(leak), rounds=ROUNDS)
 
 
 NUMBERS, READING = "by `average` clients send num", "reads numbers that depend on cl"
@@ -253,8 +253,7 @@ NUMBERS, READING = "by `average` clients send num", "reads numbers that depend o
     ],
 )
 def test_what_no_world_shows_is_refused_in_the_first_round(leak, message):
-    with pytest.raises(InputError, match=f"it cannot .*{message}"):
-        seen(method(leak), rounds=1)
+    refuses(f"it cannot .*{message}", seen, method(leak), rounds=1)
 
 
 def test_numbers_that_are_made_of_releases_may_leave():
@@ -290,8 +289,7 @@ def chosen_weights_sent_on(oracle, state, g):
 
 def test_what_neighbours_send_on_is_made_of_releases_alone():
     message = "`exchanges` of `mix` must be 1 .* got 2"
-    with pytest.raises(InputError, match=message):
-        seen(method(chosen_weights_sent_on), rounds=1)
+    refuses(message, seen, method(chosen_weights_sent_on), rounds=1)
     with pytest.raises(InputError, match=message):
         trained(method(chosen_weights_sent_on), method(lambda *_: None), 1)
 
@@ -307,8 +305,7 @@ def test_a_last_step_before_use_sends_nothing_of_data():
     def use(state, oracle):
         return oracle.average(ones(state.x), yes(oracle.grads(state.x)))
 
-    with pytest.raises(InputError, match="cannot be trained privately"):
-        seen(method(lambda *_: None, use), rounds=1)
+    refuses("cannot be trained privately", seen, method(lambda *_: None, use), rounds=1)
 
 
 # In training, where a method does what it did not do without data.
@@ -381,8 +378,7 @@ def by_a_type_of_a_program(oracle, state, g):
     ],
 )
 def test_training_stops_before_data_leave_that_were_not_foreseen(leak, message):
-    with pytest.raises(InputError, match=message):
-        trained(method(leak), method(averaging(torch.ones_like)), 3)
+    refuses(message, trained, method(leak), method(averaging(torch.ones_like)), 3)
 
 
 @pytest.mark.parametrize("leak", [late_number, by_a_caught_refusal])

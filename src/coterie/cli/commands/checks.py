@@ -25,7 +25,8 @@ def check(
         str, typer.Argument(help="module:factory, or a name from `coterie list`.")
     ],
     skip: Annotated[
-        list[str] | None, typer.Option(help="Leave out this check (repeatable).")
+        list[str] | None,
+        typer.Option(metavar="CHECK", help="Leave out this check (repeatable)."),
     ] = None,
     as_json: Json = False,
 ) -> None:

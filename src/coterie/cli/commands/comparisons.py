@@ -68,9 +68,7 @@ def compare(
 def compare_runs(folders: Sequence[Path]) -> RunComparison:
     """The runs of these folders side by side."""
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise InputError(
-            "`coterie compare` needs different run folders, got one twice."
-        )
+        raise InputError("`compare` needs different run folders, got one twice.")
     if not 2 <= len(folders) <= len(ascii_uppercase):
         raise InputError(
             "`coterie compare` needs two or more run folders, and at most "

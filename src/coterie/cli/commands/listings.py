@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...algorithms import ALGORITHMS
-from ...checks import one_of, parameters_of
+from ...checks import InputError, brief, parameters_of, suggestion
 from ...conformance import faces_of
 from ...data.datasets import DATASETS
 from ...data.splits import SPLITS
@@ -42,6 +42,7 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
+            metavar="KIND",
             help="One of algorithms, ingredients, datasets, splits, models, graphs, "
             "measures or losses; without it, lists all.",
             autocompletion=kinds,
@@ -50,8 +51,9 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """List what a study can name, with options and their defaults."""
-    if what:
-        one_of("what", what, KINDS)
+    if what and what not in KINDS:
+        only = f"only {', '.join(KINDS)}.{suggestion(what, KINDS)}"
+        raise InputError(f"`coterie list` cannot list {brief(what)}, {only}")
     known = {kind: KINDS[kind]() for kind in ([what] if what else KINDS)}
     if as_json:
         of = {kind: [item._asdict() for item in some] for kind, some in known.items()}

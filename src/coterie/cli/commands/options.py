@@ -11,12 +11,16 @@ from ..completion import run_folders
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a setting: table.key=value (repeatable)."),
+    typer.Option(
+        "--set",
+        metavar="SETTING",
+        help="Override a setting: table.key=value (repeatable).",
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object instead of tables.")
 ]
-Quiet = Annotated[bool, typer.Option(help="No progress bar.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 STUDY = typer.Argument(metavar="STUDY", help="A TOML file.")
 RunFolder = Annotated[
     Path,

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 PLAN_FILES = ("plan.csv", "weights.csv", "plan.html")
 
-Force = Annotated[
-    bool, typer.Option("--force", help="Let --out replace an earlier plan.")
-]
+Force = Annotated[bool, typer.Option("--force", help="Let --out replace a plan.")]
 Graph = Annotated[
     str | None,
     typer.Option(help="Instead of a study: a CSV with v, w, or a name: torus(2)."),

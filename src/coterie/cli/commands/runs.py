@@ -45,7 +45,10 @@ def run(
     ),
     resume: Annotated[
         Path | None,
-        typer.Option(help="Continue in this run folder.", autocompletion=run_folders),
+        typer.Option(
+            help="Continue in this run folder: needed only if it was moved or renamed.",
+            autocompletion=run_folders,
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
