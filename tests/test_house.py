@@ -257,6 +257,7 @@ LIBRARIES = {
     "Extension": "jinja2",
     "Generic": "Python",
     "NamedTuple": "Python",
+    "pickle.Unpickler": "Python",
     "Protocol": "Python",
     "RenderHook": "rich",
     "RuntimeError": "Python",

@@ -47,6 +47,9 @@ class DisconnectedError(RuntimeError):
 _LARGEST = sys.float_info.max
 """Python's whole numbers may be larger, but then a tensor cannot hold them."""
 
+_TESTED_AT_ONCE = 2**18
+"""The number of values that are tested in one pass."""
+
 _SHOWN = 60
 """The most characters of a value that a message shows."""
 
@@ -212,10 +215,16 @@ def finite(name: str, tensor: Tensor) -> Tensor:
     """Returns `tensor` if all its entries are finite; the error names a bad row."""
     import torch
 
-    bad = ~torch.isfinite(tensor)
-    if bad.any():
-        row = int(bad.reshape(len(bad), -1).any(1).nonzero()[0])
-        raise InputError(f"`{name}` must be finite, but row {row} is not.")
+    if not tensor.is_floating_point():
+        return tensor
+    rows = tensor if tensor.dim() else tensor[None]
+    # In pieces, because a test needs as much memory as what it looks at.
+    at_once = max(1, _TESTED_AT_ONCE * len(rows) // max(1, rows.numel()))
+    for first in range(0, len(rows), at_once):
+        bad = ~torch.isfinite(rows[first : first + at_once])
+        if bad.any():
+            row = first + int(bad.reshape(len(bad), -1).any(1).nonzero()[0])
+            raise InputError(f"`{name}` must be finite, but row {row} is not.")
     return tensor
 
 

@@ -58,6 +58,11 @@ def mix(z: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     return torch.as_tensor(_mix_in_place(_working(z.clone())))
 
 
+def mix_in_place(words: np.ndarray) -> np.ndarray:
+    """`mix(words)`, written into these 64-bit patterns."""
+    return np.asarray(_mix_in_place(words))
+
+
 def _working(values: Any) -> Any:
     """The values as an array where that is faster: on the CPU with one thread."""
     is_tensor = isinstance(values, Tensor) and values.device.type == "cpu"

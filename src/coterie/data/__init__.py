@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from .federation import Federation, Part, Table, federate
     from .files import raw_columns
     from .hard_instance import hard_samples
+    from .libraries.hugging_face import from_hugging_face
+    from .libraries.torch_datasets import from_torch
     from .preparation import Column, Preparation, Schema
     from .splits import SPLITS, Assignment, divide
 
@@ -22,6 +24,8 @@ __getattr__ = late_names(
         "federation": "Federation Part Table federate",
         "files": "raw_columns",
         "hard_instance": "hard_samples",
+        "libraries.hugging_face": "from_hugging_face",
+        "libraries.torch_datasets": "from_torch",
         "preparation": "Column Preparation Schema",
         "splits": "SPLITS Assignment divide",
     },
@@ -45,6 +49,8 @@ __all__ = [
     "Table",
     "divide",
     "federate",
+    "from_hugging_face",
+    "from_torch",
     "hard_samples",
     "load",
     "raw_columns",

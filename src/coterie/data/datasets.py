@@ -11,9 +11,7 @@ import functools
 import gzip
 import inspect
 import io
-import itertools
 import tarfile
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +35,11 @@ from .downloads import (
 )
 from .federation import Table
 from .hard_instance import hard_instance
+from .libraries.hugging_face import hugging_face
+from .libraries.leaf import leaf
+from .libraries.pfllib import pfllib
+from .rows.images import Images
+from .rows.jpegs import Jpegs
 
 _CIFAR_JPEG = "cifar10_jpeg75_bytes.npz"
 
@@ -65,14 +68,6 @@ def _idx(path: Path) -> np.ndarray:
     return np.frombuffer(raw, dtype, offset=4 + 4 * dimensions).reshape(shape)
 
 
-def _normalise(images: np.ndarray, mean: list[float], std: list[float]) -> Tensor:
-    """Images (M, C, H, W) of bytes as (pixel / 255 - mean) / std, per channel."""
-    features = torch.tensor(images, dtype=torch.float32).div_(255)
-    shape = (1, -1, 1, 1)
-    features.sub_(torch.tensor(mean).reshape(shape))
-    return features.div_(torch.tensor(std).reshape(shape))
-
-
 def _grey(name: str, paths: list[Path], mean: float, std: float) -> Table:
     """The table of a data set in MNIST's format.
 
@@ -86,7 +81,7 @@ def _grey(name: str, paths: list[Path], mean: float, std: float) -> Table:
     labels = np.concatenate([_idx(paths[1]), _idx(paths[3])])
     return Table(
         name,
-        _normalise(images, [mean], [std]),
+        Images(images, [mean], [std]),
         torch.tensor(labels, dtype=torch.int64),
         "classification",
         10,
@@ -144,7 +139,7 @@ def writers(
     mine = np.isin(writer, kept)
     return Table(
         "writers",
-        _normalise(_idx(images)[mine][:, None], [0.1307], [0.3081]),
+        Images(_idx(images)[mine][:, None], [0.1307], [0.3081]),
         torch.tensor(_idx(labels)[mine], dtype=torch.int64),
         "classification",
         10,
@@ -158,17 +153,19 @@ def cifar10(*, data_dir: str = "", download: bool = False) -> Table:
     folders = ["cifar10"]
     exact = find(CIFAR[0].file, folders, data_dir)
     jpeg = find(_CIFAR_JPEG, folders, data_dir)
-    note = ""
+    images: np.ndarray | Jpegs
+    note = name = ""
     if exact is None and jpeg is not None and not download:
-        path = jpeg
-        images, labels, tests = _cifar_jpeg(path)
+        path, images = jpeg, Jpegs(jpeg)
+        labels, tests, name = images.labels, images.tests, images.name
         note = "the images were stored as JPEG of quality 75 and are not bit-exact."
     else:
         (path,) = obtain(CIFAR, folders, data_dir=data_dir, download=download)
         images, labels, tests = _cifar_binary(path)
+    mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
     return Table(
         "cifar10",
-        _normalise(images, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+        Images(images, mean, std, name=name),
         torch.tensor(labels, dtype=torch.int64),
         "classification",
         10,
@@ -194,32 +191,6 @@ def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
     records = raw.reshape(-1, 1 + 3 * 32 * 32)
     tests = len(found[batches[-1]]) // records.shape[1]
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0], tests
-
-
-def _cifar_jpeg(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
-    """Images, labels and the number of test images, from the file of JPEG images."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise InputError(
-            f"{path.name} holds JPEG images, which need: pip install coterie[images]."
-        ) from error
-    pixels, labels = [], []
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            for part in ("train", "test"):
-                blob = archive[f"blob_{part}"].tobytes()
-                cuts = archive[f"off_{part}"].tolist()
-                labels.append(archive[f"y_{part}"])
-                for start, stop in itertools.pairwise(cuts):
-                    # The bare decoder: Image.open takes as long again for the header.
-                    code = blob[start:stop]
-                    image = Image.frombytes("RGB", (32, 32), code, "jpeg", "RGB", "")
-                    pixels.append(image.tobytes())
-        raw = np.frombuffer(b"".join(pixels), np.uint8).reshape(-1, 32, 32, 3)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is corrupted: {error}.") from error
-    return raw.transpose(0, 3, 1, 2), np.concatenate(labels), len(labels[-1])
 
 
 def heart_disease(*, data_dir: str = "", download: bool = False) -> Table:
@@ -363,11 +334,14 @@ DATASETS: dict[str, Callable[..., Table]] = {
     "hard_instance": hard_instance,
     "heart_disease": heart_disease,
     "houses": houses,
+    "hugging_face": hugging_face,
+    "leaf": leaf,
     "linear": synthetic.linear,
     "linear_thirds": synthetic.linear_thirds,
     "logistic": synthetic.logistic,
     "mean_estimation": synthetic.mean_estimation,
     "mnist": mnist,
+    "pfllib": pfllib,
     "volumes": synthetic.volumes,
     "writers": writers,
 }

@@ -5,7 +5,8 @@ Columns are judged by training data alone. Only labels are read of the other par
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +19,9 @@ from .looking.disguises import FEWEST, disguise_note, gives_away, repeats
 from .looking.units import other_units, unit_note
 from .preparation import Column
 
+_AT_ONCE = 2**21
+"""The number of values that are looked at at once."""
+
 _APART = 30.0
 """Features, and the bias of 1, train badly if their sizes differ by a larger factor."""
 
@@ -26,18 +30,17 @@ def doubts(federation: Federation) -> list[str]:
     """One sentence for each problem in the data of the clients that train."""
     index, owner = samples_of(federation.train)
     labels = federation.targets[index]
-    columns, values = _columns(federation)
+    columns = _columns(federation, index)
     found = [
         f"{line}; set merge_case = false if they differ." for line in federation.merged
     ]
-    if columns:
-        values = values[index].double()
+    if columns.known:
         found += [
-            *_other_units(federation, columns, values, owner),
-            _unlike_sizes(federation, columns, values),
-            _constant(columns, values),
-            _telling(federation, columns, values, labels),
-            *_nearly_telling(federation, columns, values, labels),
+            *_other_units(federation, columns, owner),
+            _unlike_sizes(federation, columns),
+            _constant(columns),
+            _telling(federation, columns, labels),
+            *_nearly_telling(federation, columns, labels),
         ]
     if OBJECTIVES[federation.task].labelled:
         found += [_unlearnt(federation), _unlearnt_at_home(federation)]
@@ -46,22 +49,37 @@ def doubts(federation: Federation) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def _columns(federation: Federation) -> tuple[tuple[Column, ...], Tensor]:
-    """The columns as they were read, and their values (M, C)."""
+class TrainingColumns(NamedTuple):
+    """Columns, each with its values in all training data."""
+
+    known: tuple[Column, ...]
+    values: Float[Tensor, "m c"]
+    rows: Int[Tensor, " k"]  # of training data
+
+    def __iter__(self) -> Iterator[tuple[Column, Float[Tensor, " k"]]]:  # type: ignore[override]
+        # A few columns at a time, which are in memory once more.
+        at_once = max(1, _AT_ONCE // max(1, len(self.rows)))
+        for first in range(0, len(self.known), at_once):
+            some = slice(first, first + at_once)
+            values = self.values[:, some][self.rows].double().T
+            yield from zip(self.known[some], values, strict=True)
+
+
+def _columns(federation: Federation, rows: Int[Tensor, " k"]) -> TrainingColumns:
+    """The columns as they were read."""
     if federation.schema is not None and federation.raw is not None:
-        return federation.schema.columns, federation.raw
-    return tuple(map(Column, federation.columns)), federation.features
+        return TrainingColumns(federation.schema.columns, federation.raw, rows)
+    known = tuple(map(Column, federation.columns))
+    return TrainingColumns(known, federation.features, rows)
 
 
-def _unlike_sizes(
-    federation: Federation, columns: tuple[Column, ...], values: Float[Tensor, "m c"]
-) -> str:
+def _unlike_sizes(federation: Federation, columns: TrainingColumns) -> str:
     """A sentence about features whose sizes differ too much; empty if none do."""
     schema = federation.schema
     if schema is not None and schema.scale != "none":
         return ""
     sizes: dict[str, float] = {}
-    for column, some in zip(columns, values.T, strict=True):
+    for column, some in columns:
         there = some[~some.isnan()]
         truth = ((there == 0) | (there == 1)).all()
         if column.categories is None and len(there) and not truth:
@@ -79,13 +97,12 @@ def _unlike_sizes(
 
 def _other_units(
     federation: Federation,
-    columns: tuple[Column, ...],
-    values: Float[Tensor, "m c"],
+    columns: TrainingColumns,
     owner: Int[Tensor, " m"],
 ) -> list[str]:
     """At most five sentences about clients that seem to use another unit."""
     found = []
-    for column, some in zip(columns, values.T, strict=True):
+    for column, some in columns:
         if column.categories is None and not column.date:
             odd = other_units(some.numpy(), owner.numpy())
             for place, times in odd.items():
@@ -94,10 +111,10 @@ def _other_units(
     return found[:5]
 
 
-def _constant(columns: tuple[Column, ...], values: Float[Tensor, "m c"]) -> str:
+def _constant(columns: TrainingColumns) -> str:
     """A sentence about columns that are constant; empty if there are none."""
     names = []
-    for column, some in zip(columns, values.T, strict=True):
+    for column, some in columns:
         there = some[~some.isnan()]
         if not len(there) or bool((there == there[0]).all()):
             names.append(column.name)
@@ -108,8 +125,7 @@ def _constant(columns: tuple[Column, ...], values: Float[Tensor, "m c"]) -> str:
 
 def _telling(
     federation: Federation,
-    columns: tuple[Column, ...],
-    values: Float[Tensor, "m c"],
+    columns: TrainingColumns,
     labels: Tensor,
 ) -> str:
     """A sentence about columns that determine the label; empty if none do."""
@@ -117,8 +133,7 @@ def _telling(
         return ""
     tells = gives_away if OBJECTIVES[federation.task].labelled else repeats
     known = labels.numpy()
-    some = zip(columns, values.T.numpy(), strict=True)
-    names = [column.name for column, value in some if tells(value, known)]
+    names = [column.name for column, some in columns if tells(some.numpy(), known)]
     if not names:
         return ""
     return (
@@ -129,8 +144,7 @@ def _telling(
 
 def _nearly_telling(
     federation: Federation,
-    columns: tuple[Column, ...],
-    values: Float[Tensor, "m c"],
+    columns: TrainingColumns,
     labels: Tensor,
 ) -> list[str]:
     """At most five sentences about columns that nearly determine the label."""
@@ -140,9 +154,9 @@ def _nearly_telling(
     tells = gives_away if labelled else repeats
     known = labels.numpy()
     notes = [
-        disguise_note(column.name, some, known, labelled=labelled)
-        for column, some in zip(columns, values.T.numpy(), strict=True)
-        if not tells(some, known)
+        disguise_note(column.name, some.numpy(), known, labelled=labelled)
+        for column, some in columns
+        if not tells(some.numpy(), known)
     ]
     advice = "leave it out by data.drop if it is known only after the label."
     return [f"{note}: {advice}" for note in notes if note][:5]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..checks import InputError, brief, integer, several
 from .preparation import Preparations, Schema
+from .rows.images import Images
 
 PartName = Literal["train", "validation", "test"]
 PARTS: tuple[PartName, ...] = ("train", "validation", "test")
@@ -29,7 +30,7 @@ _SHOWN = 30
 
 class _TableFields(NamedTuple):
     name: str
-    features: Tensor  # (M, ...)
+    features: Tensor | Images  # (M, ...)
     targets: Tensor  # (M,) or (M, ...)
     task: str  # a name in coterie.models.OBJECTIVES
     outputs: int  # how many outputs a model needs
@@ -61,8 +62,23 @@ class Table(_TableFields):
         _refuse_table(table)
         return table
 
+    @property
+    def rows(self) -> Tensor | Images:
+        """The features as they are kept: images may not be decoded yet."""
+        return self[1]  # as the property below hides the field
+
+    @property
+    def features(self) -> Tensor:
+        """(M, ...) the features of all samples."""
+        stored = self.rows
+        return stored.all() if isinstance(stored, Images) else stored
+
+    def decode(self) -> Table:
+        """The table with its features as a tensor."""
+        return self._replace(features=self.features)
+
     def __repr__(self) -> str:
-        shape = tuple(self.features.shape[1:])
+        shape = tuple(self.rows.shape[1:])
         size = several(len(self.targets), "sample")
         return f"<Table {self.name}: {size} of {shape}, {self.task}>"
 
@@ -71,13 +87,16 @@ def _refuse_table(table: Table) -> None:
     """Refuses a table that cannot be used."""
     samples = ("features", "targets", "group", "is_test")
     for name in (*samples, "clusters", "optima"):
-        value = getattr(table, name)
+        value = table.rows if name == "features" else getattr(table, name)
         optional = name not in ("features", "targets")
+        if isinstance(value, Images) and name == "features":
+            continue
         if not isinstance(value, Tensor) and not (optional and value is None):
             rule = "a tensor or None" if optional else "a tensor"
             raise InputError(f"`{name}` of a table must be {rule}, got {brief(value)}.")
-    if table.features.dim() < 1 or len(table.features) == 0:
-        shape = tuple(table.features.shape)
+    count = len(table.rows) if table.rows.dim() else 0
+    if count == 0:
+        shape = tuple(table.rows.shape)
         raise InputError(
             f"`features` of a table must have a row for each sample, got shape {shape}."
         )
@@ -85,9 +104,9 @@ def _refuse_table(table: Table) -> None:
         value = getattr(table, name)
         if value is None:
             continue
-        if value.dim() < 1 or len(value) != len(table.features):
+        if value.dim() < 1 or len(value) != count:
             raise InputError(
-                f"`{name}` of a table must have {len(table.features)} rows, as its "
+                f"`{name}` of a table must have {count} rows, as its "
                 f"`features`, got shape {tuple(value.shape)}."
             )
     if table.group is not None and (
@@ -321,6 +340,7 @@ def federate(
     """
     clients = int(owner.max()) + 1
     order = torch.arange(len(owner)) if order is None else order
+    table, owner, role, order = _without_unused(table, owner, role, order)
     parts: dict[PartName, Part] = {}
     for number, name in enumerate(PARTS):
         samples = order[((owner >= 0) & (role == number))[order]]
@@ -352,3 +372,22 @@ def federate(
         validation=parts["validation"],
         test=parts["test"],
     )
+
+
+def _without_unused(
+    table: Table, owner: Tensor, role: Tensor, order: Tensor
+) -> tuple[Table, Tensor, Tensor, Tensor]:
+    """The same without images that nobody has, if most are; these are not decoded."""
+    stored, used = table.rows, (owner >= 0).nonzero()[:, 0]
+    if not isinstance(stored, Images) or not stored.are_few(len(used)):
+        return table, owner, role, order
+    place = torch.full_like(owner, -1)
+    place[used] = torch.arange(len(used))
+    kept = place[order]
+    few = table._replace(
+        features=stored.some(used),
+        targets=table.targets[used],
+        group=None if table.group is None else table.group[used],
+        is_test=None if table.is_test is None else table.is_test[used],
+    )
+    return few, owner[used], role[used], kept[kept >= 0]

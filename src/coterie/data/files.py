@@ -4,7 +4,8 @@ A CSV file has a header and one row per sample. One column names the client and 
 the target; a column `is_test` of 0 and 1 is optional. All other columns are features:
 numbers, words (which are categories), dates, or true and false. Features may have gaps.
 Parquet and Excel files have the same columns. An npz file holds the arrays `features`,
-`targets`, `client` and optionally `is_test`.
+`targets`, `client` and optionally `is_test`; so does a folder of npy files, from which
+arrays are mapped and not read into memory.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ from ..models import OBJECTIVES, outputs_for
 from .federation import Table
 from .looking.dates import days, form_of
 from .looking.formats import TextFormat, refuse_format
-from .looking.sources import TableSource, is_npz, read_source
+from .looking.sources import TableSource, holds_arrays, read_source
 from .looking.spellings import one_spelling, plain_form, spelling_note
 from .preparation import SCALES, Column, Preparation, Schema
 from .reading import (
     FRAMES,
     MISSING,
     Cells,
+    as_tensor,
     cells_of,
     ending_of,
     finite_numbers,
+    read_arrays,
     read_frame,
-    read_npz,
 )
 
 _IS_TEST = "is_test"
@@ -76,24 +78,26 @@ def table(
     decimal: str = "",
     encoding: str = "",
 ) -> Table:
-    """Your own data, from CSV, Parquet, Excel or npz files.
+    """Your own data, from CSV, Parquet, Excel, npz or npy files.
 
-    `path` is a file, a list of files, a folder with a file for each site, or a table
-    that was read. The separator, decimal sign, encoding and task are detected unless
-    they are given. docs/data.md explains all options.
+    `path` is a file, a list of files, a folder with a file for each site, a folder with
+    `features.npy` and other arrays, or a table that was read. The separator, decimal
+    sign, encoding and task are detected unless they are given. docs/data.md explains
+    all options.
     """
     if task is not None:
         one_of("task", task, OBJECTIVES)
     if scale is not None:
         one_of("data.scale", scale, SCALES)
-    if isinstance(path, str | Path) and is_npz(path):
-        npz = checked_path(path, (".npz",))
+    if isinstance(path, str | Path) and holds_arrays(path):
+        npz = expand_path("path", path)
+        npz = npz if npz.is_dir() else checked_path(npz, (".npz",))
         named = (target, client) != ("target", "client")
         if named or indicators or categories or drop or dates or missing or positive:
             raise InputError(
                 "`target`, `client`, `positive`, `indicators`, `categories`, `dates`, "
-                "`drop` and `missing` are options for columns, but the npz file "
-                f"{npz.name} holds arrays, called 'targets' and 'client'."
+                f"`drop` and `missing` are options for columns, but {npz.name} holds "
+                "arrays, called 'targets' and 'client'."
             )
         found = _from_npz(npz, task, scale or "none", scale_target)
         refuse_unit(unit, found.task, npz.name)
@@ -591,8 +595,8 @@ def _refuse_mixture(cells: Cells, path: Path) -> None:
 
 
 def _from_npz(path: Path, task: str | None, scale: str, scale_target: bool) -> Table:
-    """The table in an npz file."""
-    arrays = read_npz(path)
+    """The table in an npz file, or in a folder of npy files."""
+    arrays = read_arrays(path)
     features = arrays["features"]
     flat = features.ndim == 2
     if scale != "none" and not flat:
@@ -607,7 +611,8 @@ def _from_npz(path: Path, task: str | None, scale: str, scale_target: bool) -> T
     unit = flat and task == "regression" and scale_target
     schema = Schema(columns, scale, targets=unit) if scale != "none" or unit else None
     found = _assemble(path, features, rows, task, schema)
-    return found._replace(columns=tuple(column.name for column in columns))
+    files = tuple(sorted(path.glob("*.npy"))) if path.is_dir() else (path,)
+    return found._replace(columns=tuple(c.name for c in columns), files=files)
 
 
 def _assemble(
@@ -643,7 +648,7 @@ def _assemble(
         raise InputError(f"`is_test` of {path.name} must be 0 or 1, see row {row}.")
     return Table(
         path.stem,
-        torch.tensor(features, dtype=torch.float64 if schema else torch.float32),
+        as_tensor(features, torch.float64 if schema else torch.float32),
         torch.tensor(targets, dtype=torch.int64 if labelled else real),
         task,
         outputs,

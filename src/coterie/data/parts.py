@@ -13,7 +13,6 @@ The draws rank the samples of a client. Samples with the same content are number
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -24,12 +23,11 @@ from .. import seeds
 from ..checks import InputError, finite, integer, one_of, several
 from ..models import OBJECTIVES, target_values
 from .federation import Table, client_name, short_name
+from .rows.hashes import hash_rows
+from .rows.images import Images
 
 # Two samples to train on, one to choose with and one to test on.
 FEWEST = 4
-
-_AT_ONCE = 2**18
-"""The number of 64-bit words that are mixed in one pass; they fit into a cache."""
 
 _GAP = 0x7FF8 << 48
 """The word of a missing value: the bits of NaN."""
@@ -38,12 +36,13 @@ _GAP = 0x7FF8 << 48
 def check_table(table: Table) -> None:
     """Refuses data that no model can use, and names the first bad sample."""
     one_of("task", table.task, OBJECTIVES)
-    check_length(table, "features", table.features)
+    check_length(table, "features", table.rows)
     for name, known in (("group", table.group), ("is_test", table.is_test)):
         if known is not None:
             check_length(table, name, known)
-    # Raw columns may have gaps, which preparation fills.
-    finite("features", table.features.nan_to_num() if table.schema else table.features)
+    # Raw columns may have gaps, which preparation fills. Images have whole pixels.
+    if table.schema is None and isinstance(table.rows, Tensor):
+        finite("features", table.rows)
     finite("targets", table.targets)
     top = target_values(table.task, table.outputs) - 1
     if top < 0:
@@ -58,7 +57,7 @@ def check_table(table: Table) -> None:
         )
 
 
-def check_length(table: Table, what: str, tensor: Tensor) -> None:
+def check_length(table: Table, what: str, tensor: Tensor | Images) -> None:
     """Refuses a field of a table that does not have one row per sample."""
     if len(tensor) != len(table.targets):
         raise InputError(
@@ -136,13 +135,15 @@ def contents(table: Table) -> Int[Tensor, " m"]:
     targets = (
         _as_words(table.targets, table.classes) if table.classes else table.targets
     )
-    total = _hash_rows(targets, "targets")
-    if table.schema is None:
-        total += _hash_rows(table.features, "features")
+    total = hash_rows(targets, "targets")
+    if isinstance(table.rows, Images):
+        total += table.rows.contents()
+    elif table.schema is None:
+        total += hash_rows(table.rows, "features")
     else:
         for column, values in zip(table.schema.columns, table.features.T, strict=True):
             words = _as_words(values, column.categories)
-            total += _hash_rows(words, "column", column.name)
+            total += hash_rows(words, "column", column.name)
     return seeds.mix(total)
 
 
@@ -154,27 +155,6 @@ def _as_words(values: Tensor, categories: tuple[str, ...] | None) -> Tensor:
         return torch.where(gap, _GAP, bits)
     keys = [seeds.key("category", word) for word in categories]
     return torch.tensor([*keys, _GAP])[torch.where(gap, len(keys), values).long()]
-
-
-def _hash_rows(values: Tensor, *names: str) -> Tensor:
-    """The sum over each row's 64-bit words of mix(word) * factor, modulo 2^64.
-
-    A word is eight bytes of the row. Each place has a factor of its own.
-    """
-    flat = values.reshape(len(values), math.prod(values.shape[1:]))
-    size = flat.shape[1] * flat.element_size()
-    width, short = -(-size // 8), -size % 8
-    one = torch.zeros(1, dtype=torch.int64)
-    factors = seeds.bits(seeds.key("content", *names), one, width)[0].numpy() | 1
-    pieces = []
-    for some in flat.split(max(1, _AT_ONCE // max(1, width))):
-        some = some + 0.0 if some.is_floating_point() else some  # -0.0 + 0.0 is 0.0
-        taken = some.contiguous().view(torch.uint8)
-        taken = torch.nn.functional.pad(taken, (0, short)) if short else taken
-        words = seeds.mix(taken.contiguous().view(torch.int64)).numpy()
-        # Products of arrays wrap around, which tensors do not promise.
-        pieces.append(torch.from_numpy(words @ factors))
-    return torch.cat(pieces)
 
 
 def streams(

@@ -1,4 +1,4 @@
-"""Reads and checks the cells of tables and the arrays of npz files.
+"""Reads and checks the cells of tables and the arrays of npz and npy files.
 
 Messages count rows as people do: the header of a CSV file is row 1, and the first rows
 of Parquet and npz files are row 1.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import csv
 import datetime
+import errno
 import gzip
 import io
 import math
 import re
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 from ..checks import InputError, brief, several
 from .looking.formats import (
@@ -42,6 +45,9 @@ MISSING = (
 
 _MOST_DEFLATED = 1040
 """Deflating makes data at most this many times smaller."""
+
+_TESTED_AT_ONCE = 2**18
+"""The number of values that are tested in one pass."""
 
 _FAULTS = (
     OSError,
@@ -366,15 +372,22 @@ def finite_numbers(
     return values
 
 
-def read_npz(
+def read_arrays(
     path: Path, needed: Sequence[str] = ("features", "targets")
 ) -> dict[str, np.ndarray]:
-    """The arrays features, targets, client and is_test, with a row per sample."""
+    """The arrays features, targets, client and is_test, with a row per sample.
+
+    They are in an npz file, or in a folder of npy files; these are mapped, not read.
+    """
+    folder = path.is_dir()
     try:
-        arrays = _arrays(path)
+        arrays = _map_arrays(path) if folder else _arrays(path)
     except _FAULTS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(f"cannot read {path.name} as npz: {reason[:200]}.") from error
+        kind = "npy files" if folder else "npz"
+        raise InputError(
+            f"cannot read {path.name} as {kind}: {reason[:200]}."
+        ) from error
     for name in needed:
         if name not in arrays:
             raise InputError(
@@ -388,16 +401,43 @@ def read_npz(
     return arrays
 
 
+_KNOWN = ("features", "targets", "client", "is_test")
+
+
+def _map_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """The known arrays in a folder, mapped; changes to them stay in this process."""
+    files = {path.stem: path for path in sorted(folder.glob("*.npy"))}
+    return {name: _map_array(files[name]) for name in _KNOWN if name in files}
+
+
+def _map_array(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="c", allow_pickle=False)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        # A mapping that could be changed would need as much memory as the file.
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def as_tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """The array as a tensor of this type, without a copy if it has the type."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        # A file that is larger than memory is mapped to be read alone.
+        warnings.filterwarnings("ignore", message=".*not writable")
+        return torch.from_numpy(array).to(dtype)
+
+
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The known arrays of a file; refuses one larger than what the file holds."""
-    known = ("features", "targets", "client", "is_test")
     with zipfile.ZipFile(path) as archive:
         there = {
             info.filename.removesuffix(".npy"): info for info in archive.infolist()
         }
         found = {}
         for name, info in there.items():
-            if name not in known:
+            if name not in _KNOWN:
                 continue
             with archive.open(info) as file:
                 _refuse_claim(name, file, info)
@@ -463,13 +503,16 @@ def _finite(name: str, array: np.ndarray, path: Path) -> np.ndarray:
         )
     if array.dtype.kind != "f":
         return array
-    bad = ~(np.abs(array) <= LARGEST)
-    if bad.any():
-        row = np.argwhere(bad)[0][0] + 1
-        raise InputError(
-            f"array {name!r} of {path.name} must be finite in single precision, but "
-            f"row {row} is not."
-        )
+    # In pieces, because the test needs as much memory as what it looks at.
+    rows = max(1, _TESTED_AT_ONCE * len(array) // max(1, array.size))
+    for first in range(0, len(array), rows):
+        bad = ~(np.abs(array[first : first + rows]) <= LARGEST)
+        if bad.any():
+            row = first + np.argwhere(bad)[0][0] + 1
+            raise InputError(
+                f"array {name!r} of {path.name} must be finite in single precision, "
+                f"but row {row} is not."
+            )
     return array.astype(np.float64) if array.dtype.itemsize > 8 else array
 
 

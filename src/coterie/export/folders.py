@@ -18,7 +18,7 @@ from .. import __version__
 from ..checks import InputError
 from ..data.federation import full_name
 from ..data.given import GIVEN
-from ..data.looking.sources import is_npz
+from ..data.looking.sources import holds_arrays
 from ..models import MEASURES, OBJECTIVES
 from ..records import Records
 from ..records.files import sealed_json, write
@@ -363,7 +363,7 @@ def describe_model(
 ) -> dict[str, Any]:
     """The content of model.json."""
     made, how, data = trained.architecture, trained.preparation, records.study["data"]
-    of_table = "path" in data and not is_npz(data["path"])
+    of_table = data.get("name") == "file" and not holds_arrays(data.get("path"))
     of_table = of_table or (data.get("name") == GIVEN and "target" in data)
     target = str(data.get("target", "target")) if of_table else ""
     others = [str(data.get("client", "client")), "is_test", *data.get("drop", [])]

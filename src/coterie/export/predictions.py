@@ -24,8 +24,8 @@ from ..data.reading import (
     FRAMES,
     cells_of,
     finite_numbers,
+    read_arrays,
     read_frame,
-    read_npz,
 )
 from ..models import (
     MEASURES,
@@ -272,7 +272,7 @@ def _expected_shape(exported: ExportedModel) -> str:
 
 def _arrays(path: Path, exported: ExportedModel) -> tuple[pd.DataFrame, Tensor]:
     """The labels of an npz file, if it has some, and its features for the model."""
-    arrays, about = read_npz(path, needed=["features"]), exported.about
+    arrays, about = read_arrays(path, needed=["features"]), exported.about
     features, wanted = arrays["features"], _expected_shape(exported)
     if f"({', '.join(['rows', *map(str, features.shape[1:])])})" != wanted:
         raise InputError(

@@ -31,7 +31,7 @@ from ..checks import (
 )
 from ..data.federation import Table
 from ..data.given import GIVEN, Given, given_table
-from ..data.looking.sources import is_npz
+from ..data.looking.sources import holds_arrays
 from ..data.looking.studies import complete_study
 from ..data.splits import SPLITS
 from ..engine.faces import refuse_unused
@@ -251,7 +251,7 @@ def _check_tables(
     one_of("split.name", text("split.name", split["name"]), SPLITS)
     own = _is_own_table(data)
     data, split = complete_study(data, split) if own else (data, split)
-    own = own or (given is not None and given.features.dim() == 2)
+    own = own or (given is not None and given.rows.dim() == 2)
     model = {"name": "linear" if own else "mlp", **_table(tables, "model")}
     named = factory("model", text("model.name", model["name"]), MODELS)
     options = {k: v for k, v in _options(model).items() if k not in BESIDE}
@@ -338,7 +338,7 @@ def chooses_steps(study: Study, entry: Entry) -> bool:
 
 
 def _is_own_table(data: dict[str, Any]) -> bool:
-    return data["name"] == "file" and "path" in data and not is_npz(data["path"])
+    return data["name"] == "file" and "path" in data and not holds_arrays(data["path"])
 
 
 def factory(

@@ -121,7 +121,7 @@ def read_once(group: Group, read: Callable[[], Table]) -> Table:
     with contextlib.ExitStack() as stack:
 
         def lay_down() -> tuple[Table, dict[str, Tensor], str]:
-            table = read()
+            table = read().decode()
             try:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
             except OSError:  # no space: no process will find files there

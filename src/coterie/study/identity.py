@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -78,13 +79,18 @@ def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
         seed: the data were drawn with it; None: they do not depend on one.
     """
     if ":" not in name and name != GIVEN:
-        read = {f"the data file {path.name}": digest_of([path]) for path in table.files}
+        named: dict[str, list[Path]] = {}  # files in several folders may share a name
+        for path in table.files:
+            named.setdefault(path.name, []).append(path)
+        read = {
+            f"the data file {name}": digest_of(some) for name, some in named.items()
+        }
         if table.schema is not None:
             schema = hashlib.blake2b(repr(table.schema).encode(), digest_size=8)
             read[f"the columns of {table.name}"] = schema.hexdigest()
         return read
     hashed = hashlib.blake2b(digest_size=8)
-    for value in table._replace(files=()):
+    for value in table.decode()._replace(files=()):
         if isinstance(value, Tensor):
             flat = value.detach().cpu().contiguous().flatten()
             hashed.update(f"{value.dtype}{tuple(value.shape)}".encode())

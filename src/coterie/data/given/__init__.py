@@ -201,7 +201,7 @@ def _of_pairs(
     given: Mapping[str, Any],
 ) -> tuple[Table, dict[str, Any]]:
     """The table of one pair per client, or of one pair without names; its options."""
-    options("data", GIVEN, parameters_of(_table_of_tensors, ingredients=2), given)
+    options("data", GIVEN, parameters_of(table_of_tensors, ingredients=2), given)
     for k, (x, y) in enumerate(pairs):
         first = pairs[0]
         if x.shape[1:] != first[0].shape[1:] or y.shape[1:] != first[1].shape[1:]:
@@ -212,7 +212,7 @@ def _of_pairs(
                 f"{tuple(first[0].shape[1:])} and {tuple(first[1].shape[1:])}."
             )
     x, y = (torch.cat(values) for values in zip(*pairs, strict=True))
-    table = _table_of_tensors(x, y, **given)
+    table = table_of_tensors(x, y, **given)
     if not names:
         return table, dict(given)
     sizes = torch.tensor([len(targets) for _, targets in pairs])
@@ -221,7 +221,7 @@ def _of_pairs(
     return table._replace(group=group, names=() if plain else tuple(names)), dict(given)
 
 
-def _table_of_tensors(
+def table_of_tensors(
     x: Tensor,
     y: Tensor,
     *,

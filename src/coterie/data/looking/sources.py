@@ -23,9 +23,12 @@ Place = str | Path | Sequence[str | Path]
 """A file, a folder, or several files."""
 
 
-def is_npz(place: object) -> bool:
-    """Whether a path is that of an npz file."""
-    return isinstance(place, str | Path) and Path(place).suffix == ".npz"
+def holds_arrays(place: object) -> bool:
+    """Whether a path is that of an npz file, or of a folder with `features.npy`."""
+    if not isinstance(place, str | Path):
+        return False
+    path = Path(place).expanduser()
+    return path.suffix == ".npz" or (path / "features.npy").is_file()
 
 
 class TableSource(NamedTuple):

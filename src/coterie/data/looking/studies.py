@@ -21,7 +21,7 @@ from .findings import (
 )
 from .formats import TextFormat, refuse_format
 from .roles import Guess, client_guess, target_guess, unfit_client
-from .sources import BY_FILE, TableSource, files_of, is_npz, read_source
+from .sources import BY_FILE, TableSource, files_of, holds_arrays, read_source
 
 _OPTIONS = {
     "client": "the column that names the client",
@@ -91,7 +91,7 @@ def _readable(given: Mapping[str, Any]) -> bool:
     if not sound or not isinstance(given.get("dates", {}), Mapping):
         return False
     asked = TextFormat(*(given.get(name, "") for name in TextFormat._fields))
-    if is_npz(given.get("path")) or not all(isinstance(v, str) for v in asked):
+    if holds_arrays(given.get("path")) or not all(isinstance(v, str) for v in asked):
         return False
     try:
         files_of(given["path"])

@@ -121,7 +121,8 @@ def _evaluate(
     """Measures of the clients at hand, and the outcomes of their test samples."""
     federation, objective = setup.simulation.federation, setup.simulation.objective
     parts: dict[str, _Rows] = {
-        name: _rows(federation, federation.part(name)) for name in PARTS
+        name: _rows(federation, federation.part(name), blind=train is None)
+        for name in PARTS
     }
     outputs = _predictions(setup, task, parts, label, train)
     values: Columns = {}
@@ -154,11 +155,12 @@ def _cell(setup: Setup, label: str, values: Columns, samples: Columns) -> Cell:
     )
 
 
-def _rows(federation: Federation, part: Part) -> _Rows:
-    """The samples of a part, on the CPU."""
+def _rows(federation: Federation, part: Part, *, blind: bool) -> _Rows:
+    """The samples of a part, on the CPU; without any feature if `blind`."""
     index, mask = part.rows(torch.arange(len(part.size), device=part.size.device))
-    own = index[mask]
-    features, targets = federation.features[own], federation.targets[own]
+    own, features, targets = index[mask], federation.features, federation.targets
+    features = features.new_empty(len(own), 0) if blind else features[own]
+    targets = targets[own]
     return _Rows(features.cpu(), targets.cpu(), part.size.tolist())
 
 
