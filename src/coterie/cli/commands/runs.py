@@ -50,6 +50,9 @@ def run(
             autocompletion=run_folders,
         ),
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train again what was trained before.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -70,6 +73,7 @@ def run(
                 progress=show,
                 notice=notice,
                 group=group,
+                fresh=fresh,
             )
     except KeyboardInterrupt as stopped:
         notice("Interrupted: run the same command again to continue.")
