@@ -2,10 +2,10 @@
 
     python benchmarks/reuse.py
 
-A default study of three methods is run with and without keys, in turns and in one
-process, each time in a new runs folder. "Without" leaves out keys, notes and the index.
-Then one method is added, and the study is run in the folder that has the others. All
-times are seconds of the processor, because others may work on the same machine.
+A study of three methods with default options is run with and without keys, in turns and
+in one process, each time in a new runs folder. "Without" leaves out keys, notes and the
+index. Then one method is added, and the study is run in the folder that has the others.
+All times are seconds of the processor, because others may work on the same machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coterie.records.versions import shared_files
 from coterie.study import run_study, study_of
 from coterie.study.reuse import Reuse
 
-METHODS = ("local", "fedavg", "coteries")
+METHODS = ("local", "fedavg", "ditto")
 
 
 def tables(methods: tuple[str, ...]) -> dict:
@@ -34,6 +34,7 @@ def tables(methods: tuple[str, ...]) -> dict:
         "data": {"name": "digits"},
         "split": {"name": "label_swap", "clients": 20},
         "model": {"name": "linear"},
+        "run": {"rounds": 20},
         "algorithm": [{"name": name} for name in methods],
     }
 
@@ -69,7 +70,7 @@ def measure(turns: int) -> None:
             ):
                 plain.append(seconds(METHODS, Path(two)))
             ratios.append(keyed / plain[-1])
-            more.append(seconds((*METHODS, "ditto"), Path(one)) / plain[-1])
+            more.append(seconds((*METHODS, "apfl"), Path(one)) / plain[-1])
     print(f"study without keys  {statistics.median(plain):.1f} s")
     print(f"with keys           {statistics.median(ratios):.3f} times")
     print(f"one more method     {statistics.median(more):.3f} times")

@@ -72,9 +72,11 @@ def shared_files() -> set[Path]:
     }
 
 
-def method_files(method: str) -> set[Path]:
+@functools.cache
+def method_files(method: str) -> frozenset[Path]:
     """The files of this package that a method's module needs, also its own."""
-    return {file for file in sources_of(method).values() if PACKAGE in file.parents}
+    files = sources_of(method).values()
+    return frozenset(file for file in files if PACKAGE in file.parents)
 
 
 def used_methods(module: str) -> set[Path]:
@@ -110,7 +112,7 @@ def _methods_of(name: str) -> set[Path]:
     if room not in ("", "*", "algorithms", "methods"):
         return set()
     if room == "algorithms" and (PACKAGE / room / f"{method}.py").is_file():
-        return method_files(f"{PACKAGE.name}.{room}.{method}")
+        return {*method_files(f"{PACKAGE.name}.{room}.{method}")}
     return {*(PACKAGE / "algorithms").glob("*.py")}
 
 
