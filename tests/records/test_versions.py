@@ -101,7 +101,7 @@ def test_the_source_is_another_where_what_makes_a_cell_is(
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(made, "PACKAGE", copy)
     before = made._source.__wrapped__("coterie.algorithms.local")
-    (copy / file).write_text((copy / file).read_text() + "\n# another comment\n")
+    (copy / file).write_text((copy / file).read_text() + "\nanother = 1\n")
     assert (made._source.__wrapped__("coterie.algorithms.local") != before) == matters
 
 

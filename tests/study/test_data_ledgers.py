@@ -49,7 +49,8 @@ def test_studies_on_the_same_data_add_up_and_the_same_one_counts_once(tmp_path):
     lines: list[str] = []
     first = run_study(private("one"), runs=tmp_path)
     run_study(private("one"), runs=tmp_path)  # which trains nothing
-    second = run_study(private("two"), runs=tmp_path, notice=lines.append)
+    # Without `fresh`, it would take the cells of the first.
+    second = run_study(private("two"), runs=tmp_path, notice=lines.append, fresh=True)
     kept = [json.loads((r.folder / SPENDING).read_text()) for r in (first, second)]
     one, both = (epsilon_of((k * 3 * COST) ** 0.5, DELTA) for k in (1, 2))
     assert kept[0]["study"] == kept[0]["all"] == pytest.approx(one, rel=1e-6)

@@ -45,7 +45,7 @@ def test_divergence_of_any_model_stops_before_the_next_evaluation(tmp_path, name
     diverging = made(rounds=20, evaluate_every=20, algorithm=[entry])
     with pytest.raises(TrainingError, match=r"not finite after round \d[,; ]"):
         run_study(diverging, runs=tmp_path)
-    (folder,) = tmp_path.iterdir()
+    (folder,) = tmp_path.glob("[!.]*")
     packed = Folder(folder).cell(name, 0).state
     tensors = [v for v in packed.values() if isinstance(v, torch.Tensor)]
     assert all(v.isfinite().all() for v in tensors if v.is_floating_point())

@@ -313,7 +313,7 @@ def test_going_on_after_a_stop_among_the_newcomers_equals_not_stopping(
     with pytest.raises(error):
         run_study(one_seed.study, runs=tmp_path)
     monkeypatch.undo()
-    (folder,) = tmp_path.iterdir()
+    (folder,) = tmp_path.glob("[!.]*")
     cell = Folder(folder).cell("local", 0)
     assert (cell.t, cell.done) == (ROUNDS, False)
     trained = []

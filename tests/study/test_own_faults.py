@@ -130,7 +130,7 @@ def test_what_was_before_a_step_that_raises_is_kept(own):
     study = study_of(tables("algorithm", "faulty:third"))
     with pytest.raises(InputError, match=r"'faulty:third' raised Oops: no luck \(faul"):
         run_study(study, runs=own / "runs")
-    (folder,) = (own / "runs").iterdir()
+    (folder,) = (own / "runs").glob("[!.]*")
     cell = Folder(folder).cell("faulty:third", 0)
     assert cell.t == 2
     assert torch.isfinite(cell.state["x"]).all()

@@ -153,7 +153,7 @@ def test_two_algorithms_of_a_study_have_noise_of_their_own(tmp_path, case):
 def test_two_studies_that_differ_in_anything_have_noise_of_their_own(tmp_path, case):
     name, tables = CASES[case]
     entry = {"name": name, "lr": 0.01}
-    (a,) = models(tmp_path, entry, **tables)
+    (a,) = models(tmp_path / "first", entry, **tables)
     for other in (
         {"name": "another"},
         {"data": {**SHORT["data"], "noise": 1e-9}},

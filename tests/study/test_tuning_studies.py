@@ -226,7 +226,7 @@ def test_a_search_that_was_stopped_anywhere_goes_on_and_ends_the_same(short, tmp
 
 
 def folder_in(runs: Path) -> Path:
-    (folder,) = runs.iterdir()
+    (folder,) = runs.glob("[!.]*")
     return folder
 
 

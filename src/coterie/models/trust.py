@@ -83,6 +83,18 @@ def refuse_untrusted(
             import_trusted(where, text, modules, path.parent)
 
 
+def named_modules(tables: Mapping[str, Any]) -> list[str]:
+    """The modules of all code that the tables of a study name."""
+    rest = {key: table for key, table in tables.items() if key != "name"}
+    found = (text.partition(":")[0].strip() for _, text in _named_code(rest))
+    return list(dict.fromkeys(found))
+
+
+def is_trusted(module: str, trust: Sequence[str]) -> bool:
+    """Whether a module, or a package that contains it, is trusted."""
+    return _is_in(module, trusted_modules(trust))
+
+
 def import_trusted(name: str, value: str, trust: Sequence[str], folder: Path) -> Any:
     """The object of "module:attribute", if the module is trusted and elsewhere.
 

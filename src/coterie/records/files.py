@@ -79,6 +79,20 @@ def writing(path: Path) -> Iterator[Path]:
         ) from error
 
 
+def link_file(source: Path, target: Path) -> None:
+    """Makes `target` the same file as `source`, or a copy if that is not possible.
+
+    Files of a run are replaced and never changed, so a change of one is not seen in the
+    other.
+    """
+    with writing(target) as temporary:
+        temporary.unlink()
+        try:
+            os.link(source, temporary, follow_symlinks=False)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+
 def file_name(label: str, seed: int) -> str:
     """A name for the files of one cell, which every file system accepts.
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,23 @@ class Folder:
                 write(old, sealed_toml(study))
         except OSError as error:
             raise write_error(self.path, error) from None
+
+    def copy_code(self, files: Mapping[str, Path]) -> None:
+        """Keeps copies of the user's modules, by their names in the folder `code`.
+
+        They are for people and for archives. Nothing imports them from here.
+        """
+        for name, path in files.items():
+            target = self.path / "code" / name
+            try:
+                text = path.read_bytes()
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if target.is_file() and target.read_bytes() == text:
+                    continue
+            except OSError as error:
+                raise write_error(self.path, error) from None
+            with writing(target) as file:
+                file.write_bytes(text)
 
     def describe(
         self,
@@ -176,8 +194,12 @@ class Folder:
 
     def save(self, cell: Cell) -> None:
         """Replaces the cell's file."""
-        path = self.path / "cells" / f"{file_name(cell.label, cell.seed)}.pt"
+        path = self.cell_file(cell.label, cell.seed)
         save(path, vars(cell) | {"state": pack(cell.state)})
+
+    def cell_file(self, label: str, seed: int) -> Path:
+        """The file of a cell."""
+        return self.path / "cells" / f"{file_name(label, seed)}.pt"
 
     def begin_metrics(self) -> None:
         """Makes metrics.csv from the saved cells; a run repeats later evaluations."""
@@ -215,7 +237,7 @@ class Folder:
 
     def cell(self, label: str, seed: int) -> Cell | None:
         """The cell as it was last saved; None if it never was."""
-        path = self.path / "cells" / f"{file_name(label, seed)}.pt"
+        path = self.cell_file(label, seed)
         if not path.exists():
             return None
         found = read_cell(path)
@@ -229,9 +251,18 @@ class Folder:
 
     def drop_cell(self, label: str, seed: int) -> None:
         """Deletes a cell that will be trained again with other settings."""
-        path = self.path / "cells" / f"{file_name(label, seed)}.pt"
-        path.unlink(missing_ok=True)
+        self.cell_file(label, seed).unlink(missing_ok=True)
         self.begin_metrics()
+
+    def forget_cell(self, label: str, seed: int) -> None:
+        """Deletes all that was made for a cell: it, its models and its search."""
+        self.cell_file(label, seed).unlink(missing_ok=True)
+        for of in ("clients", "newcomers"):
+            self.models_file(label, seed, of).unlink(missing_ok=True)
+        name = re.escape(file_name(label, seed))
+        for path in (self.path / "tuning").glob("*"):
+            if re.fullmatch(rf"{name}\.(json|\d+\.pt)", path.name):
+                path.unlink(missing_ok=True)
 
     def save_settings(self, found: FoundSettings) -> None:
         """Saves the settings that were found for one seed before training."""
@@ -291,6 +322,10 @@ class Folder:
         """Replaces the file of a search."""
         text = json.dumps(asdict(search), indent=1) + "\n"
         write(self._tuning_file(search.label, search.seed, "json"), text)
+
+    def has_search(self, label: str, seed: int) -> bool:
+        """Whether a search has a file."""
+        return self._tuning_file(label, seed, "json").exists()
 
     def search(self, label: str, seed: int) -> Search | None:
         """The search as it was last saved; None if it never was."""
@@ -356,11 +391,15 @@ def _refuse_another_study(new: dict[str, Any], old: dict[str, Any], path: Path) 
     """Refuses another study; the error names the first setting that differs."""
     for where, mine in leaves_of(new).items():
         theirs = leaves_of(old).get(where)
-        if theirs != mine:
-            raise InputError(
-                f"{path} belongs to another study: `{where}` is {mine!r} here and "
-                f"{theirs!r} there; resume with the same study or use a new folder."
-            )
+        if theirs == mine:
+            continue
+        advice = "resume with the same study or use a new folder"
+        if where == "run.rounds":
+            advice = "run it without --resume, which continues these results if it can"
+        raise InputError(
+            f"{path} belongs to another study: `{where}` is {mine!r} here and "
+            f"{theirs!r} there; {advice}."
+        )
     extra = leaves_of(old).keys() - leaves_of(new).keys()
     if extra:
         raise InputError(f"{path} belongs to another study: it sets `{min(extra)}`.")

@@ -21,9 +21,11 @@ from .dependencies import (
     modules_loaded_by,
     modules_named_in,
 )
+from .digests import code_digest
 
 _ELSEWHERE = (
     "algorithms",
+    "attacks",
     "cli",
     "conformance",
     "deploy",
@@ -34,7 +36,7 @@ _ELSEWHERE = (
     "reproductions",
     "scores",
 )
-"""Rooms that cannot change a cell, except through what its method imports."""
+"""Rooms, also in rooms, that cannot change a cell, except through its method."""
 
 
 def versions(device: torch.device, method: str) -> dict[str, str]:
@@ -57,14 +59,61 @@ def versions(device: torch.device, method: str) -> dict[str, str]:
 
 @functools.cache
 def _source(method: str) -> str:
-    """A digest of the files of this package that the cells of a method depend on."""
-    shared = {
+    """A digest of the code of this package that the cells of a method depend on."""
+    return code_digest(sorted(shared_files() | method_files(method)))
+
+
+def shared_files() -> set[Path]:
+    """The files of this package that train every method."""
+    return {
         file
         for file in PACKAGE.rglob("*.py")
-        if file.relative_to(PACKAGE).parts[0] not in _ELSEWHERE
+        if not {*_ELSEWHERE} & {*file.relative_to(PACKAGE).parts[:2]}
     }
-    own = {file for file in sources_of(method).values() if PACKAGE in file.parents}
-    return digest_of(sorted(shared | own))
+
+
+@functools.cache
+def method_files(method: str) -> frozenset[Path]:
+    """The files of this package that a method's module needs, also its own."""
+    files = sources_of(method).values()
+    return frozenset(file for file in files if PACKAGE in file.parents)
+
+
+def used_methods(module: str) -> set[Path]:
+    """The files of our methods that a user's module and its helpers may use.
+
+    These are all methods, if the module imports the package itself.
+    """
+    found: set[Path] = set()
+    for name, path in sources_of(module).items():
+        for named in _packaged_names(name.partition(" in ")[0], path):
+            found |= _methods_of(named)
+    return found
+
+
+def _packaged_names(module: str, path: Path) -> Iterator[str]:
+    """The names in this package that a user's file may import."""
+    own = f"{PACKAGE.name}."
+    for node in _import_statements(path.read_bytes()):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names *= not node.level
+        yield from (name for name in names if f"{name}.".startswith(own))
+    for name in modules_named_in(module, path):
+        if f"{name}.".startswith(own):
+            yield name
+
+
+def _methods_of(name: str) -> set[Path]:
+    """The files of the methods that a name in this package may give."""
+    room, method = [*name.split("."), "", ""][1:3]
+    if room not in ("", "*", "algorithms", "methods"):
+        return set()
+    if room == "algorithms" and (PACKAGE / room / f"{method}.py").is_file():
+        return {*method_files(f"{PACKAGE.name}.{room}.{method}")}
+    return {*(PACKAGE / "algorithms").glob("*.py")}
 
 
 def digest_of(files: Iterable[Path]) -> str:

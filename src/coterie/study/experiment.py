@@ -35,7 +35,13 @@ from ..scores.words import some_of
 from .baselines import keep_baselines
 from .config import Study, algorithm_factory
 from .division import SharedFolder, from_first, only_first, refuse_different_studies
-from .identity import data_name, identity_of, own_modules, settings_read
+from .identity import (
+    copies_of_modules,
+    data_name,
+    identity_of,
+    own_modules,
+    settings_read,
+)
 from .ingredients import RECIPES, edges_between, ingredients_of, is_from_truth
 from .loops import training_of
 from .newcomers import hold_out
@@ -48,6 +54,7 @@ from .private import (
     summary_of,
     worst_epsilon,
 )
+from .reuse import Reuse
 from .settings.attempts import find_or_load_settings, train_with_retries, with_settings
 from .settings.stopping import last_round
 from .setup import (
@@ -201,11 +208,14 @@ def run_study(
     progress: Callable[[Progress], None] | None = None,
     notice: Callable[[str], None] | None = None,
     group: Group | None = None,
+    fresh: bool = False,
 ) -> Result:
     """All results of a study, after running what has not run yet.
 
     The folder is named after the study's settings and the content of what it reads. So
-    the same study goes on where it stopped, and nothing is run twice.
+    the same study goes on where it stopped, and nothing is run twice. What another
+    study in `runs` has trained with the same settings, data and code is taken from
+    there.
 
     Args:
         study: from `read_study` or `study_of`.
@@ -216,6 +226,7 @@ def run_study(
             warnings.
         group: processes that divide the clients, all of which call this; None: this
             process has all clients.
+        fresh: trains everything again, whatever was trained before.
     """
     group = SingleProcess() if group is None else group
     _refuse_start(study, resume, group)
@@ -231,13 +242,14 @@ def run_study(
         only_first(group, lambda: _lock(stack, own.path, say))
         only_first(group, lambda: _create(own, study, read))
         log = Log(study.run.log * (group.rank == 0), own.path, study.tables(), say)
-        desk = _Trainer(place, data, log, progress, say)
+        reuse = Reuse(own, read, place.ledger, say, fresh=fresh)
+        desk = _Trainer(place, data, log, progress, say, reuse)
         if "rounds" in study.chooses:
             ends = [_end_of(cell) for cell in desk.train(setup, until_flat=True)]
             cells = desk.train(setup, rounds=max(ends))
         else:
             cells = desk.train(setup)
-        kept = only_first(group, lambda: _export_records(place, cells, say))
+        kept = only_first(group, lambda: _export_records(place, cells, say, reuse))
     return Result(own.path, study, kept)
 
 
@@ -257,8 +269,10 @@ class _Trainer:
         log: Log,
         progress: Callable[[Progress], None] | None,
         say: Say,
+        reuse: Reuse,
     ) -> None:
         self._place, self._data, self._log = place, data, log
+        self._reuse = reuse
         self._progress, self._say, self._study = progress, say, place.study
         self._searches, self._finished = _searches(place.study), 0
         self._total = self._study.run.rounds * len(self._searches)
@@ -280,18 +294,32 @@ class _Trainer:
             own = place.folder
             folder = SharedFolder(own, setup.division) if group.size > 1 else own
             _describe(setup, own, folder)
+            end = None if until_flat else rounds or study.run.rounds
+            reduced = self._begin(setup, end)
             keep_baselines(setup, folder, self._say)
             work = functools.partial(run_cell, rounds=rounds, until_flat=until_flat)
-            cells += self._cells(setup, folder, work, again=rounds is not None)
+            again = rounds is not None
+            cells += self._cells(setup, folder, work, reduced, again=again)
         return cells
 
+    def _begin(self, setup: Setup, end: int | None) -> dict[str, int]:
+        """Brings what was trained before; see `Reuse.begin`."""
+        group = setup.simulation.group
+        return from_first(group, lambda: self._reuse.begin(setup, end))
+
     def _cells(
-        self, setup: Setup, folder: AnyFolder, work: Callable[..., Cell], *, again: bool
+        self,
+        setup: Setup,
+        folder: AnyFolder,
+        work: Callable[..., Cell],
+        reduced: dict[str, int],
+        *,
+        again: bool,
     ) -> list[Cell]:
         """The cells of one seed, trained."""
         study, cells = self._study, list[Cell]()
         shows = functools.partial(_teller, self._progress, setup, self._total)
-        found = find_or_load_settings(setup, folder)
+        found = find_or_load_settings(setup, folder, reduced)
         for entry in setup.study.algorithms:
             search = self._searches[entry.label, setup.seed]
             if search is not None:
@@ -313,6 +341,11 @@ class _Trainer:
                     train, setup, entry, found, folder, self._say
                 )
                 cells.append(cell)
+            times = 0 if found is None else found.reduced.get(entry.label, 0)
+            only_first(
+                setup.simulation.group,
+                functools.partial(self._reuse.add, setup, cell, times),
+            )
             self._finished += 0 if again else study.run.rounds
         return cells
 
@@ -385,13 +418,18 @@ def _lock(stack: contextlib.ExitStack, folder: Path, say: Say) -> None:
 def _create(folder: Folder, study: Study, read: dict[str, str]) -> None:
     """Makes the folder, or goes on in an old one."""
     folder.create(study.tables(), read)
+    folder.copy_code(copies_of_modules(study))
     folder.begin_metrics()
 
 
-def _export_records(place: _RunFiles, cells: list[Cell], say: Say) -> Records:
+def _export_records(
+    place: _RunFiles, cells: list[Cell], say: Say, reuse: Reuse
+) -> Records:
     """The records of all cells; what was spent in total is written next to them."""
     if place.ledger is not None:
-        found = summary_of(place.study, place.folder.path.name, place.ledger)
+        others = {tuple(each) for each in reuse.origins(place.study)}
+        name = place.folder.path.name
+        found = summary_of(place.study, name, place.ledger, others)
         write(place.folder.path / SPENDING, json.dumps(found) + "\n")
         say(summary_line(found))
     return place.folder.export(cells)

@@ -111,12 +111,8 @@ def settings_read(study: Study) -> dict[str, str]:
             read[f"`{key}` {text}"] = digest_of([file])
         elif key in _OWN and ":" in text:
             import_object(key, text)
-            sources = sources_of(text.partition(":")[0])
-            read |= {
-                f"the module {module}": digest_of([path])
-                for module, path in sources.items()
-                if module.split(".")[0] != "coterie"
-            }
+    for module, path in own_sources(study).items():
+        read[f"the module {module}"] = digest_of([path])
     if study.graph is not None and (file := file_of(study.graph.edges)):
         try:
             read[f"`graph.edges` {study.graph.edges}"] = digest_of([file])
@@ -127,6 +123,40 @@ def settings_read(study: Study) -> dict[str, str]:
     if study.time is not None and study.time.trace:
         read[f"`time.trace` {study.time.trace}"] = digest_of([study.time.trace_file])
     return read
+
+
+def own_sources(study: Study) -> dict[str, Path]:
+    """The files of the user's modules that the settings name, and of their helpers.
+
+    The modules are imported already.
+    """
+    found: dict[str, Path] = {}
+    for key, text in _texts(study):
+        if key in _OWN and ":" in text:
+            found |= sources_of(text.partition(":")[0])
+    return {k: path for k, path in found.items() if k.split(".")[0] != "coterie"}
+
+
+def copies_of_modules(study: Study) -> dict[str, Path]:
+    """The same files, by their places in a folder from which they can be imported."""
+    sources = own_sources(study)
+    roots = set()
+    for key, text in _texts(study):
+        module = text.partition(":")[0]
+        if key in _OWN and ":" in text and module in sources:
+            place = sources[module]
+            place = place.parent if place.name == "__init__.py" else place
+            roots.add(place.parents[module.count(".")])
+    found: dict[str, Path] = {}
+    for module, path in sources.items():
+        inside = [root for root in roots if root in path.parents]
+        parts = module.partition(" in ")[0].split(".")
+        parts = [*parts, "__init__.py"] if path.name == "__init__.py" else parts
+        name = "/".join(parts).removesuffix(".py") + ".py"
+        if inside:
+            name = path.relative_to(min(inside, key=lambda r: len(r.parts))).as_posix()
+        found[name] = path
+    return found
 
 
 def own_modules(study: Study) -> tuple[str, ...]:

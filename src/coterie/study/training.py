@@ -29,6 +29,7 @@ from .newcomers import models_for, newcomer_table
 from .private import CellAccount, spent_of, stopped_text
 from .settings.stopping import last_round
 from .setup import Setup
+from .tables import RunTable
 
 _SNAPSHOTS = 50
 """About how many collaboration matrices of each cell are kept."""
@@ -452,10 +453,7 @@ def _scalars(info: dict[str, Tensor | float]) -> dict[str, float]:
 
 def _with_snapshot(cell: Cell, study: Study, info: dict[str, Tensor | float]) -> Cell:
     """The cell with a snapshot of who learns with whom, at some of the evaluations."""
-    evaluations = max(1, study.run.rounds // study.run.every)
-    stride = max(1, evaluations // _SNAPSHOTS)
-    number = len(cell.rounds) - 1
-    if number % stride and cell.t != study.run.rounds and number != 1:
+    if not keeps_snapshot(study.run, len(cell.rounds) - 1, cell.t):
         return cell
     weights, member = info.get("weights"), info.get("member")
     if isinstance(weights, Tensor) and len(weights) <= SNAPSHOT_CLIENTS:
@@ -473,6 +471,13 @@ def _with_snapshot(cell: Cell, study: Study, info: dict[str, Tensor | float]) ->
             groups=[*cell.groups, labels.to("cpu", torch.int32)],
         )
     return cell
+
+
+def keeps_snapshot(run: RunTable, number: int, t: int) -> bool:
+    """Whether evaluation `number`, after round t, keeps who learns with whom."""
+    evaluations = max(1, run.rounds // run.every)
+    stride = max(1, evaluations // _SNAPSHOTS)
+    return number % stride == 0 or number == 1 or t == run.rounds
 
 
 def nonfinite_state(r: Round, cell: Cell, setup: Setup) -> str:

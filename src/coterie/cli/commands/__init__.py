@@ -26,6 +26,7 @@ _PLACES = {
     "audit": "audits",
     "list": "listings",
     "report": "runs",
+    "pack": "archives",
     "export": "exports",
     "predict": "exports",
     "watch": "watching",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,10 @@ import typer
 
 from ...checks import InputError
 from ...deploy import join_processes
+from ...export.archives import is_archive
+from ...study import Result, Study
 from ...study.experiment import run_study
+from ..archives import NO_LOG, say_agreement, study_of_archive
 from ..completion import examples, run_folders
 from ..examples import example_named
 from ..own_modules import read_study_file
@@ -24,7 +28,7 @@ from ..tables import (
     rows_of,
 )
 from ..terminal import IS_MAIN_PROCESS, err, interruptible, notice, out, stop_code
-from .options import STUDY, Json, Overrides, Quiet, RunFolder
+from .options import STUDY, Json, Overrides, Quiet, RunFolder, Trust
 
 if TYPE_CHECKING:
     from ...records import Records
@@ -50,32 +54,54 @@ def run(
             autocompletion=run_folders,
         ),
     ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train again what was trained before.")
+    ] = False,
+    trust: Trust = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Compare the algorithms of a study, and write a report."""
+    """Compare the algorithms of a study, and write a report.
+
+    STUDY may also be an archive by `coterie pack`. It asks before code in it runs.
+    """
     if (path is None) == (example is None):
         raise InputError("`run` needs either a study or --example.")
-    path = path or example_named(str(example))
-    study = read_study_file(path, overrides)
+    path, archive = path or example_named(str(example)), None
+    with contextlib.ExitStack() as stack:
+        if is_archive(path):
+            place = stack.enter_context(study_of_archive(path, trust or ()))
+            path, archive = place
+            overrides = [NO_LOG, *(overrides or [])]
+        study = read_study_file(path, overrides, trust)
+        result = _run_with_progress(study, runs, resume, fresh=fresh, quiet=quiet)
+    if IS_MAIN_PROCESS:
+        if archive is not None:
+            say_agreement(archive, result.folder)
+        _report(result.records, result.folder, as_json=as_json)
+
+
+def _run_with_progress(
+    study: Study, runs: Path, resume: Path | None, *, fresh: bool, quiet: bool
+) -> Result:
+    """Runs a study, and shows its progress."""
     group = join_processes(study.run.device)  # torchrun starts several processes
     try:
         with study_progress(
             err, study.name, quiet=quiet or not IS_MAIN_PROCESS
         ) as show:
-            result = run_study(
+            return run_study(
                 study,
                 runs=runs,
                 resume=resume,
                 progress=show,
                 notice=notice,
                 group=group,
+                fresh=fresh,
             )
     except KeyboardInterrupt as stopped:
         notice("Interrupted: run the same command again to continue.")
         raise typer.Exit(stop_code(stopped)) from None
-    if IS_MAIN_PROCESS:
-        _report(result.records, result.folder, as_json=as_json)
 
 
 @interruptible(err, "no report was written.")

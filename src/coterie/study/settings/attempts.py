@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ...checks import TrainingError
@@ -20,10 +20,13 @@ _FAILED = 2.0
 """Training has failed if the last loss is above this multiple of the first."""
 
 
-def find_or_load_settings(setup: Setup, folder: AnyFolder) -> FoundSettings | None:
+def find_or_load_settings(
+    setup: Setup, folder: AnyFolder, reduced: Mapping[str, int]
+) -> FoundSettings | None:
     """The settings that were found for a setup, now or in an earlier run.
 
-    They are kept in the folder. None: the study gives all of them.
+    They are kept in the folder. None: the study gives all of them. `reduced` says how
+    often steps were made smaller for entries that come from elsewhere.
     """
     if not needs_rule(setup):
         return None
@@ -33,6 +36,9 @@ def find_or_load_settings(setup: Setup, folder: AnyFolder) -> FoundSettings | No
         folder.save_settings(found)
     else:
         setup.simulation.measure(setup.x)
+    if any(found.reduced.get(label, 0) != n for label, n in reduced.items()):
+        found = replace(found, reduced={**found.reduced, **reduced})
+        folder.save_settings(found)
     if setup.newcomers is not None:
         joining = setup.newcomers.simulation
         joining.measure(setup.x[:1].repeat(len(joining), 1))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -277,12 +277,18 @@ def total_epsilon(
     return float(quick_epsilons([steps], delta)[0]), complete
 
 
-def summary_of(study: Study, run: str, ledger: DataLedger) -> dict[str, Any]:
-    """What a study, and all studies on its data so far, have spent in total."""
+def summary_of(
+    study: Study, run: str, ledger: DataLedger, others: Collection[tuple[Any, ...]] = ()
+) -> dict[str, Any]:
+    """What a study, and all studies on its data so far, have spent in total.
+
+    The study may use cells of other runs: `others` has their run, label and seed.
+    """
     privacy = study.privacy
     assert privacy is not None  # only called with [privacy]
     unit, delta, every = privacy.unit, privacy.delta, ledger.entries()
-    mine, own_complete = total_epsilon([e for e in every if e.run == run], unit, delta)
+    own = [e for e in every if e.run == run or (e.run, e.label, e.seed) in others]
+    mine, own_complete = total_epsilon(own, unit, delta)
     everything, complete = total_epsilon(every, unit, delta)
     left_out = {e.run for e in every if unit == "client" and e.unit == "sample"}
     return {
@@ -290,7 +296,7 @@ def summary_of(study: Study, run: str, ledger: DataLedger) -> dict[str, Any]:
         "delta": delta,
         "study": mine,
         "all": everything,
-        "studies": len({entry.run for entry in every} - left_out),
+        "studies": len({run, *(entry.run for entry in every)} - left_out),
         "complete": own_complete and complete,
         "left_out": len(left_out),
         "noise_source": privacy.noise_source,
