@@ -201,7 +201,7 @@ def lipschitz_sampled_rate(radius: float, bound: float, network: SampledNodes) -
 def smooth_lipschitz_tradeoff(
     radius: float, bound: float, network: EqualNodes
 ) -> Tradeoff:
-    """The same for losses that are smooth too; Theorem 5.2.
+    """The bound of `lipschitz_tradeoff` for losses that are also smooth; Theorem 5.2.
 
     `n D^2 / (gamma N) + gamma sigma^2 / n + gamma^2 L (16 sigma^2 / rho_bar + 8 B^2)`
     for `gamma <= 1 / (4 L (1 + 2 / rho_bar))`.
@@ -216,7 +216,7 @@ def smooth_lipschitz_tradeoff(
 def smooth_lipschitz_sampled_tradeoff(
     radius: float, bound: float, network: SampledNodes
 ) -> Tradeoff:
-    """Mean excess of x_bar^k over k < K; 5.E.2.
+    """A bound on the mean excess of x_bar^k over k < K; 5.E.2.
 
     `2 D^2 / (gamma p_bar K) + 2 gamma (sigma^2 + 2 zeta^2) / n + gamma^2 L (8 B^2
     + 24 sigma^2 p_max / rho_bar + 96 zeta^2 p_max / rho_bar^2
@@ -278,7 +278,7 @@ def smooth_sampled_tradeoff(radius: float, network: SampledNodes) -> Tradeoff:
 
 
 def nonconvex_tradeoff(start: float, longest: float, network: EqualNodes) -> Tradeoff:
-    """The mean with weights |I_k|; Theorem 5.4.1.
+    """A bound on E |grad f(x_bar^k)|^2, the mean with weights |I_k|; Theorem 5.4.1.
 
     `2 n F_0 / (gamma N) + 2 gamma L sigma^2 / n + 2 gamma^2 L^2 sigma^2 / rho_bar` for
     `gamma <= min(1 / (4 L), 1 / (8 L (sqrt(tau_max / n) + 1 / rho_bar)))`. Remark 5.4.1
@@ -294,7 +294,7 @@ def nonconvex_tradeoff(start: float, longest: float, network: EqualNodes) -> Tra
 
 
 def nonconvex_sampled_tradeoff(start: float, network: SampledNodes) -> Tradeoff:
-    """The mean over k < K; Theorem 5.4.2.
+    """A bound on E |grad f(x_bar^k)|^2, the mean over k < K; Theorem 5.4.2.
 
     `4 F_0 / (gamma p_bar K) + 4 gamma L (sigma^2 + 2 zeta^2) / n + 16 gamma^2 L^2 p_max
     (sigma^2 / rho_bar + 4 zeta^2 / rho_bar^2 + 2 G_0 / (n p_bar rho_bar^2 K))` with
@@ -365,7 +365,7 @@ def consensus_bound(bound: float, lr: float, network: EqualNodes) -> float:
 
 
 def smooth_consensus_bound(gradients: float, lr: float, network: EqualNodes) -> float:
-    """The same for the sum of all |grad f_v|^2 that are applied; (5.12).
+    """The bound of `consensus_bound`, from all |grad f_v|^2 that are applied; (5.12).
 
     `2 gamma^2 sigma^2 N / rho_bar + (4 gamma^2 / rho_bar^2) sum_k sum_{v in I_k}
     |grad f_v(x_v^{s(k,v)})|^2`.
@@ -377,7 +377,7 @@ def smooth_consensus_bound(gradients: float, lr: float, network: EqualNodes) -> 
 def sampled_consensus_bound(
     gradients: float, lr: float, network: SampledNodes
 ) -> float:
-    """The same from the sum of |grad f(x_bar^k)|^2 over k < K; Lemma 5.E.1.
+    """The same bound, from the sum of |grad f(x_bar^k)|^2 over k < K; Lemma 5.E.1.
 
     `4 gamma^2 sigma^2 n p_bar K / rho_bar + (8 gamma^2 / rho_bar^2) G_0
     + (16 gamma^2 n p_bar / rho_bar^2)(sum_k |grad f(x_bar^k)|^2 + K zeta^2)` for

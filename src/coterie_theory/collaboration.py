@@ -110,7 +110,7 @@ def all_for_one_weights(
 
 
 def _of_each(weights: Tensor, losses: LossClass) -> list[LossClass]:
-    """Client i's gradients have variance `sigma^2 sum_j l_ij^2`."""
+    """The losses of each client; gradients have the variance `sigma^2 sum_j l_ij^2`."""
     shares = weights.square().sum(1).tolist()
     return [replace(losses, variance=losses.variance * share) for share in shares]
 
@@ -316,7 +316,7 @@ def all_for_all_calls(
 
 
 def _effective_convex(weights: Tensor, losses: ConvexLosses) -> ConvexLosses:
-    """The same for mu = 0, with R^2 at least the mean of |x_i^0 - x_i^*|^2."""
+    """The `effective` losses if mu = 0; R^2 bounds the mean of |x_i^0 - x_i^*|^2."""
     radius, beta, variance = losses
     share = float(weights.square().sum()) / len(weights)
     return ConvexLosses(radius, beta * spectral_radius(weights), variance * share)

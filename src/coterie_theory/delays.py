@@ -75,7 +75,7 @@ def _steps_of(
     delays: UpdateDelays,
     steps: Steps,
 ) -> Float[Tensor, " j"]:
-    """The steps of gradients at the models `read`, by the update that applies them."""
+    """The step of each gradient at a model `read`, by the update that applies it."""
     end = len(delays.tau)
     values = [
         steps(k, k - j) if k else steps(end, max(1, end - j))

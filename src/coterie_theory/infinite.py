@@ -53,14 +53,14 @@ class History(NamedTuple):
 def windows(half_width: float, *, low: float = 0.0, high: float = 1.0) -> AgentKernel:
     """The kernel of a uniform law on the cube [low, high]^p, in closed form.
 
-    The window of theta is {z : |z_k - theta_k| <= h for all k} cut to the cube, and w
-    is the volume that two windows share, over the volumes of both, times that of the
-    cube.
+    The window of theta is the part of {z : |z_k - theta_k| <= h for all k} in the cube.
+    For two windows, w is the volume that they share, divided by both their volumes, and
+    multiplied by the volume of the cube.
 
     Args:
         half_width: h; for |theta - theta'|^q <= eps / 2 it is (eps / 2)^(1/q).
-        low: where the cube begins, in every direction.
-        high: where it ends.
+        low: the start of the cube in every direction.
+        high: the end of the cube in every direction.
     """
     number("half_width", half_width, above=0.0)
     number("high", high, above=low)
@@ -84,11 +84,11 @@ def nodes(
 
     Args:
         points: the agents, or a grid, or draws from the law.
-        masses: of the points; they sum to 1.
-        near: agents (a, p) and points (m, p) to whether the bias is small, (a, m).
+        masses: the masses of the points; they sum to 1.
+        near: maps agents (a, p) and points (m, p) to (a, m): whether the bias is small.
 
     Raises:
-        InputError: by the kernel, for an agent that is near no point.
+        InputError: raised by the kernel if an agent is not near any point.
     """
     total = float(masses.sum())
     if not bool((masses > 0).all()) or abs(total - 1) > 1e-5:
@@ -113,7 +113,7 @@ def nodes(
 def models(
     log: History, theta: Float[Tensor, "a p"], kernel: AgentKernel
 ) -> Float[Tensor, "a d"]:
-    """The models of any agents, woken or not."""
+    """The models of any agents, whether or not they woke in `log`."""
     if not len(log.theta):
         return log.start.expand(len(theta), -1).clone()
     size = max(1, _AT_ONCE // len(log.theta))
@@ -128,13 +128,13 @@ def run_agents(
     gradient: Callable[[int, Tensor], Tensor],
     lr: Callable[[int], float],
 ) -> History:
-    """What happens when these agents wake one after the other.
+    """The history of agents that wake one after the other.
 
     Args:
         kernel: w, from `windows` or `nodes`.
         start: the model that all agents begin with.
-        theta: theta_t, who wakes at call t = 0, 1, ...
-        gradient: of call t and the model (D,) of its agent: g_t (D,).
+        theta: theta_t, the agent that wakes at call t = 0, 1, ...
+        gradient: maps call t and the model (D,) of its agent to g_t (D,).
         lr: eta_t of call t; stable below 2 / (beta w(theta, theta)).
     """
     move = start.new_zeros(len(theta), len(start))

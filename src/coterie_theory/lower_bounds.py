@@ -63,7 +63,7 @@ def all_for_all_lower_bound(
 def all_for_all_lower_bound_convex(
     gap: Float[Tensor, "n n"], eps: float, losses: BoundedLosses
 ) -> float:
-    """The same for convex losses with bounded gradients.
+    """Samples of all clients together, for convex losses with bounded gradients.
 
     `R^2 B^2 / (n^2 eps^2) sum_i 1 / N_i^eps(c / (4 n))`; report, Corollary 1.
     """

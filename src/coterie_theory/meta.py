@@ -205,6 +205,6 @@ def dissimilarity_by_wasserstein(
 
 
 def _inner_variance(problem: MetaProblem) -> float:
-    """`sigma_G^2 (1 / D' + (alpha L)^2 / D)`, of u around its aim (equation 36)."""
+    """The variance bound `sigma_G^2 (1 / D' + (alpha L)^2 / D)` of u (equation 36)."""
     alpha, smooth, _, _, noise, _, (first, second, _) = astuple(problem)
     return noise**2 * (1 / second + (alpha * smooth) ** 2 / first)

@@ -227,7 +227,7 @@ def waiting_times(
     *,
     chance: float,
 ) -> Float[Tensor, " e"]:
-    """Times in which each edge is used, but for the given chance; Lemma 5.C.2.
+    """Times within which edges are used, except with the given chance; Lemma 5.C.2.
 
     `l_e = ln(1 / delta) (1 / p_e + max_{e' ~ e} tau'_e') / |ln(1 - (1 - 1/e) / e)|`, a
     factor 3.7782; the printed logarithm is negative.
@@ -264,7 +264,7 @@ def activation_gap(edges: Int[Tensor, "e 2"], known: Activations) -> float:
 
 
 def likely_mixing(gap: float, window: int) -> Mixing:
-    """Constants if the activations are as known with chance 1/2; Corollary 5.C.1.
+    """Constants if what is known of activations has chance 1/2; Corollary 5.C.1.
 
     `(1 - rho)^2 = (1 - g)^{T/3} / 4 + 3/4`, k_rho = 3 T: the mean over T steps is at
     least its last term, not half its first one.
@@ -290,7 +290,7 @@ def loss_activations(
 
 
 def _doubly_stochastic(matrices: Tensor) -> Tensor:
-    """The matrices in double precision, if rows and columns of each sum to 1."""
+    """The matrices in double precision; refuses one that is not doubly stochastic."""
     sums = torch.stack([matrices.sum(-1), matrices.sum(-2)])
     if (matrices >= 0).all() and (sums - 1).abs().max() < 1e-5:
         return matrices.double()
@@ -305,7 +305,7 @@ def _minus_mean(matrices: Tensor) -> Tensor:
 
 
 def _rho_of(name: str, norm: float) -> float:
-    """The constant rho = 1 - norm, if anything is mixed."""
+    """The constant rho = 1 - norm; refuses matrices that do not mix."""
     if norm > 1 - 1e-12:
         raise InputError(
             f"`{name}` must mix within the window, but |W - J| is 1: some nodes never "

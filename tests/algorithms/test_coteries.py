@@ -18,8 +18,8 @@ from coterie.algorithms.coteries_client import (
     HALFWAY,
     OWN,
     TUNED,
-    cut,
     follow,
+    limit_update,
     sharing,
 )
 from coterie.algorithms.fedavg import fedavg
@@ -325,7 +325,7 @@ def test_who_has_no_validation_data_is_of_a_group_and_does_as_the_others():
 
 
 def test_without_any_validation_data_it_says_so():
-    with pytest.raises(InputError, match="coteries chooses by validation data, but no"):
+    with pytest.raises(InputError, match="coteries needs validation data, but no"):
         trained(without_validation(two_groups()), 1)
 
 
@@ -383,7 +383,7 @@ def test_updates_are_cut_to_a_length_and_lost_ones_are_none():
     end = first + update
     end[3], end[4] = math.inf, math.nan
     everybody = torch.ones(5, dtype=torch.bool)
-    found = cut(end, first, torch.full((5,), 2.5, dtype=REAL), everybody)
+    found = limit_update(end, first, torch.full((5,), 2.5, dtype=REAL), everybody)
     assert torch.equal(found[:2], end[:2])
     assert_close(found[2], first[2] + update[2] * 2.5 / 4, **EXACT)
     assert torch.equal(found[3:], first[3:])

@@ -7,7 +7,14 @@ import torch
 from torch.testing import assert_close
 
 from coterie.algorithms.coteries import coteries, in_use
-from coterie.algorithms.coteries_task import CHOOSE, FIRST, LOOK, LOOKS, NOTHING, Found
+from coterie.algorithms.coteries_task import (
+    CHOOSE,
+    FIRST,
+    LOOK,
+    LOOKS,
+    NOTHING,
+    TaskResult,
+)
 from coterie.checks import InputError
 from coterie.collaboration.divisions import CONTEST, PIECES, REST, TRIAL
 from coterie.engine.clocks import clock
@@ -229,7 +236,7 @@ def arrives(flow, state, client, task, pick, *, by=0.0):
     """A client ends its task: shared models moved by so much, its own by one."""
     own, group, _, cap, _, halves, _ = (row[None].clone() for row in task.rows)
     half, losses = halves[:, pick], torch.ones(1, 4, dtype=REAL)
-    found = Found(
+    found = TaskResult(
         own=own + 1,
         group=group[:, :0],
         group_start=group[:, :0],
@@ -337,7 +344,7 @@ def test_an_answer_counts_for_halves_that_still_compete_and_for_nothing_else(
 def test_it_needs_validation_data_of_somebody_who_has_answered():
     federation = without_validation(two_groups())
     run = begun(federation, clock("constant(1)"))
-    with pytest.raises(InputError, match="chooses by validation data"):
+    with pytest.raises(InputError, match="needs validation data"):
         run.step()
 
 

@@ -21,7 +21,7 @@ from coterie.collaboration.divisions import (
     with_directions,
     with_evidence,
 )
-from coterie.collaboration.pieces import pieces, sides, sketched
+from coterie.collaboration.pieces import pieces, sides, sketch_rows
 from support.draws import rng
 
 REAL = torch.float64
@@ -42,18 +42,20 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_small_vectors_are_their_own_sketch():
     v = normal(4, 256)
-    assert torch.equal(sketched(v), v)
+    assert torch.equal(sketch_rows(v), v)
 
 
 def test_a_sketch_is_linear_and_has_256_numbers():
     u, v = normal(2, 300), normal(2, 300, seed=1)
-    assert sketched(u).shape == (2, 256)
-    assert_close(sketched(2 * u - 3 * v), 2 * sketched(u) - 3 * sketched(v), **EXACT)
-    assert torch.equal(sketched(u), sketched(u))
+    assert sketch_rows(u).shape == (2, 256)
+    assert_close(
+        sketch_rows(2 * u - 3 * v), 2 * sketch_rows(u) - 3 * sketch_rows(v), **EXACT
+    )
+    assert torch.equal(sketch_rows(u), sketch_rows(u))
 
 
 def test_every_column_is_in_one_bucket_with_a_sign():
-    found = sketched(torch.eye(300, dtype=REAL))
+    found = sketch_rows(torch.eye(300, dtype=REAL))
     assert ((found != 0).sum(1) == 1).all()
     assert (found.abs().sum(1) == 1).all()
     # Both signs, and no bucket has many: 300 / 256 are expected.
@@ -70,7 +72,7 @@ def test_products_of_sketches_are_those_of_vectors_on_average():
     for columns in range(257, 657):
         u, v = normal(2, columns, seed=columns)
         exact = u @ v + 0.5 * u @ u  # also of a vector that is not orthogonal
-        found = sketched(torch.stack([u, v + 0.5 * u]))
+        found = sketch_rows(torch.stack([u, v + 0.5 * u]))
         scale = u.norm() * (v + 0.5 * u).norm()
         errors.append(float((found[0] @ found[1] - exact) / scale))
     assert abs(np.mean(errors)) < 4 * np.sqrt(2 / 256 / 400)

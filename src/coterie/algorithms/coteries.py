@@ -62,11 +62,11 @@ from .coteries_client import (
     add_look,
     candidates,
     comparison_of,
-    cut,
     empty_ballot,
     few_of,
     first_look,
     follow,
+    limit_update,
     look,
     newcomer_models,
     plan,
@@ -81,25 +81,25 @@ from .coteries_in_time import flow_of_coteries
 
 
 class State(NamedTuple):
-    """Models, momentum, what clients know and were told, and gradient steps taken.
+    """Models, momentum, what clients know and have received, and steps taken.
 
-    Halves are there in trials and contests only; of pieces, a client has its own.
+    There are no halves in a rest. If pieces compete, a client has only its own piece.
     """
 
     own: Rows  # (n, D)
-    group: Rows  # (n, D) as it will be received
-    offset: Rows  # (n, D) by what a client differs from it
-    halves: Rows  # (n, 2, D), of pieces (n, 1, D), or (n, 0, D)
-    drift: Rows  # (n, D) mean update of shared models since it was told
-    drifts: Rows  # (n,) of how many rounds
+    group: Rows  # (n, D) the model from which the group starts the next round
+    offset: Rows  # (n, D) the difference of each client from its group
+    halves: Rows  # (n, 2, D); (n, 1, D) for pieces; (n, 0, D) in a rest
+    drift: Rows  # (n, D) mean update of shared models since the client sent it last
+    drifts: Rows  # (n,) the number of rounds in that mean
     own_velocity: Rows  # (n, D), or (n, 0) without momentum
     group_velocity: Rows
     half_velocity: Rows
     ballot: Ballot
-    most: Rows  # (n, 2) of a loss that others are told, and of an update's length
+    most: Rows  # (n, 2) the usual loss, and the largest length of an update
     place: Places
-    pick: Rows  # (n,) the half that a client takes
-    free: Rows  # (n,) whether it has not chosen one since halves began
+    pick: Rows  # (n,) the half that the client takes
+    free: Rows  # (n,) whether it has not chosen yet since halves began to compete
     choice: Rows  # (n,)
     server: Server
     every: int  # rounds from one look to the next, 0 before the first
@@ -120,9 +120,9 @@ def coteries(
 ) -> Algorithm:
     """Coteries: groups that divide on evidence, with training alone as insurance.
 
-    It costs two local trainings, a third in contests, and chooses by validation data,
-    which it therefore needs. A newcomer gets the group model that fits its training
-    data best, and uses it as most of that group do.
+    A round costs two local trainings, and a third one in contests. The method needs
+    validation data, to choose groups and models. A newcomer gets the group model that
+    fits its training data best, and uses it as most members of that group do.
 
     Args:
         sizes: (N,) training samples of each client.
@@ -130,7 +130,7 @@ def coteries(
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        steps: local gradient steps in one round, of each model.
+        steps: local gradient steps in one round, for each model.
         weighting: `samples` or `uniform` weights of the averages.
         sure: standard errors by which groups must be better than their union.
     """
@@ -168,7 +168,7 @@ def coteries(
         share = shares.to(state.own)[oracle.mine]
         work: Options = {"rule": rule, "steps": steps, "t": state.t}
         number, models = state.t // steps, (state.own, state.group, state.offset)
-        # It comes first, so that these are the steps of `local`.
+        # Own models come first, so that they take the same steps as `local`.
         own = oracle.each(sgd, state.own, state.own_velocity, **work)
         if not state.every:
             state = _first_round(state, oracle, sizes)
@@ -183,8 +183,8 @@ def coteries(
         phase, place = int(state.place.phase[0]), state.place
         if looks:
             state, place = _decide(state, oracle, evidence, sure)
-        near = [cut(*rows, state.most[:, 1], oracle.active) for rows in ends]
-        # Rows of models are large: what is not needed any more makes room.
+        near = [limit_update(*rows, state.most[:, 1], oracle.active) for rows in ends]
+        # Rows of models are large, so we free them as soon as we can.
         ends.clear()
         if phase != REST:
             state = _average_halves(state, oracle, share, near[-1], place.second)
@@ -217,19 +217,19 @@ def in_use(state: State) -> Float[Tensor, "n d"]:
 def _begin(
     server: None, who: Tensor, shares: Float[Tensor, " n"], *, columns: int
 ) -> tuple[Coordinator | Tensor, ...]:
-    """A coordinator's program: one group of all, before the first round."""
+    """A coordinator's program: one group of all clients, before the first round."""
     new = one_group(shares, torch.zeros_like(shares), columns)
     return new, *places(new)
 
 
 def _first_round(state: State, oracle: Oracle, sizes: Tensor) -> State:
-    """With what a coordinator learns before the first shared steps.
+    """The state after the coordinator has planned, before the first shared steps.
 
-    All models are the same so far, and nobody has anything to choose.
+    All models are still the same, so clients have nothing to choose.
     """
     nothing = state.own.new_zeros(len(state.own), 2)
     told = oracle.each(first_look, nothing, state.group)[0]
-    # Gradients of single samples that own models took, and samples that there are.
+    # The number of sample gradients that own models took, and of training samples.
     work = torch.stack([oracle.gradients.to(told), sizes.to(told)[oracle.mine]], 1)
     told = torch.cat([told, work], 1)
     server, level, every = oracle.central(plan, state.server, Numbers(told))
@@ -243,7 +243,7 @@ def _choose(
     models: tuple[Tensor, ...],
     shares: Float[Tensor, " N"],
 ) -> State:
-    """With what clients find out for themselves, what all are told, and choices."""
+    """The state after clients evaluated all models, sent mean losses, and chose."""
     old, most = state.ballot, state.most[:, 0]
     few = few_of(shares * oracle.present)
     rows = torch.zeros_like(old.losses), torch.zeros_like(old.losses)
@@ -261,7 +261,7 @@ def _choose(
         samples=samples,
         usual=usual,
     )
-    # A client that is away learns nothing.
+    # An absent client keeps its ballot.
     pairs = zip(new, old, strict=True)
     new = Ballot(*[_where(oracle.active, a, b) for a, b in pairs])
     choice = choices(new.losses, new.samples, prior(new, most))
@@ -270,7 +270,7 @@ def _choose(
 
 
 def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    """The new rows of those who are active."""
+    """The new rows of active clients, and the old rows of the others."""
     if bool(active.all()):
         return new
     return torch.where(active.view(-1, *[1] * (new.dim() - 1)), new, old)
@@ -279,11 +279,11 @@ def _where(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
 def _compete(
     state: State, oracle: Oracle
 ) -> tuple[State, Float64[Tensor, "n 5"] | None]:
-    """With the halves that clients take, and evidence of what these are worth."""
+    """The state with the halves that clients take, and the evidence about them."""
     place, before = state.place, state.pick
     phase = int(place.phase[0])
     if phase in (TRIAL, CONTEST):
-        # In a contest only clients that were away in the trial choose.
+        # In a contest only clients that missed the trial choose.
         free = state.free | (phase == TRIAL)
         pick = oracle.each(take_half, before, state.halves, free)[0]
         state = state._replace(pick=pick, free=state.free & ~oracle.active)
@@ -301,9 +301,10 @@ def _compete(
 def _train(
     state: State, oracle: Oracle, work: Options
 ) -> tuple[State, list[tuple[Tensor, Tensor]]]:
-    """Where local steps of shared models end and begin: of the whole, then of a half.
+    """The state after local steps of shared models, and (end, start) of these steps.
 
-    There is no half in a rest, and no whole in a trial.
+    The whole comes first, and then the half. There is no half in a rest, and no whole
+    in a trial.
     """
     place, found = state.place, []
     phase = int(place.phase[0])
@@ -335,12 +336,16 @@ def _half_of(halves: Float[Tensor, "n h d"], pick: Int[Tensor, " n"]) -> Tensor:
 def _decide(
     state: State, oracle: Oracle, evidence: Tensor | None, sure: float
 ) -> tuple[State, Places]:
-    """What a coordinator makes of directions in a rest, and of evidence elsewhere."""
+    """The state and the places after a decision of the coordinator.
+
+    It decides by directions in a rest, and by evidence in other phases.
+    """
     if int(state.place.phase[0]) != REST:
         told = [Numbers(state.pick)] + ([] if evidence is None else [Numbers(evidence)])
         server, *place = oracle.central(_judgement, state.server, *told, sure=sure)
         return state._replace(server=server), Places(*place)
-    # The answer is not a model, so it must not stand in the place of one.
+    # The answer is not a model. So it must not take the place of the model, which would
+    # keep personal columns.
     rounds = Numbers(state.drifts)
     server, found = oracle.central(_directions, state.server, rounds, state.drift)
     pick, most, *few = found.unbind(1)
@@ -370,9 +375,9 @@ def _directions(
 ) -> tuple[Coordinator, Float64[Tensor, "n 6"]]:
     """A coordinator's program: places after a look in a rest, and a length.
 
-    The columns are the half that a client takes, the length beyond which updates are
-    cut, and what a rest may change of places: pair, second, phase and pairs. Every
-    trial begins with evidence, so `asks` need not be told.
+    The columns are the half that a client takes, the largest length of an update, and
+    the places that a rest may change: pair, second, phase and pairs. `asks` is not
+    sent, because every trial begins with evidence.
     """
     new, most = with_directions(server, who, update, rounds)
     found = places(new)
@@ -389,9 +394,10 @@ def _judgement(
     *,
     sure: float,
 ) -> tuple[Coordinator | Tensor, ...]:
-    """A coordinator's program: places after a look in a trial or a contest.
+    """A coordinator's program: places after a look while halves or pieces compete.
 
-    Clients tell again how many samples they hold out: not all were there at first.
+    Clients send their number of held-out samples again, because some were absent at
+    first.
     """
     if told is not None:
         held = server.samples.index_copy(0, who, told[:, 0].to(server.samples))
@@ -403,9 +409,9 @@ def _judgement(
 def _average_halves(
     state: State, oracle: Oracle, share: Tensor, end: Tensor, second: Tensor
 ) -> State:
-    """New models of halves, and what clients differ from these by.
+    """The state with new models of halves.
 
-    `second` is the share of one's pair that takes the second half.
+    `second` is the share of each client's pair that takes the second half.
     """
     place, halves = state.place, torch.empty_like(state.halves)
     of, count = place.pair, int(place.pairs[0])
@@ -414,20 +420,20 @@ def _average_halves(
         mean = oracle.average(taken, end, of, count=count)
         if not bool(oracle.present.all()):
             part = _part_heard(oracle, taken, of, count)
-        # The mean of nobody is as before.
+        # A half that nobody trained stays as it was.
         rows = (part > 0)[:, None], mean, state.halves[:, j]
         torch.where(*rows, out=halves[:, j])
-        del mean, rows  # before the next one is made
+        del mean, rows  # make room for the next mean
     return state._replace(halves=halves)
 
 
 def _average_group(
     state: State, oracle: Oracle, share: Tensor, end: Tensor, second: Tensor
 ) -> State:
-    """New models of groups, and what clients differ from these by."""
+    """The state with new models of groups, and new offsets of clients from them."""
     place = state.place
     if int(place.phase[0]) == TRIAL:
-        # The whole is the mean of its halves, by who takes them.
+        # The whole is the mean of its halves, weighted by the clients that take them.
         one, two = state.halves.unbind(1)
         group = one.lerp(two, second[:, None])
     else:
@@ -443,18 +449,18 @@ def _average_group(
 def _part_heard(
     oracle: Oracle, share: Tensor, of: Int[Tensor, " n"], count: int
 ) -> Float[Tensor, " n"]:
-    """The part of those in one's group who take part that has a share above 0."""
+    """The fraction of present clients in each group that have a share above 0."""
     told = Numbers((share > 0).to(share)[:, None])
     return oracle.average(torch.ones_like(share), told, of, count=count)[:, 0]
 
 
 def _place(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
-    """In the phase that follows, with halves if a trial begins, or in new groups."""
+    """The state in the next phase, with halves if they compete, or with new groups."""
     phase = int(new.phase[0])
     if int(new.groups[0]) > int(state.place.groups[0]):
-        # A group becomes smaller only where halves or pieces became groups.
+        # A group becomes smaller only if its halves or pieces became groups.
         moved = new.together < state.place.together
-        # All that is known of the models before counts as one look.
+        # All earlier looks count as one.
         ballot = state.ballot
         looks = _where(moved, ballot.looks.clamp(max=1), ballot.looks)
         velocity = _where(moved, state.half_velocity, state.group_velocity)
@@ -476,7 +482,7 @@ def _place(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
             taken = share * (state.pick == j)
             mean = oracle.average(taken, state.offset, of, count=count)
             torch.add(state.group, mean, out=halves[:, j])
-            del mean  # before the next one is made
+            del mean  # make room for the next mean
         state = state._replace(
             halves=halves,
             half_velocity=state.group_velocity,

@@ -1,4 +1,4 @@
-"""What answers do to the state of coteries, where nobody waits.
+"""How answers change the state of coteries if clients do not wait.
 
 See `coterie.algorithms.coteries_in_time`.
 """
@@ -29,47 +29,47 @@ from .coteries_client import (
     Ballot,
     add_look,
     comparison_of,
-    cut,
     empty_ballot,
     few_of,
     follow,
+    limit_update,
     plan,
     prior,
 )
-from .coteries_task import CHOOSE, FIRST, Found
+from .coteries_task import CHOOSE, FIRST, TaskResult
 
 
 @dataclass
 class FlowState:
-    """Models, what clients know and told, when they began, and what is decided."""
+    """Models, the knowledge and the task of each client, and what is decided."""
 
     own: Tensor  # (N, D)
-    models: Tensor  # (N, D) of the groups, by name
-    offset: Tensor  # (N, D) by what a client differs from its group
-    halves: Tensor  # (N, 2, D) of pairs, by name, or of pieces, in the first place
-    drift: Tensor  # (N, D) mean update of shared models since it was counted
-    drifts: Tensor  # (N,) of how many tasks
+    models: Tensor  # (N, D) row g is the model of group g
+    offset: Tensor  # (N, D) the difference of each client from its group
+    halves: Tensor  # (N, 2, D) row p is pair p; a piece is the first of its row
+    drift: Tensor  # (N, D) mean update since the coordinator last used it
+    drifts: Tensor  # (N,) the number of tasks in that mean
     ballot: Ballot
-    first: Tensor  # (N, 3) what each told at first
+    first: Tensor  # (N, 3) what each client sent after its first task
     choice: Tensor  # (N,)
-    level: Tensor  # () of a loss that others are told, at most
-    most: Tensor  # () of the length of an update
+    level: Tensor  # () the usual loss, which is the unit of losses that clients send
+    most: Tensor  # () the largest length of an update
     server: Coordinator
     looked: Tensor  # (N,) the period of its last look, -1 before the first
     began: Tensor  # (N,) the round in which its task began
-    fresh: Tensor  # (N,) whether it has done a task that began in this round
-    since: Tensor  # (N,) the stage in which its task began; -1: of another group
-    took: Tensor  # (N,) the stage in which it took a half last
-    heard: Tensor  # (N,) whether it has looked since the last verdict
-    other: Tensor  # (N,) the other half of its group that divided, or -1
-    offered: Tensor  # (N,) the same when its task began
+    fresh: Tensor  # (N,) whether it has finished a task that began in this round
+    since: Tensor  # (N,) the stage in which its task began; -1 if its group divided
+    took: Tensor  # (N,) the stage in which it last took a half
+    heard: Tensor  # (N,) whether it has looked since the last decision
+    other: Tensor  # (N,) a new group that it may still join, or -1
+    offered: Tensor  # (N,) the value of `other` when its task began
     stage: int = 0  # it is odd while halves compete
-    every: int = 0  # rounds from one look to the next, 0 before it is planned
-    number: int = 0  # of the round
+    every: int = 0  # rounds from one look to the next, 0 before they are planned
+    number: int = 0  # the current round
 
 
 def begin(x: Float[Tensor, "n d"], *, shares: Tensor) -> FlowState:
-    """One group of all, of whom nobody has begun."""
+    """The state before the first task: all clients are in one group."""
     n, no = len(x), torch.zeros(len(x), dtype=torch.bool, device=x.device)
     zero, shares = no.long(), shares.to(x)
     return FlowState(
@@ -96,8 +96,10 @@ def begin(x: Float[Tensor, "n d"], *, shares: Tensor) -> FlowState:
     )
 
 
-def hear(state: FlowState, i: Tensor, found: Found, phase: int, looks: int) -> None:
-    """Takes in all that is not a shared model."""
+def hear(
+    state: FlowState, i: Tensor, found: TaskResult, phase: int, looks: int
+) -> None:
+    """Stores the answers, except for shared models."""
     chose = state.offered[i] >= 0
     if bool(chose.any()):
         _join(state, i[chose], found.pick[chose])
@@ -127,28 +129,32 @@ def hear(state: FlowState, i: Tensor, found: Found, phase: int, looks: int) -> N
     state.own[i], state.fresh[i] = found.own, state.began[i] == state.number
 
 
-def _ends(found: Found, phase: int) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Where steps of whole and half ended and began, or of that one which took any."""
+def _ends(found: TaskResult, phase: int) -> tuple[tuple[Tensor, Tensor], ...]:
+    """(end, start) of the steps of the whole, and of the half.
+
+    In a trial only the half takes steps, and in a rest only the whole. Both pairs are
+    then the same.
+    """
     whole, half = (found.group, found.group_start), (found.half, found.half_start)
     return half if phase == TRIAL else whole, whole if phase == REST else half
 
 
 def _competes(state: FlowState, i: Int[Tensor, " m"], phase: int) -> Bool[Tensor, " m"]:
-    """Whose task of that phase was about the halves that are there now."""
+    """Whether each task of that phase was about the halves that compete now."""
     same = (state.since[i] == state.stage) & (state.offered[i] < 0)
     return same & (phase != REST)
 
 
 def _join(state: FlowState, i: Int[Tensor, " m"], pick: Int[Tensor, " m"]) -> None:
-    """A client that was busy when its group divided goes to the half that it takes.
+    """Moves clients that were busy when their group divided to the half that they take.
 
-    If its group has divided again since, and it stays, it has yet to choose there.
+    If the group has divided again and a client stays, it must choose once more.
     """
     offered, leaves = state.offered[i], pick == 1
     server, who, to = state.server, i[leaves], offered[leaves]
     pair = to
     if server.clock.phase == PIECES:
-        # A newcomer of a group tries a piece of that group.
+        # A client that joins a group tries a piece of that group.
         pair = server.pair[(server.member == to[:, None]).int().argmax(1)]
     state.server = server._replace(
         member=server.member.index_copy(0, who, to),
@@ -160,12 +166,12 @@ def _join(state: FlowState, i: Int[Tensor, " m"], pick: Int[Tensor, " m"]) -> No
 
 
 def _forget(ballot: Ballot, who: Tensor) -> None:
-    """All that these know of the models before counts as one look."""
+    """Makes all earlier looks of these clients count as one."""
     ballot.looks[who] = ballot.looks[who].clamp(max=1)
 
 
-def _learn(state: FlowState, i: Int[Tensor, " m"], found: Found) -> None:
-    """What clients find out for themselves, what all are told, and choices."""
+def _learn(state: FlowState, i: Int[Tensor, " m"], found: TaskResult) -> None:
+    """Updates the ballots of clients, the means over all clients, and the choices."""
     of, shares = state.ballot, state.server.shares.to(state.own)
     mine = Ballot(*(part[i] for part in of))
     of.looks[i], of.losses[i], of.told[i] = add_look(mine, found.losses, found.told)
@@ -178,7 +184,10 @@ def _learn(state: FlowState, i: Int[Tensor, " m"], found: Found) -> None:
 
 
 def decide(state: FlowState, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
-    """What a coordinator decides at the end of a round, and whose half is its group."""
+    """Updates the coordinator after a round; returns which groups have divided.
+
+    The answer is true for every client whose half has become its group.
+    """
     server, nobody = state.server, torch.zeros_like(state.fresh)
     if not state.every:
         who = state.drifts.nonzero()[:, 0]
@@ -202,17 +211,21 @@ def decide(state: FlowState, sizes: Tensor, sure: float) -> Bool[Tensor, " n"]:
 
 
 def move(
-    state: FlowState, i: Int[Tensor, " m"], found: Found, phase: int, now: Coordinator
+    state: FlowState,
+    i: Int[Tensor, " m"],
+    found: TaskResult,
+    phase: int,
+    now: Coordinator,
 ) -> None:
-    """Moves models by the answers that arrive.
+    """Updates models with the answers that arrive.
 
-    Places are as they were before a verdict. `phase` is that of the tasks.
+    `phase` is that of the tasks, and `now` is the coordinator before its decision.
     """
     share, (whole, half) = now.shares, _ends(found, phase)
     most, counts = state.most.expand(len(i)), _competes(state, i, phase)
     everybody = torch.ones_like(i, dtype=torch.bool)
-    end = cut(*whole, most, everybody)
-    half_end = cut(*half, most, everybody)[counts]
+    end = limit_update(*whole, most, everybody)
+    half_end = limit_update(*half, most, everybody)[counts]
     if bool(counts.any()):
         taken, halves = 2 * now.pair + now.pick, state.halves.view(-1, end.shape[1])
         who, of = i[counts], taken[i[counts]]
@@ -220,7 +233,7 @@ def move(
         halves.index_add_(0, of, part * (half_end - half[1][counts]))
     of, same = now.member[i], state.since[i] >= 0
     if now.clock.phase == TRIAL:
-        # The whole is the mean of its halves, by who takes them.
+        # The whole is the mean of its halves, weighted by the clients that take them.
         one, two = state.halves[now.member].unbind(1)
         state.models[now.member] = one.lerp(two, places(now).second[:, None])
     else:
@@ -231,12 +244,12 @@ def move(
 
 
 def _parts(share: Float[Tensor, " n"], of: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """The share of each client in those who have the same number."""
+    """The share of each client among the clients with the same number."""
     return share / share.new_zeros(2 * len(of)).index_add(0, of, share)[of]
 
 
 def place(state: FlowState, old: Coordinator, moved: Bool[Tensor, " n"]) -> None:
-    """After a verdict: groups that were halves, or halves where a trial begins."""
+    """Sets the models of new groups, or of halves if they begin to compete."""
     new, pick = state.server, old.pick
     if bool(moved.any()):
         state.models[new.member[moved]] = state.halves[old.pair, pick][moved]
@@ -246,7 +259,7 @@ def place(state: FlowState, old: Coordinator, moved: Bool[Tensor, " n"]) -> None
         names = torch.zeros_like(old.member)
         names[old.member[second]] = new.member[second]
         other = torch.where(second, old.member, names[old.member])
-        # Nobody chooses between pieces.
+        # Clients do not choose between pieces.
         chooses = old.clock.phase != PIECES
         silent = moved & (state.took != state.stage) & chooses
         state.other = torch.where(silent, other, state.other)

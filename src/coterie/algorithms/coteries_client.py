@@ -1,6 +1,8 @@
-"""What a client of coteries computes: its own choice, evidence, and local steps.
+"""The computations of a client of coteries: local steps, evidence, and its choice.
 
-Rounds and time also share the plan, the models of newcomers, and the labels here.
+Coteries in rounds and coteries in time both use this module. It also has the
+coordinator's plan and the models of newcomers. A *look* is one evaluation of models on
+the held-out samples of a client.
 """
 
 from __future__ import annotations
@@ -20,54 +22,57 @@ from ..optim.steps import LocalDescent, rule_in_numbers, sgd, take_steps, veloci
 from ..types import ALONE, Clients, Info, Oracle, Rows
 
 OWN, GROUP, HALFWAY, TUNED = range(4)
-"""The models among which a client chooses: v, w, w + o / 2 and w + o."""
+"""The models from which a client chooses: v, w, w + o / 2 and w + o."""
 
 MODELS = 4
 
 RATE = 0.25
-"""Weight of a round in what a client differs by: a mean of about four rounds."""
+"""Weight of the last round in an offset, which averages about four rounds."""
 
 _KNOWN = 1e-3
-"""An offset that is so much smaller than the next one was nothing, but for rounding."""
+"""An offset below this share of the next one counts as 0: it is only rounding."""
 
 _ROUNDING = 16
-"""Units of rounding by which losses of equal models may differ."""
+"""Losses of equal models may differ by this many machine epsilons."""
 
 MEMORY = 0.25
-"""How much of the recorded losses is kept from one look to the next."""
+"""Factor of earlier looks in the running mean of losses, at each new look."""
 
 _RESERVE = 0.01
-"""By how much one more step away from the group's model must be better, in units of the
-most that a sample counts for. A model that a client shares less fits its few held-out
-samples more often by chance, or by being surer."""
+"""How much better a model must be for each step that it is away from the group's model.
+
+The unit is the most that one sample counts for. A model that a client shares less fits
+its few held-out samples more often by chance, or because it is more confident.
+"""
 
 _COST = 0.4
-"""What looking may cost in an average round, at most, as a share of a training."""
+"""The most that looks may cost per round, as a share of one local training."""
 
 
 class Ballot(NamedTuple):
-    """What a client knows of the models it may use.
+    """What a client knows about the models that it may use.
 
-    Its own losses never leave it. Those of everybody are means that all are told.
+    Its exact losses never leave it. It sends mean losses, and receives their mean over
+    all clients.
     """
 
-    losses: Rows  # (n, 4) of the client, means over the last looks
-    told: Rows  # (n, 4) the same, as others are told
-    looks: Rows  # (n,) the discounted number of looks
-    everybody: Rows  # (n, 4) the mean of what all said last: see `compared`
-    noise: Rows  # (n,) variance of that mean, by what is told and is not so
-    samples: Rows  # (n,) held-out samples of the client
+    losses: Rows  # (n, 4) exact losses of the client, means over its last looks
+    told: Rows  # (n, 4) the same losses, as the client sends them
+    looks: Rows  # (n,) the number of looks, with less weight for earlier ones
+    everybody: Rows  # (n, 3) the mean over all clients of `comparison_of(told)`
+    noise: Rows  # (n,) variance of the noise in that mean, as the client estimates it
+    samples: Rows  # (n,) the number of held-out samples of the client
     usual: Rows  # (n,) loss of the group's model at the first look, 0 before
 
 
 def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:
-    """Nothing is known."""
+    """A ballot without losses."""
     zero, losses = x.new_zeros(len(x)), x.new_zeros(len(x), MODELS)
     return Ballot(losses, losses, zero, losses[:, 1:], zero, zero, zero)
 
 
 def candidates(own: Tensor, group: Tensor, offset: Tensor) -> tuple[Tensor, ...]:
-    """The models among which a client chooses."""
+    """The models from which a client chooses."""
     return own, group, group + offset / 2, group + offset
 
 
@@ -82,13 +87,14 @@ def look(
     offset: Float[Tensor, "n d"],
     level: Float[Tensor, " n"],
 ) -> tuple[Tensor, ...]:
-    """A client program: mean losses of all models, for the client alone.
+    """A client program: the mean losses of all models, which stay at the client.
 
-    They are calibrated in units of the loss of the group's model at the client's first
-    look (`usual`). They are also given in the units of what others are told (`tell`).
+    They come twice: in units of `usual`, the loss of the group's model at the client's
+    first look, and in units of `level`, as `tell` sends them. The number of held-out
+    samples and `usual` come last.
     """
     held = clients.validation()
-    found = _found(held, own, group, offset)
+    found = _held_out_losses(held, own, group, offset)
     usual = torch.where(usual > 0, usual, _mean(found[:, GROUP]))
     units = usual, level
     losses, exact = (
@@ -105,19 +111,22 @@ def tell(
     offset: Float[Tensor, "n d"],
     level: Float[Tensor, " n"],
 ) -> Float[Tensor, "n 4"]:
-    """A client program: mean losses of the same models, as others are told.
+    """A client program: the mean losses of the same models, which others receive.
 
-    They are calibrated in units of `level`, which is the same for everybody. So a
-    client whose losses are huge whatever the model says nothing about models.
+    Their unit is `level`, which is the same for all clients. So a client with huge
+    losses for every model has no influence: all its losses are at the cap.
     """
-    found = _found(clients.validation(), own, group, offset)
+    found = _held_out_losses(clients.validation(), own, group, offset)
     return _mean(calibrate_losses(found, level[:, None, None]))
 
 
-def _found(
+def _held_out_losses(
     held: Clients, own: Tensor, group: Tensor, offset: Tensor
 ) -> Float[Tensor, "n 4 b"]:
-    """Losses of all models; infinite where a model alone has none, as NaN has."""
+    """Losses of all models on held-out samples; NaN if there is no such sample.
+
+    If only some models have NaN for a sample, the NaN becomes infinite.
+    """
     models = candidates(own, group, offset)
     found = torch.stack([held.losses(model) for model in models], 1)
     known = ~found.isnan().all(1, keepdim=True)
@@ -125,37 +134,37 @@ def _found(
 
 
 def comparison_of(told: Float[Tensor, "n 4"]) -> Float[Tensor, "n 3"]:
-    """What a client says of its models: by how much the others are worse than w."""
+    """How much worse than w each other model is, by the losses that a client sends."""
     return (told - told[:, [GROUP]])[:, [OWN, HALFWAY, TUNED]]
 
 
 def few_of(weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    """The sum of squares of the normalised weights: 1 / N for N equal ones."""
+    """The sum of squares of the normalised weights: 1 / N for N equal weights."""
     total = weights.sum().clamp(min=torch.finfo(weights.dtype).tiny ** 0.5)
     return weights.square().sum() / total.square()
 
 
 def prior(ballot: Ballot, level: Tensor) -> Float[Tensor, "n 4"]:
-    """By how much models are worse than groups', as a mean over all clients.
+    """How much worse than the group's model each model is, on average over all clients.
 
-    A model counts as worse by `_RESERVE` for every step that it is away from the
-    group's.
+    `_RESERVE` is added for every step that a model is away from the group's model.
 
-    With `coterie.privacy`, what clients tell has noise, and each sees by how much its
-    own numbers were changed. A mean m whose noise has variance e counts for
-    max(0, 1 - 4 e / m^2) times as much. Without noise, it counts as it is.
+    With `coterie.privacy`, the losses that clients send have noise. Each client knows
+    how much the noise changed its own losses, and so estimates the variance e of the
+    noise in a mean m. The mean is multiplied by max(0, 1 - 4 e / m^2). Without noise,
+    it stays as it is.
 
     Args:
         ballot: what clients know.
-        level: the usual loss, in whose units `CAP` is.
+        level: the usual loss, which is the unit of `CAP`.
     """
     mean = torch.zeros_like(ballot.told)
     mean[:, [OWN, HALFWAY, TUNED]] = ballot.everybody
-    error = 2 * ballot.noise[:, None]  # of a difference
+    error = 2 * ballot.noise[:, None]  # the variance of a difference
     # Rounding is not noise.
     error = torch.where(error > 1e-9 * ballot.told[:, [GROUP]].square(), error, 0)
     known = mean * (1 - 4 * error / mean.square().clamp(min=1e-30)).clamp(min=0)
-    # From the group's model: halfway 1, tuned 2, own 3.
+    # Steps away from the group's model: halfway 1, tuned 2, own 3.
     away = (torch.arange(MODELS, device=known.device) - GROUP) % MODELS
     return known + _RESERVE * CAP * level.reshape(-1, 1) * away
 
@@ -163,7 +172,7 @@ def prior(ballot: Ballot, level: Tensor) -> Float[Tensor, "n 4"]:
 def first_look(
     clients: Clients, told: Float[Tensor, "n 2"], x: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n 2"]:
-    """A client program: how many held-out samples there are, and their mean loss."""
+    """A client program: the number of held-out samples, and their mean loss."""
     losses = clients.validation().losses(x)
     return torch.stack([(~losses.isnan()).sum(1).to(told), _mean(losses)], 1)
 
@@ -171,20 +180,21 @@ def first_look(
 def plan(
     server: Coordinator, who: Int[Tensor, " p"], told: Float[Tensor, "p 4"]
 ) -> tuple[Coordinator, Tensor, Tensor]:
-    """A coordinator's program: what a loss counts for at most, and when to look."""
+    """A coordinator's program: the usual loss, and the rounds from look to look."""
     samples, losses, work, sizes = told.double().unbind(1)
     if not bool((samples > 0).any()):
         raise InputError(
-            "coteries chooses by validation data, but no client that takes part has "
-            "any: give a `validation` share above 0, or another method."
+            "coteries needs validation data, but no client that takes part has any: "
+            "set `validation` above 0, or use another method."
         )
     held = server.samples.index_copy(0, who, samples.to(server.samples))
     level = losses[samples > 0].median()
-    # A look costs about as much as a pass through all data. Where nobody counts work,
-    # as before private training, clients look in every round.
+    # A look costs about as much as a pass through all data. If gradients are not
+    # counted, as in the dry run of private training, clients look in every round.
     every = (sizes.mean() / (_COST * work.mean()) - 1e-6).ceil()
     every = torch.where(work.mean() > 0, every, 1).clamp(min=1).long()
-    # One short round tells too little of directions for more than two pieces.
+    # Rounds are short if looks are rare. The updates of one short round are too noisy
+    # to find more than two pieces.
     clock = server.clock._replace(deep=int(every) == 1)
     n, server = len(held), server._replace(samples=held, clock=clock)
     return server, level.expand(n), every.expand(n)
@@ -193,7 +203,7 @@ def plan(
 def add_look(
     old: Ballot, losses: Float[Tensor, "n 4"], told: Float[Tensor, "n 4"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The number of looks after one more, and means of what they found."""
+    """The number of looks after one more, and the mean losses that they found."""
     looks = MEMORY * old.looks + 1
     pairs = (old.losses, losses), (old.told, told)
     mean, mean_told = (mean + (new - mean) / looks[:, None] for mean, new in pairs)
@@ -206,15 +216,16 @@ def take_half(
     halves: Float[Tensor, "n 2 d"],
     free: Bool[Tensor, " n"],
 ) -> Int[Tensor, " n"]:
-    """A client program: the half that fits the training data, of clients that may move.
+    """A client program: the half that fits the training data better.
 
-    It is the first where both fit alike. Clients that are not `free` keep theirs.
+    It is the first half if both fit equally well. Clients that are not `free` keep
+    their half.
     """
     if not bool(free.any()):
         return pick
     data = clients.whole()
     first, second = (data.loss(one) for one in halves.unbind(1))
-    # Where nobody is on the second side, halves differ by rounding alone.
+    # If nobody takes the second half, the halves differ only by rounding.
     better = first - second > _ROUNDING * torch.finfo(first.dtype).eps * first
     return torch.where(free, better.to(pick), pick)
 
@@ -229,7 +240,7 @@ def weigh(
 ) -> Float64[Tensor, "n 5"]:
     """A client program: by how much its half is better than the whole.
 
-    It tells how many held-out samples there are, and then the evidence of
+    The columns are the number of held-out samples, and then the `Evidence` of
     `coterie.collaboration.divisions`.
     """
     held = clients.validation()
@@ -237,7 +248,7 @@ def weigh(
     found = torch.stack([held.losses(model) for model in models], 1)
     bound = bound_losses(found, most[:, None, None])
     d = bound[:, 1:] - bound[:, :1]  # (n, 2, b)
-    # What rounding makes of equal models is no difference.
+    # A difference that rounding alone can make counts as 0.
     least = _ROUNDING * torch.finfo(d.dtype).eps * most[:, None, None]
     d = torch.where(d.abs() <= least, 0, d).double()
     known = ~d.isnan().any(1, keepdim=True)
@@ -258,13 +269,13 @@ def shared_steps(
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: local steps of a model that `together` clients train."""
+    """A client program: local steps from a model that `together` clients train."""
     own = rule_in_numbers(rule, clients, x, together)
     return take_steps(clients, x, v, own, steps, t)
 
 
 def _mean(losses: Float[Tensor, "n ... b"]) -> Float[Tensor, "n ..."]:
-    """Means over samples; 0 where there are none."""
+    """Means over samples; 0 if there are no samples."""
     return losses.nanmean(-1).nan_to_num()
 
 
@@ -274,15 +285,15 @@ def follow(
     shared: Float[Tensor, "n d"],
     active: Tensor,
 ) -> Float[Tensor, "n d"]:
-    """A client's offset: the mean of the last rounds' `end - shared`.
+    """A client's offset after a round: the running mean of `end - shared`.
 
-    At first it is all of that.
+    The first difference counts in full.
 
     Args:
-        offset: so far; 0 where nothing is known.
-        end: where local steps end.
-        shared: the new shared model.
-        active: who took steps.
+        offset: the mean of earlier rounds; 0 before the first.
+        end: the models after local steps.
+        shared: the new shared models.
+        active: which clients took steps.
     """
     return change_rows(active.bool(), _follow, offset, end, shared)
 
@@ -294,20 +305,20 @@ def _follow(offset: Tensor, end: Tensor, shared: Tensor) -> Tensor:
     return offset + rate.to(offset)[:, None] * (apart - offset)
 
 
-def cut(
+def limit_update(
     end: Float[Tensor, "n d"],
     start: Float[Tensor, "n d"],
     most: Float[Tensor, " n"],
     active: Tensor,
 ) -> Float[Tensor, "n d"]:
-    """Where local steps end, or nearer to the start, if it is farther than `most`.
+    """The models after local steps, moved to within the distance `most` of the start.
 
-    It is the start itself, where steps do not end at any distance.
+    A model that diverged is replaced by its start.
     """
-    return change_rows(active.bool(), _cut, end, start, most)
+    return change_rows(active.bool(), _limit_update, end, start, most)
 
 
-def _cut(end: Tensor, start: Tensor, most: Tensor) -> Tensor:
+def _limit_update(end: Tensor, start: Tensor, most: Tensor) -> Tensor:
     update = end - start
     length = torch.linalg.vector_norm(update, dim=1)
     far, lost = (length > most)[:, None], ~length.isfinite()[:, None]
@@ -316,9 +327,9 @@ def _cut(end: Tensor, start: Tensor, most: Tensor) -> Tensor:
 
 
 def sharing(member: Int[Tensor, " n"], choice: Int[Tensor, " n"]) -> Info:
-    """What a round tells: who learns with whom, and who uses a model of its own.
+    """The `info` of a round: the group of each client, and who uses its own model.
 
-    All members contribute to a group's model, also those who use their own.
+    All members contribute to the group's model, also those that use their own.
     """
     alone = choice == OWN
     uses = torch.where(alone, ALONE, member)
@@ -335,10 +346,11 @@ def newcomer_models(
     steps: int,
     taken: int,
 ) -> Float[Tensor, "m d"]:
-    """Models for newcomers: of the group that fits best, used as its members do.
+    """Models for newcomers, from the group whose model fits their data best.
 
-    Group models, groups and choices are of those who trained, with `taken` steps so
-    far.
+    A newcomer gets the one of four models that most members of that group use.
+    `group`, `member` and `choice` are those of the clients that trained. Each of them
+    has taken `taken` steps.
     """
     labels = member.unique()
     of_group = (member == labels[:, None]).int()

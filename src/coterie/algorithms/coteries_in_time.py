@@ -1,19 +1,20 @@
-"""Coteries where nobody waits: answers move models one by one, verdicts come in turn.
+"""Coteries without waiting: each answer changes its model as soon as it arrives.
 
-A client begins with its group's model w_c as it is, and when it has finished its steps,
+A client starts from the current model w_c of its group. When it has finished its steps,
 
-    w_c <- w_c + p_i (u_i - the w_c it began with),   p_i its share in its group;
+    w_c <- w_c + p_i (u_i - the w_c it began with),   p_i its share in its group.
 
-in trials and contests, the half that it takes likewise, with its share in that half.
+In trials and contests, the half that it takes changes in the same way, with its share
+in that half.
 
-A round is over once three quarters of the clients have done a task that began in it.
-Looks, tellings and verdicts of a coordinator belong to the same rounds as where all
-wait (`coterie.collaboration.divisions`). A client that is late looks with its next
-task. What it answers about a model counts if the model is still there, and is still
-trained; its own model keeps its steps. A client that had no occasion to take a half in
-a trial does so with its next task: in the contest, or after its group has divided.
+A round is over when three quarters of the clients have finished a task that began in
+it. Clients look, and the coordinator decides, in the same rounds as if all clients
+waited (`coterie.collaboration.divisions`). A late client looks with its next task. Its
+answer about a model counts if that model still exists and is still trained. Its own
+model always keeps its steps. A client without a task in a trial chooses a half with its
+next task: in the contest, or after its group has divided.
 
-Without delays, this is the method of rounds, with the same minibatches, to rounding.
+Without delays, this is the method of rounds, with the same minibatches, up to rounding.
 """
 
 from __future__ import annotations
@@ -28,22 +29,31 @@ from ..optim.steps import LocalDescent
 from ..types import Arrivals, Flow, Info, Oracle, Task, TaskKind
 from .coteries_arrivals import FlowState, begin, decide, hear, move, place
 from .coteries_client import candidates, newcomer_models, sharing
-from .coteries_task import CHOOSE, FIRST, LOOK, LOOKS, NOTHING, Asked, Found, task_of
+from .coteries_task import (
+    CHOOSE,
+    FIRST,
+    LOOK,
+    LOOKS,
+    NOTHING,
+    TaskInput,
+    TaskResult,
+    task_of,
+)
 
 _QUORUM = 0.75
 
-_IN_REST = Asked._fields.index("halves")
-"""How many rows a task has while nothing competes."""
+_IN_REST = TaskInput._fields.index("halves")
+"""The number of rows of a task in a rest."""
 
 
 def flow_of_coteries(
     sizes: Tensor, shares: Tensor, rule: LocalDescent, steps: int, sure: float
 ) -> Flow:
-    """Coteries for clients that work at their own pace; see `coteries`."""
+    """The flow of `coteries`, for clients that work at their own pace."""
 
     def arrive(state: FlowState, now: Arrivals) -> list[int]:
         i = torch.tensor(now.clients, device=state.own.device)
-        (phase, looks), found = divmod(now.kind // 2, LOOKS), Found(*now.answers)
+        (phase, looks), found = divmod(now.kind // 2, LOOKS), TaskResult(*now.answers)
         hear(state, i, found, phase, looks)
         before, moved = state.server, torch.zeros_like(state.fresh)
         over = int(state.fresh.sum()) >= _QUORUM * len(state.own)
@@ -89,11 +99,12 @@ def flow_of_coteries(
 
 
 def _kind(
-    program: functools.partial[Found], phase: int, looks: int, *, asks: bool
+    program: functools.partial[TaskResult], phase: int, looks: int, *, asks: bool
 ) -> TaskKind:
-    """What travels: shared models, a few numbers, and no client's own model.
+    """A kind of task: its program, and the rows that travel to the client and back.
 
-    Where nobody looks in a trial, the whole is known from its halves.
+    A client's own model never travels. In a trial, the group's model travels only if
+    the client evaluates it.
     """
     down, up = ["notes"], ["told"]
     if phase != TRIAL or looks in (CHOOSE, FIRST) or asks:
@@ -106,7 +117,7 @@ def _kind(
         up += ["pick"]
     if asks:
         up += ["evidence"]
-    given, answered = Asked._fields, Found._fields
+    given, answered = TaskInput._fields, TaskResult._fields
     return TaskKind(
         functools.partial(program, phase=phase, looks=looks, asks=asks),
         "each",
@@ -117,7 +128,7 @@ def _kind(
 
 
 def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
-    """What a client does that begins now."""
+    """The task of a client that begins now."""
     server, known = state.server, places(state.server)
     member, phase, pick = server.member[client], server.clock.phase, server.pick[client]
     asks = server.clock.asks
@@ -125,7 +136,7 @@ def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
     looked, other = int(state.looked[client]), int(state.other[client])
     halves = state.halves[server.pair[client]]
     takes = phase == CONTEST and int(state.took[client]) != state.stage
-    # Every other look is one to choose, or the next one of a client that missed it.
+    # Clients choose at every second look. A client that missed it chooses at its next.
     looks = CHOOSE if period // 2 > looked // 2 else LOOK
     if looked < 0:
         phase, looks, asks = REST, FIRST, False
@@ -141,7 +152,7 @@ def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
     state.began[client], state.since[client] = state.number, state.stage
     few = state.level, known.together[client], known.second[client]
     notes = torch.stack([number.to(state.own) for number in few])
-    rows = Asked(
+    rows = TaskInput(
         own=state.own[client],
         group=state.models[member],
         offset=state.offset[client],
@@ -150,7 +161,7 @@ def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
         halves=halves,
         pick=pick,
     )
-    # The first task of all has all rows, for the size of what is kept.
+    # The very first task has all rows, because memory is laid out for them.
     read = len(rows) if phase != REST or looks == FIRST else _IN_REST
     work = (2 + (phase in (CONTEST, PIECES))) * steps
     return Task(rows[:read], 2 * (LOOKS * phase + looks) + asks, work=work)

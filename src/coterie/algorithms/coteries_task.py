@@ -1,4 +1,4 @@
-"""What a client of coteries does in one task, where nobody waits."""
+"""What a client of coteries does in one task if clients do not wait."""
 
 from __future__ import annotations
 
@@ -22,42 +22,45 @@ from .coteries_client import (
 )
 
 NOTHING, LOOK, CHOOSE, FIRST = range(4)
-"""What a task does besides local steps: nothing, a look at halves, one at all models by
-which the client chooses, or the first one."""
+"""What a task does besides local steps.
+
+`LOOK` compares halves. `CHOOSE` also evaluates all models, from which the client then
+chooses. `FIRST` is the first look of a client.
+"""
 
 LOOKS = 4
 
 _CALLS = (0, 0, 2, 1)
-"""How many calls that takes in a round."""
+"""The number of calls that each of these takes in a round."""
 
 
-class Asked(NamedTuple):
-    """What a task gives to a client; halves and all after them not in a rest."""
+class TaskInput(NamedTuple):
+    """The rows that a client gets for a task; in a rest, only those before `halves`."""
 
     own: Tensor  # (n, D)
     group: Tensor  # (n, D)
     offset: Tensor  # (n, D)
     usual: Tensor  # (n,)
-    notes: Tensor  # (n, 6) of a loss at most, members, share of halves; means of all
-    halves: Tensor  # (n, 2, D); of pieces, the first is one's own
+    notes: Tensor  # (n, 6) usual loss, members, share of the second half, `everybody`
+    halves: Tensor  # (n, 2, D); the client's own piece is the first
     pick: Tensor  # (n,)
 
 
-class Found(NamedTuple):
-    """What comes of it; without columns, where it is not asked."""
+class TaskResult(NamedTuple):
+    """The results of a task; a result that was not asked for has no columns."""
 
     own: Tensor  # (n, D)
-    group: Tensor  # (n, D) where steps from the group's model end
+    group: Tensor  # (n, D) after steps from the group's model
     group_start: Tensor  # (n, D)
-    half: Tensor  # (n, D) where steps from the half end that the client takes
+    half: Tensor  # (n, D) after steps from the half that the client takes
     half_start: Tensor  # (n, D)
     pick: Tensor  # (n,)
     losses: Tensor  # (n, 4)
     samples: Tensor  # (n,)
     usual: Tensor  # (n,)
-    told: Tensor  # (n, 4), or (n, 3) at first
+    told: Tensor  # (n, 4), or (n, 3) after the first task
     exact: Tensor  # (n, 4) the same without noise
-    evidence: Tensor  # (n, 5), where it is asked for
+    evidence: Tensor  # (n, 5)
 
 
 def task_of(
@@ -67,16 +70,17 @@ def task_of(
     offset: Float[Tensor, "n d"],
     usual: Float[Tensor, " n"],
     notes: Float[Tensor, "n 6"],
-    *beside: Tensor,
+    *halves_and_pick: Tensor,
     phase: int,
     looks: int,
     asks: bool,
     rule: LocalDescent,
     steps: int,
-) -> Found:
-    """A client program: what a client does in a round, with the same minibatches.
+) -> TaskResult:
+    """A client program: all that a client does in a task.
 
-    There, every program is a call of its own, which `call` counts.
+    It uses the same minibatches as a round. There, every program is a separate call, so
+    `call` counts these calls here.
     """
     none, n, models = own[:, :0], len(own), (own, group, offset)
     work: Options = {"rule": rule, "steps": steps, "t": 0}
@@ -96,7 +100,7 @@ def task_of(
         losses, exact, samples, usual = look(clients, *known, *models, level)
         told = tell(clients, torch.zeros_like(losses), *models, level)
     if phase != REST:
-        halves, pick = beside
+        halves, pick = halves_and_pick
         if looks and phase in (TRIAL, CONTEST):
             call += 1
             free = torch.full_like(pick, phase == TRIAL, dtype=torch.bool)
@@ -114,4 +118,4 @@ def task_of(
         rows = half_start, none, together
         half, _ = shared_steps(clients.call(call), *rows, **work)
     ends = group_end, group_start, half, half_start
-    return Found(own, *ends, pick, losses, samples, usual, told, exact, evidence)
+    return TaskResult(own, *ends, pick, losses, samples, usual, told, exact, evidence)

@@ -1,6 +1,7 @@
 """Neighbours on a graph keep the links along which learning together helps.
 
-There is no server. In a round every client i, whose kept links go to k in K_i,
+There is no server. K_i are the clients at the other ends of the links that client i
+keeps. In a round, every client i computes
 
     v_i <- `steps` local steps from v_i         its own model, which it never sends
     u_i <- `steps` local steps from w_i         which it sends along its links; then
@@ -19,11 +20,12 @@ uses the one of v_i, w_i, (w_i + u_i) / 2 and u_i with the least
     n_i L_ij + 30 M_ij.
 
 L_ij is the mean held-out loss of model j at client i, which stays there, and n_i is the
-number of held-out samples. M_ij is an average over clients that kept links join: they
-mix M as they mix models, after M_i <- 0.8 M_i + 0.2 L_i. A client without links uses
-v_i, which is local training. This is `coteries` without a server, with gossip in place
-of means over a group. Without waiting, each client takes its rounds at its own pace
-(`neighbours_in_time`).
+number of held-out samples. M_ij is an average over the clients that kept links connect.
+Each client updates M_i <- 0.8 M_i + 0.2 L_i, and then mixes M in the same way as
+models. A client without links uses v_i, which is local training.
+
+This is `coteries` without a server, with gossip in place of means over a group. Without
+waiting, each client takes its rounds at its own pace (`neighbours_in_time`).
 
 References:
     Ours. Xiao, Boyd, "Fast linear iterations for distributed averaging", Systems &
@@ -122,7 +124,7 @@ def neighbours(
 
     flow = in_time(partners, rule, steps, sure)
     made = Algorithm(init, step, lambda state, oracle: models_in_use(state), flow=flow)
-    # A model to every neighbour.
+    # Each client sends one model to every neighbour.
     return made._replace(releases=Releases(mix=len(partners), losses=True))
 
 

@@ -18,8 +18,10 @@ MODELS = 4
 """The number of models from which a client chooses: v, w, (w + u) / 2 and u."""
 
 BEGIN = 3
-"""The first round, from 0, in which links are judged: before it, neighbours with other
-classes look harmful."""
+"""The first round, counted from 0, in which clients judge links.
+
+Earlier, neighbours with other classes seem harmful.
+"""
 
 NO_DATA = (
     "neighbours needs validation data, but no client that takes part has any: set "
@@ -30,11 +32,12 @@ NO_DATA = (
 class Ballot(NamedTuple):
     """Losses of the models that a client may use.
 
-    A client's own losses never leave it. It sends a mix of them and of others' means.
+    A client's own losses never leave it. It sends means that also contain the losses of
+    other clients.
     """
 
     losses: Rows  # (n, 4) of the client, means over the last rounds
-    told: Rows  # (n, 4) means that also cover clients joined by links
+    told: Rows  # (n, 4) means over clients that links connect
     samples: Rows  # (n,) held-out samples of the client
     cap: Rows  # (n,) largest loss of a sample, 0 before the first round
 

@@ -5,9 +5,9 @@ links. It compares u_i with the latest u_k of each neighbour, and mixes them in:
 
     w_i <- u_i + sum_{k in K_i} (u_k - u_i) / (1 + max(|K_i|, |K_k|)).
 
-K_i are the neighbours that have sent a model. The evidence of a link counts as soon as
-both ends have something new. If nobody is late, the result is that of rounds. Otherwise
-the mean of models is not preserved, and old models pull back.
+K_i are the neighbours that have sent a model. The evidence about a link counts as soon
+as both ends have new evidence. If no client is late, the result is that of rounds.
+Otherwise the mean of models is not preserved, and late models pull the others back.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class FlowState:
     models: Tensor  # (N, 3, D) v, w and u
     velocities: Tensor  # (2, N, D), or (2, N, 0) without momentum
     ballot: Ballot
-    sent: Tensor  # (N, 4) mean losses that each has sent to its neighbours last
-    choice: Tensor  # (N,) the model that each uses
+    sent: Tensor  # (N, 4) mean losses that each client last sent to its neighbours
+    choice: Tensor  # (N,) the model that each client uses
     links: Links
     said: Tensor  # (N, M, 3) the latest evidence of each end of a link
-    new: Tensor  # (N, M) whether that does not count yet
+    new: Tensor  # (N, M) whether that evidence has yet to count
     rounds: Tensor  # (N,) finished trainings
     kinds: list[int]  # the kind of each client's task
 
@@ -146,7 +146,7 @@ def _models_in_use(state: FlowState) -> Float[Tensor, "n d"]:
 
 
 def _take_training(state: FlowState, i: Tensor, now: Arrivals) -> None:
-    """Stores the results of local steps, and counts what goes along the links."""
+    """Stores the results of local steps, and counts the messages along links."""
     own, tuned, v, w_v, *ballot = now.answers
     state.models[i, 0], state.models[i, 2] = own, tuned
     state.velocities[:, i] = torch.stack([v, w_v])
@@ -163,7 +163,7 @@ def _take_training(state: FlowState, i: Tensor, now: Arrivals) -> None:
 def _take_comparison(
     state: FlowState, i: Tensor, now: Arrivals, other: Tensor, sure: float
 ) -> None:
-    """Judges links with news from both ends, then mixes models along kept links."""
+    """Judges links with new evidence from both ends, then mixes models along links."""
     every = torch.arange(other.shape[1], device=other.device)
     free = state.links.kept & (state.rounds > 0)[other]
     degree = free.sum(1).to(state.models)

@@ -85,7 +85,7 @@ def pfedme(
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size of w_i; lr lam = 1 puts w_i at theta_i, more goes beyond.
+        lr: step size of w_i, which moves to theta_i if lr lam = 1.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient, in the inner steps.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`, in local

@@ -57,8 +57,8 @@ class State:
 
     x: Tensor  # (N, D)
     page: Tensor  # (N, D) the models as others see them
-    moved: list[int]  # clients whose model has changed since
-    time: float  # of the pages
+    moved: list[int]  # clients whose model has changed since the pages
+    time: float  # the time of the pages
     halves: tuple[Tensor, ...]  # (N, D) a page, gradients of halves; (N, 1) samples
     seen: Comparison  # since weights last changed; on the CPU, as are the next two
     belief: Belief
@@ -88,8 +88,8 @@ def readers_in_turn(
         precision: (N,) as in `adaptive_all_for_one`.
         near: (N, N) which pairs may be compared; None: all.
         trust: how to estimate and weigh others.
-        phi: its criterion.
-        lr: step size, at most.
+        phi: the criterion that turns estimates into weights.
+        lr: the largest step size.
         every: turns between two comparisons.
         samples: training samples with which a client compares; 0: all.
         late: rule for late gradients.

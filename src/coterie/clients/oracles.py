@@ -179,7 +179,7 @@ class SimulatedOracle:
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of the rows of clients that take part."""
+        """The answers of a coordinator's program on the rows of active clients."""
         given = [tensor_of(row)[self._who] for row in rows]
         counts = [int(part.sum()) for part in self._blocks(self.present)]
         collected = self._group.collect(given, counts)
@@ -383,7 +383,7 @@ class SimulatedOracle:
         readers: Tensor,
         release: Release,
     ) -> Tensor:
-        """The same in shared columns, where the gradient of each pair leaves alone."""
+        """The blend in shared columns; the gradient of each pair leaves separately."""
         assert self._plan is not None  # made before
         self.gradients += self._plan.readers * self._samples.counts
         chunk = self._kernel.chunk(batch.width, extra=3)

@@ -45,9 +45,9 @@ class Sending(Oracle, Protocol):
         home: Tensor | None = None,
         release: Release | None = None,
     ) -> Tensor:
-        """As of an oracle, but `home` columns stay, and pairs' gradients are released.
+        """`Oracle.blended`, but `home` columns stay at the client.
 
-        Without `release`, gradients are blended as they are.
+        `release` maps the gradients of pairs to what leaves (None: the gradients).
         """
 
     def compare(
@@ -59,7 +59,7 @@ class Sending(Oracle, Protocol):
         home: Tensor | None = None,
         release: tuple[Release, Release] = (as_it_is, as_it_is),
     ) -> Comparison:
-        """As of an oracle, but the gradients of both halves are released."""
+        """`Oracle.compare`, but `release` maps the gradients of each half first."""
 
 
 Wrap = Callable[[Sending], Sending]
@@ -105,7 +105,7 @@ class Wrapping(Generic[Inner]):
         return self._oracle.sent
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """As of the wrapped oracle."""
+        """The answer of the wrapped oracle."""
         return self._oracle.grads(x)
 
     def each(
@@ -116,7 +116,7 @@ class Wrapping(Generic[Inner]):
         at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """As of the wrapped oracle."""
+        """The answer of the wrapped oracle."""
         return self._oracle.each(program, *rows, who=who, at_home=at_home, **options)
 
     def average(
@@ -127,19 +127,19 @@ class Wrapping(Generic[Inner]):
         *,
         count: int | None = None,
     ) -> Tensor:
-        """As of the wrapped oracle."""
+        """The answer of the wrapped oracle."""
         return self._oracle.average(shares, rows, groups, count=count)
 
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """As of the wrapped oracle."""
+        """The answer of the wrapped oracle."""
         return self._oracle.mix(weights, rows, exchanges=exchanges, gamma=gamma)
 
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """As of the wrapped oracle."""
+        """The answer of the wrapped oracle."""
         return self._oracle.central(program, server, *rows, **options)
 
 

@@ -1,29 +1,31 @@
-"""Groups that divide where held-out data say so: what a coordinator decides.
+"""Decisions of a coordinator: groups divide if held-out data support it.
 
 All clients begin in one group, and all groups go through phases together:
 
-    REST      members train the group's model, and tell in which direction they would go
+    REST      members train the group's model, and send their mean updates
     TRIAL     two halves of the group compete: a member trains the one that fits its
               training data better, and may change its mind
-    CONTEST   halves and whole are trained side by side, and only members that were away
-              in the trial choose a half
-    PIECES    the same for more than two pieces, between which nobody chooses
+    CONTEST   halves and whole are trained side by side, and only members that missed
+              the trial choose a half
+    PIECES    the same for more than two pieces, but members do not choose
 
 `coterie.collaboration.pieces` proposes halves or pieces from the members' updates,
-added up since the beginning. Held-out losses decide:
+added up since the beginning. Held-out losses decide. A *look* is a round in which
+clients send updates or evidence, and the coordinator decides:
 
-- Before anybody has trained halves, they are compared with the whole. They are given up
-  if they are not better, and their contest begins at once if they are better by twice
-  `sure`. After one division has passed a contest, later ones need none if they are
-  better by `sure`.
-- After a trial, halves have a contest if they are better by one standard error.
+- The first look compares halves with the whole before anybody has trained the halves.
+  They are dropped if they are not better, and pieces if they are not better by `sure`.
+  The contest of halves begins at once if they are better by twice `sure`. Once a
+  division has passed a contest, later halves or pieces do not need one if they are
+  better by `sure` at their first look.
+- After a trial, halves get a contest if they are better by one standard error.
 - After a contest, halves or pieces become groups if they are surely better than the
-  whole, and also better than the whole with what each client differs by (`BetterBy`).
-- Otherwise all go on with the whole. After pieces, two halves are tried next. After
-  halves, the next trial is 1.5 times as long, and the next rest 3 times.
+  whole, and also better than the whole with the offset of each client (`BetterBy`).
+- Otherwise all clients continue with the whole. After pieces, two halves are tried
+  next. After halves, the next trial is 1.5 times as long, and the next rest 3 times.
 
-Phases last until the shares of clients that were heard add up to their length, so
-rounds in which few take part count less.
+Every look adds the share of clients that took part. A phase is over when this sum
+reaches its length, so a look with few clients counts less.
 """
 
 from __future__ import annotations
@@ -35,34 +37,34 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from ..types import Rows
-from .pieces import BUCKETS, pieces, sides, sketched
+from .pieces import BUCKETS, pieces, sides, sketch_rows
 
 REST, TRIAL, CONTEST, PIECES = range(4)
 
 _FIRST_TRIAL, _CONTEST, _PIECES = 3.0, 2.0, 3.0
-"""Lengths of phases, in shares of the clients that were heard."""
+"""Lengths of phases, as sums of the share of clients that took part in each look."""
 
 _LONGER_REST, _LONGER_TRIAL = 3.0, 1.5
-"""Factors of the next lengths, where halves did not become groups."""
+"""Factors of the next lengths if halves did not become groups."""
 
 _HOPE = 1.0
-"""Standard errors by which halves must be better after a trial to get a contest."""
+"""After a trial, halves that are better by this many standard errors get a contest."""
 
 _MOST = 3.0
-"""An update counts for at most this many times the median length of all."""
+"""The largest length of an update, in units of the median length of all updates."""
 
 _NEARLY = 1e-9
-"""What rounding may take from a sum of shares."""
+"""Rounding may make a sum of shares smaller by this."""
 
 PAIRS = 2
-"""The half against the whole as it is, and against the whole with the offset."""
+"""The number of comparisons: half with whole, and half with whole plus offset."""
 
 
 class PhaseClock(NamedTuple):
-    """Which phase it is, for how long, and what earlier trials found."""
+    """The current phase, how long it has lasted, and the results of earlier trials."""
 
     phase: int = REST
-    heard: float = 0.0  # shares of the clients, added up over looks of this phase
+    heard: float = 0.0  # share of clients that took part, summed over looks
     rest: float = 1.0
     trial: float = _FIRST_TRIAL
     settled: bool = False  # whether a division has passed a contest
@@ -70,69 +72,73 @@ class PhaseClock(NamedTuple):
 
     @property
     def length(self) -> float:
-        """How long this phase lasts."""
+        """The length of this phase."""
         return (self.rest, self.trial, _CONTEST, _PIECES)[self.phase]
 
     @property
     def is_over(self) -> bool:
-        """Whether the phase has lasted as long as it should."""
+        """Whether the phase has reached its length."""
         return self.heard >= self.length - _NEARLY
 
     @property
     def asks(self) -> bool:
-        """Whether evidence of the next look may decide something."""
+        """Whether the evidence of the next look can lead to a decision."""
         begins = self.phase in (TRIAL, PIECES) and self.heard == 0
         ends = self.heard >= self.length - 1 - _NEARLY
         return self.phase != REST and (begins or ends)
 
 
 class Evidence(NamedTuple):
-    """Held-out losses of wholes minus halves, in pairs, of each client."""
+    """Loss of the whole minus loss of the half, on the held-out samples of each client.
 
-    total: Float[Tensor, "n 2"]
-    around: Float[Tensor, "n 2"]  # squares around the client's own mean
+    The first column is for the whole as it is, and the second for the whole plus the
+    client's offset.
+    """
+
+    total: Float[Tensor, "n 2"]  # sums over samples
+    around: Float[Tensor, "n 2"]  # sums of squares around the client's own mean
 
 
 class Coordinator(NamedTuple):
-    """What a coordinator remembers of all N clients."""
+    """What a coordinator remembers about all N clients."""
 
-    member: Tensor  # (N,) the group of each, a whole number
-    pair: Tensor  # (N,) the pair of halves, or the piece, that each belongs to
-    pick: Tensor  # (N,) the half that each takes; 0 of pieces
-    shares: Tensor  # (N,) in averages
-    samples: Tensor  # (N,) that each holds out
-    sketch: Tensor  # (N, S) sums of updates, in few numbers
+    member: Tensor  # (N,) the group of each client, a whole number
+    pair: Tensor  # (N,) the pair of halves, or the piece, of each client
+    pick: Tensor  # (N,) the half that each client takes; 0 for pieces
+    shares: Tensor  # (N,) weights of clients in averages
+    samples: Tensor  # (N,) numbers of held-out samples
+    sketch: Tensor  # (N, S) sketches of the sums of updates
     evidence: Evidence
     clock: PhaseClock
 
     @property
     def groups(self) -> int:
-        """How many there are; their names are below it."""
+        """The number of groups; they are numbered from 0."""
         return int(self.member.max()) + 1
 
 
 class Places(NamedTuple):
-    """What clients are told; the last four are the same for everybody."""
+    """What clients receive; the last four are the same for all clients."""
 
     member: Rows  # (n,)
     pair: Rows  # (n,)
-    together: Rows  # (n,) the number of clients in its group
-    second: Rows  # (n,) the share of its pair that takes the second half
+    together: Rows  # (n,) the number of clients in the group of each client
+    second: Rows  # (n,) the share of the client's pair that takes the second half
     phase: Rows  # (n,)
     groups: Rows  # (n,)
     pairs: Rows  # (n,)
-    asks: Rows  # (n,) whether evidence is wanted
+    asks: Rows  # (n,) whether clients must send evidence
 
 
 def one_group(
     shares: Float[Tensor, " n"], samples: Float[Tensor, " n"], columns: int
 ) -> Coordinator:
-    """Everybody together, and nothing known of models with this number of columns.
+    """The coordinator at the start: one group of all clients, without any updates.
 
     Args:
-        shares: of clients in averages.
-        samples: that each holds out.
-        columns: of a model.
+        shares: weights of clients in averages.
+        samples: number of held-out samples of each client.
+        columns: number of columns of a model.
     """
     zero = torch.zeros(len(shares), dtype=torch.long, device=shares.device)
     sketch = shares.new_zeros(len(shares), min(columns, BUCKETS))
@@ -141,7 +147,7 @@ def one_group(
 
 
 def places(of: Coordinator) -> Places:
-    """What clients are told of where they stand."""
+    """The group, the pair and the phase of each client, as it receives them."""
     together = torch.bincount(of.member, minlength=len(of.member))[of.member]
     pairs = int(of.pair.max()) + 1
     total = _totals(of.shares, of.pair, pairs)
@@ -157,23 +163,23 @@ def with_directions(
     update: Float[Tensor, "p d"],
     rounds: Float[Tensor, " p"],
 ) -> tuple[Coordinator, Float[Tensor, ""]]:
-    """After a look in a rest, and the length beyond which an update is cut.
+    """The coordinator after a look in a rest, and the largest length of an update.
 
-    If the rest is over, halves or pieces are tried where some group has two sides.
+    If the rest is over and some group has two sides, halves or pieces are tried next.
 
     Args:
-        old: what is known so far.
-        who: takes part.
-        update: of these, what local steps of a round added to models, on average since
-            they were heard last.
-        rounds: of how many rounds that is the mean.
+        old: the coordinator before the look.
+        who: clients that take part.
+        update: for each of them, the mean over rounds of what its local steps added to
+            the shared model, since it last sent it.
+        rounds: the number of rounds in each mean.
     """
     length = torch.linalg.vector_norm(update, dim=1, dtype=torch.float64)
-    finite = length.isfinite()  # a direction of nothing is none
+    finite = length.isfinite()
     known = length[finite & (length > 0)]
     most = _MOST * known.median() if len(known) else length.new_tensor(torch.inf)
-    # A sketch is linear, so that nothing else needs all columns.
-    few = sketched(update).double() * (most / length).clamp(max=1)[:, None]
+    # A sketch is linear, so all that follows can use the few numbers of the sketch.
+    few = sketch_rows(update).double() * (most / length).clamp(max=1)[:, None]
     few = torch.where(finite[:, None], few * rounds[:, None], 0)
     apart = few - _group_means(few, old.member[who], old.shares[who])
     sketch = old.sketch.index_add(0, who, apart.to(old.sketch))
@@ -201,13 +207,15 @@ def with_evidence(
     *,
     sure: float,
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
-    """After a look where halves or pieces are tried, and for whom they became a group.
+    """The coordinator after a look while halves or pieces compete, and who moved.
+
+    A client has moved if its half or piece became a group.
 
     Args:
-        old: what is known so far.
-        who: takes part.
-        pick: the halves that these take.
-        told: their evidence, in the order of its fields, where it was asked for.
+        old: the coordinator before the look.
+        who: clients that take part.
+        pick: the halves that they take.
+        told: their `Evidence`, field by field; None if it was not asked for.
         sure: standard errors by which halves must be better.
     """
     begins, clock = old.clock.heard == 0, old.clock
@@ -222,47 +230,49 @@ def with_evidence(
     better = better_by(new)
     if clock.phase in (TRIAL, PIECES) and begins:
         if clock.settled and bool((better.plain > sure).any()):
-            return _divided(new, better.plain > sure)
+            return _divide_groups(new, better.plain > sure)
         if bool((better.plain <= (sure if clock.phase == PIECES else 0)).all()):
-            return _rested(new), nobody
+            return _begin_rest(new), nobody
         if clock.phase == TRIAL and bool((better.plain > 2 * sure).any()):
             clock = clock._replace(phase=CONTEST, heard=0.0)
             return new._replace(clock=clock), nobody
     if not clock.is_over:
         return new, nobody
     if clock.phase != TRIAL:
-        return _divided(new, better.surely(sure))
+        return _divide_groups(new, better.surely(sure))
     if bool((better.plain > _HOPE).any()):
-        # What clients differ from the whole by comes from their halves here, so
-        # halves and whole are compared as they are.
+        # After a trial, offsets come from halves. So only the whole as it is counts.
         return new._replace(clock=clock._replace(phase=CONTEST, heard=0.0)), nobody
-    return _rested(new), nobody
+    return _begin_rest(new), nobody
 
 
-def _divided(
+def _divide_groups(
     old: Coordinator, becomes: Bool[Tensor, " c"]
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
-    """After the halves or pieces of these groups became groups; a rest, if of none."""
+    """The coordinator after these groups divide, and which clients moved.
+
+    If no group divides, a rest begins.
+    """
     member, free = old.member.clone(), old.groups
     piece = 2 * old.pair + old.pick
     for group in becomes.nonzero()[:, 0].tolist():
         _, *others = piece[old.member == group].unique().tolist()
-        for one in others:  # the first keeps the name
+        for one in others:  # the first keeps the number of the group
             here = (old.member == group) & (piece == one)
             member[here], free = free, free + 1
     if free == old.groups:
-        return _rested(old), torch.zeros_like(member, dtype=torch.bool)
+        return _begin_rest(old), torch.zeros_like(member, dtype=torch.bool)
     size = torch.bincount(old.member, minlength=len(member))
     moved = torch.bincount(member, minlength=len(member))[member] < size[old.member]
     clock = PhaseClock(settled=True)
     return old._replace(member=member, pair=member, clock=clock), moved
 
 
-def _rested(old: Coordinator) -> Coordinator:
-    """After halves or pieces that did not become groups: what comes next."""
+def _begin_rest(old: Coordinator) -> Coordinator:
+    """The coordinator if halves or pieces do not become groups."""
     clock = old.clock
     if clock.phase == PIECES:
-        # Perhaps two are enough: they are tried after the next look.
+        # Two halves may be enough, so they are tried after the next look.
         clock = clock._replace(phase=REST, heard=max(0.0, clock.rest - 1), deep=False)
     else:
         rest = clock.rest * _LONGER_REST
@@ -274,26 +284,26 @@ def _rested(old: Coordinator) -> Coordinator:
 class BetterBy(NamedTuple):
     """By how many standard errors the halves of each group are better than the whole.
 
-    The tuned whole is the whole with what each client differs from it by.
+    The tuned whole is the whole plus the offset of each client.
     """
 
     plain: Float64[Tensor, " c"]  # than the whole
     tuned: Float64[Tensor, " c"]  # than the tuned whole
 
     def surely(self, sure: float) -> Bool[Tensor, " c"]:
-        """Halves that become groups, after both they and the whole were trained.
+        """Which groups divide, after halves and whole were trained side by side.
 
-        Where labels are skewed, halves are better than the whole, but not than the
-        tuned whole.
+        If labels are skewed, halves are better than the whole, but they are not better
+        than the tuned whole.
         """
         return (self.plain > sure) & (self.tuned > 0)
 
 
 def better_by(of: Coordinator) -> BetterBy:
-    """By how much the halves or pieces of each group are better than it.
+    """By how much the halves or pieces of each group are better than the group.
 
-    Standard errors are of samples within clients, so that one client with much to gain
-    is seen among many who gain nothing.
+    Standard errors come from the samples within each client. So one client that gains
+    much is still visible among many clients that gain nothing.
     """
     count, n = of.groups, of.samples.double()
     total, around = (part.double() for part in of.evidence)

@@ -1,4 +1,4 @@
-"""What held-out samples say about several models, and which of them a client uses.
+"""Evidence from held-out samples about several models, and the choice between them.
 
 Client i evaluates K models on the same n_i samples that none of them was trained on.
 The losses are bounded, so that no sample decides alone. What makes a sample hard for
@@ -17,12 +17,15 @@ from ..checks import number
 
 
 def bound_losses(losses: Tensor, most: Tensor) -> Tensor:
-    """`c (1 - exp(-loss / c))`: small losses as they are, none above c.
+    """`c (1 - exp(-loss / c))`, with c = `most`: small losses hardly change.
 
-    So a model that is surely wrong about a few samples, as one is that has seen little,
-    loses little more by them than one that is just wrong. Numbers below 0 have noise on
-    them (`coterie.privacy`). Those of such a client stay as they are, since it had
-    bounded them before, and noise of both signs must cancel.
+    No loss exceeds c. So a model that is confident but wrong about a few samples loses
+    little more than a model that is just wrong. A model that has seen few samples is
+    often confident and wrong.
+
+    A loss below 0 has noise (`coterie.privacy`). All losses of such a client stay as
+    they are. The client bounded them before it added noise, and noise of both signs
+    must cancel.
     """
     most = most.clamp(min=torch.finfo(losses.dtype).tiny)
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))
@@ -30,14 +33,14 @@ def bound_losses(losses: Tensor, most: Tensor) -> Tensor:
 
 
 TEMPERATURES = (1.0, *(2 ** (k / 2) for k in (-3, -2, -1, 1, 2, 3, 4)))
-"""How much less sure a model is made; 1 leaves its losses as they are."""
+"""The temperatures that we try; 1 leaves losses as they are."""
 
 
 def temper_losses(losses: Tensor, temperature: float) -> Tensor:
-    """Losses of a model that is less sure, or surer below 1.
+    """Losses of the model at a temperature: above 1, the model is less confident.
 
-    A loss -log p is that of the odds p : (1 - p) for the right answer. The odds are
-    taken to the power 1 / temperature.
+    A loss -log p means odds p : (1 - p) for the right answer. The odds are taken to the
+    power 1 / temperature.
 
     >>> losses = -torch.tensor([0.25]).log()  # odds 1 : 3
     >>> torch.exp(-temper_losses(losses, 0.5))  # odds 1 : 9
@@ -48,8 +51,10 @@ def temper_losses(losses: Tensor, temperature: float) -> Tensor:
 
 
 CAP = 0.5
-"""The most that a sample's loss counts for in a choice, in units of a usual loss. With
-more, noisy labels hide what helps."""
+"""The most that one sample counts for in a choice, in units of a usual loss.
+
+With a larger cap, noisy labels hide which models help.
+"""
 
 
 def calibrate_losses(
@@ -57,14 +62,14 @@ def calibrate_losses(
 ) -> Float[Tensor, "n k b"]:
     """Bounded losses, each model at the temperature that suits it best.
 
-    A model that errs less often, but says so less surely, would otherwise seem worse.
-    Client i finds the temperature T of model k by its own n_i held-out samples, as the
-    least mean of bounded losses + (log T)^2 / n_i. Losses with noise (below 0) stay as
-    they are.
+    Without this, a model that errs less often, but is less confident, would seem worse.
+    Client i finds the temperature T of model k with its own n_i held-out samples. It
+    minimises the mean of bounded losses + (log T)^2 / n_i. Losses with noise (below 0)
+    stay as they are.
 
     Args:
-        losses: of n clients, k models and b samples; NaN where a client has fewer.
-        usual: the loss in whose units `CAP` is.
+        losses: of n clients, k models and b samples; NaN if a client has fewer samples.
+        usual: the usual loss, which is the unit of `CAP`.
     """
     most = CAP * usual
     samples = (~losses.isnan()).sum(-1).clamp(min=1)
@@ -85,23 +90,24 @@ def surely_above_zero(
     total: Float64[Tensor, " n"],
     squares: Float64[Tensor, " n"],
 ) -> Float64[Tensor, " n"]:
-    """By how many standard errors means are above 0, as of normal variables.
+    """By how many standard errors means are above 0, as for normal variables.
 
-    Few samples know their own spread badly: t of m samples counts for as much as
+    We cannot estimate a spread well from few samples. So a t-statistic of m samples
+    counts for
 
         (8 k + 1) / (8 k + 3) sqrt(k log(1 + t^2 / k)),   k = m - 1
 
-    standard errors that are known (Wallace, 1959). Zero where there are not two
-    samples, or none of them differs from 0.
+    standard errors of a known spread (Wallace, 1959). The result is 0 if there are
+    fewer than two samples, or if all samples are 0.
 
     Args:
-        samples: m, how many there are; may be averages over rounds.
-        total: their sums.
+        samples: m, the number of samples; it may be an average over rounds.
+        total: the sums of the samples.
         squares: the sums of their squares.
     """
     k = (samples - 1).clamp(min=1)
     around = squares - total**2 / (k + 1)
-    # What rounding leaves of the squares is no spread.
+    # The spread is at least the rounding error of the squares.
     around = around.maximum(torch.finfo(torch.float32).eps ** 2 * squares)
     t2 = total**2 * k / (k + 1) / torch.where(around > 0, around, 1)
     z = (8 * k + 1) / (8 * k + 3) * (k * torch.log1p(t2 / k)).sqrt()
@@ -109,10 +115,10 @@ def surely_above_zero(
 
 
 PRIOR = 30.0
-"""How many held-out samples the mean over all clients counts for in a choice.
+"""In a choice, the mean over all clients counts for this many held-out samples.
 
-A client has about ten samples of its own. With fewer than 30, those decide too often by
-chance; with 60 nothing changes.
+A client has about ten samples of its own. With a prior below 30, these decide too often
+by chance. With 60 instead of 30, nothing changes.
 """
 
 
@@ -123,9 +129,9 @@ def choices(
 ) -> Int[Tensor, " n"]:
     """Which of K models each client should use, by its own losses and everybody's.
 
-    It is the model of least n_i L_ik + PRIOR M_k. So a client with little evidence of
-    its own does as is best on the whole, and one with much does as is best for itself.
-    Nothing leaves the client for that.
+    It is the model with the least n_i L_ik + PRIOR M_k. So a client with few samples
+    uses the model that is best for all clients on average. A client with many samples
+    uses the model that is best for itself. It sends nothing to make this choice.
 
     >>> losses = torch.tensor([[1.5, 1.0]])
     >>> everybody = torch.tensor([[1.2, 1.6]])
@@ -135,36 +141,37 @@ def choices(
     tensor([1])
 
     Args:
-        losses: L, held-out losses of each client, which may be averages over rounds.
-        samples: n, how many samples they are of.
-        everybody: M, means over clients, as each of them was told.
+        losses: L, mean held-out losses of each client; they may average over rounds.
+        samples: n, the number of samples in each mean.
+        everybody: M, means over clients, as each client received them.
     """
     own = torch.where(samples[:, None] > 0, losses, 0).double()
     return (samples.double()[:, None] * own + PRIOR * everybody.double()).argmin(1)
 
 
 def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> float:
-    """By how much the expected loss can exceed that of training alone, at most.
+    """The most by which the expected loss can exceed that of training alone.
 
     A client compares a shared model with its own on n held-out samples. The paired
-    differences of their losses have mean delta, the truth, and standard deviation s; so
-    the mean difference has standard error e = s / sqrt(n), and is nearly normal. By
-    `choices`, the client uses the shared model where the mean difference is below
-    PRIOR g / n, where g is what the others gain by it on average. Where its own model
-    is the better one, delta > 0, the expected loss above that of training alone is
+    differences of their losses have the true mean delta and the standard deviation s.
+    So the mean difference is nearly normal, with the standard error e = s / sqrt(n). By
+    `choices`, the client uses the shared model if the mean difference is below
+    PRIOR g / n. Here g is what the other clients gain by the shared model on average.
+    If its own model is better (delta > 0), the expected loss exceeds that of training
+    alone by
 
-        delta P(it uses the shared one) = delta Phi(c - delta / e),   c = PRIOR g / n e,
+        delta P(it uses the shared one) = delta Phi(c - delta / e)
 
-    at most e max_z z Phi(c - z), whatever delta is. That is at most 0.17 e + PRIOR g /
-    n. Where g < 0, so that the others lose, it is less than 0.17 e.
+    with c = PRIOR g / (n e). For any delta, this is at most e max_z z Phi(c - z), and
+    so at most 0.17 e + PRIOR g / n. If the others lose (g < 0), it is less than 0.17 e.
 
     >>> round(most_above_own(1.0, 100), 4)  # 0.17 standard errors
     0.017
 
     Args:
-        deviation: s, of the differences of losses on single samples.
-        samples: n, that are held out.
-        others: g.
+        deviation: s, for differences of losses on single samples.
+        samples: n, the number of held-out samples.
+        others: g, the mean gain of the other clients.
     """
     from scipy.optimize import minimize_scalar
     from scipy.special import ndtr

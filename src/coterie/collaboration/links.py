@@ -1,8 +1,8 @@
 """Evidence of two neighbours about their link, and whether they keep it.
 
-Matchings number the links of a graph (`coterie.graphs.colouring`). In the m-th matching
+Matchings divide the links of a graph (`coterie.graphs.colouring`). In the m-th matching
 a client meets at most one neighbour, and `mix` with a permutation brings it that
-neighbour's row. Both ends add the same numbers, so both decide the same.
+neighbour's row. Both ends of a link add the same numbers, so they decide alike.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEMORY = 0.8
 class Links(NamedTuple):
     """The links of each client, by matching, and the evidence about each."""
 
-    kept: Rows  # (n, M) whether there is a link that is still kept
+    kept: Rows  # (n, M) whether the link exists and is kept
     evidence: Rows  # (n, M, 3) samples of both ends, sums of differences and of squares
 
 
@@ -84,9 +84,10 @@ def judge_link(
 
 
 def row_sums(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """The sum of each row, by halves: the same bits for any number of rows.
+    """The sum of each row, with the same bits for any number of rows.
 
-    So both ends of a meeting compute the same weight, even in two processes.
+    It adds the two halves of the columns again and again. So both ends of a meeting
+    compute the same weight, even in different processes.
     """
     while rows.shape[1] > 1:
         half = rows.shape[1] // 2

@@ -1,13 +1,14 @@
-"""How a group might divide, by the directions in which its members would go.
+"""Proposals to divide a group, from the directions of its members' updates.
 
-A coordinator adds up the updates of every client, less the mean of its group, in a
-sketch of a few hundred numbers. Two proposals come from that:
+A coordinator subtracts the mean of the group from the update of each client. It adds up
+the results in a sketch, which has a few hundred numbers. There are two proposals:
 
-    sides     two, along the direction in which normalised sketches differ most
-    pieces    more than two, where a tree of the sketches has a clear gap
+    sides     two sides, along the direction in which normalised sketches differ most
+    pieces    more than two pieces, if a tree of the sketches has a clear gap
 
 The tree joins the two nearest sets of clients again and again (average linkage of
-1 - cosine). Between true groups that height jumps: `pieces` cuts where it jumps most.
+1 - cosine). The height of a join jumps between true groups, and `pieces` cuts the tree
+at the largest jump.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from torch import Tensor
 from ..seeds import generator
 
 BUCKETS = 256
-"""Numbers by which a coordinator remembers a direction."""
+"""The most numbers in a sketch."""
 
 _GAP = 0.12
-"""A jump that is a clear gap, as a share of the height of the whole tree."""
+"""The smallest jump that is a clear gap, as a share of the height of the whole tree."""
 
 _FEWEST = 12
-"""Members without which a tree tells too little: two sides are found one by one."""
+"""The fewest members for a tree; a smaller group can only divide into two sides."""
 
 _LARGE = 500
-"""Members that a tree has at most; the others join the nearest piece."""
+"""The most members in a tree; the others join the nearest piece."""
 
 _ALIKE = 1e-6
-"""Sum of cubes of a unit vector below which rounding may have made its sign."""
+"""If the sum of cubes of a unit vector is smaller, its sign may be due to rounding."""
 
 
-def sketched(v: Float[Tensor, "n d"]) -> Float[Tensor, "n s"]:
-    """Vectors in a few numbers, which nearly keep products and lengths.
+def sketch_rows(v: Float[Tensor, "n d"]) -> Float[Tensor, "n s"]:
+    """Sketches of the rows, which nearly keep products and lengths.
 
-    Columns are added up in buckets, with random signs (Charikar, Chen, Farach-Colton,
+    We add up columns in buckets, with random signs (Charikar, Chen, Farach-Colton,
     "Finding frequent items in data streams", ICALP, 2002).
     """
     if v.shape[1] <= BUCKETS:
@@ -59,7 +60,8 @@ def _hashes(columns: int) -> tuple[Tensor, Tensor]:
 def sides(sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     """The two sides of each group, 0 and 1; clients without a direction are on side 0.
 
-    They are those of the direction in which normalised rows differ most.
+    We project normalised rows on the direction in which they differ most. The sign of
+    the projection is the side.
     """
     side = torch.zeros_like(member)
     unit = torch.nn.functional.normalize(sketch.double())
@@ -73,8 +75,8 @@ def sides(sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"]) -> Int[Tensor
         if len(here) < 3 or values[-1] < len(here) * 1e-8:
             continue
         along = vectors[:, -1] if wide else apart @ vectors[:, -1]
-        # The sign of an eigenvector means nothing. Where both sides are alike, as those
-        # of two clients are, its largest entry decides, and not rounding.
+        # The sign of an eigenvector is arbitrary, so the sum of cubes decides it. If
+        # both sides are alike, that sum is 0, and the first large entry decides.
         sign = (along**3).sum() / along.norm() ** 3
         if abs(sign) < _ALIKE:
             entries = apart.T @ along
@@ -86,9 +88,9 @@ def sides(sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"]) -> Int[Tensor
 def pieces(
     sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"], side: Int[Tensor, " n"]
 ) -> Int[Tensor, " n"] | None:
-    """Pieces of all groups, by number; None where no group has more than two.
+    """The number of each client's piece; None if no group has more than two pieces.
 
-    Groups without a clear gap are divided into their two sides.
+    A group without a clear gap divides into its two sides.
 
     Args:
         sketch: directions of all clients.
@@ -98,7 +100,7 @@ def pieces(
     found, count, deep = torch.zeros_like(member), 0, False
     for group in member.unique():
         here = (member == group).nonzero()[:, 0]
-        of_tree = _cut(sketch[here].double())
+        of_tree = _cut_tree(sketch[here].double())
         deep = deep or of_tree is not None
         part = side[here] if of_tree is None else of_tree
         found[here] = count + part
@@ -106,11 +108,12 @@ def pieces(
     return found if deep else None
 
 
-def _cut(sketch: Float[Tensor, "m s"]) -> Int[Tensor, " m"] | None:
-    """The pieces of one group, cut at the largest gap; None without a clear one.
+def _cut_tree(sketch: Float[Tensor, "m s"]) -> Int[Tensor, " m"] | None:
+    """The pieces of one group, by a cut at the largest gap; None without a clear gap.
 
-    At most half as many pieces as members, and more than two. A client without a
-    direction belongs to no piece, so there are none until all were heard.
+    There are more than two pieces, and at most half as many as members. A client
+    without a direction belongs to no piece. So there are no pieces until all members
+    have sent an update.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
 
@@ -124,13 +127,13 @@ def _cut(sketch: Float[Tensor, "m s"]) -> Int[Tensor, " m"] | None:
     tree = linkage(some.cpu().numpy(), "average", metric="cosine")
     height = torch.from_numpy(tree[:, 2])
     jump = height[1:] - height[:-1]
-    count = torch.arange(len(jump) + 1, 1, -1)  # pieces, if it is cut there
+    count = torch.arange(len(jump) + 1, 1, -1)  # of pieces after a cut there
     jump = torch.where(count <= len(some) / 2, jump, 0)
     at = int(jump.argmax())
     if count[at] <= 2 or jump[at] < _GAP * height[-1]:
         return None
     label = torch.from_numpy(fcluster(tree, int(count[at]), "maxclust")).long() - 1
     centre = [some[(label == k).to(some.device)].mean(0) for k in label.unique()]
-    # Of all members, also those who are not in the tree.
+    # All members join the nearest piece, also those that are not in the tree.
     nearest = unit @ torch.nn.functional.normalize(torch.stack(centre)).T
     return nearest.argmax(1).unique(return_inverse=True)[1]

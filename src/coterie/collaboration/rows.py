@@ -36,7 +36,7 @@ def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
 def change_rows(
     active: Bool[Tensor, " n"], function: Callable[..., Tensor], *rows: Tensor
 ) -> Tensor:
-    """The first of the rows, after a row-wise function of all of them where `active`.
+    """The first of `rows`, with a row-wise function of all of them in active rows.
 
     >>> import torch
     >>> x = torch.tensor([[1.0], [2.0]])

@@ -76,7 +76,7 @@ class Threads:
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> list[Tensor]:
-        """The rows of this thread of what thread 0 has."""
+        """This thread's rows of the tensors that thread 0 has."""
         given = refuse_text(self._all(rows)[0])
         own = [row.split(list(counts))[self.rank] for row in given]
         self.values += sum(row.numel() for row in own)

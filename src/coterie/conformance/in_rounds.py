@@ -49,7 +49,7 @@ def check_identical_clients(case: Case) -> None:
 
 
 def check_local_limit(case: Case) -> None:
-    """Identity weights, or being alone, give local training."""
+    """Identity weights, or a single client, give local training."""
     if not {"weights", "precision"} & set(case.ingredients):
         raise NotApplicable("the method takes neither `weights` nor `precision`.")
     effective = {**case.defaults, **case.options}
@@ -247,6 +247,6 @@ def _is_never(name: str, declared: Releases, found: Releases) -> bool:
 
 
 def _dry_run(algorithm: Algorithm, columns: int) -> CallPlan:
-    """What the method would send, where all take part at first, and then some do."""
+    """What the method would send if all clients take part at first, and some later."""
     rounds = [torch.ones_like(ACTIVE)] * _HALF + [ACTIVE] * (ROUNDS - _HALF)
     return plan_calls(algorithm, rounds, seed=0, label="it", columns=columns)

@@ -1,4 +1,4 @@
-"""Checks of what methods promise in time, where nobody waits."""
+"""Checks of what methods promise in time, if clients do not wait."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check_runs_do_not_meet(case: Case) -> None:
 
 
 def check_without_delays(case: Case) -> None:
-    """Where nobody is late, models are those of rounds."""
+    """If no client is late, models are those of rounds."""
     federation, setting = small_federation(), Setting()
     algorithm = case.build(federation)
     if "rounds" not in algorithm.faces:

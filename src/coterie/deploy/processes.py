@@ -51,7 +51,10 @@ class Processes:
         return torch.cat(self.exchange([rows] * self.size, counts))
 
     def exchange(self, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-        """The rows from all processes, counts[j] from process j; part j goes to it."""
+        """The rows from all processes: part j goes to process j.
+
+        counts[j] is the number of rows that come from process j.
+        """
         sent = torch.cat(list(parts))
         shape = (sum(counts), *sent.shape[1:])
         found = torch.empty(shape, dtype=sent.dtype, device=sent.device)

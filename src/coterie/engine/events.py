@@ -233,7 +233,7 @@ class EventLoop:
         return self._flow.couples and any(free[v] and free[w] for v, w in self._ends)
 
     def _exchange(self, edge: int) -> None:
-        """Both ends of an edge send what they have now, written when it arrives."""
+        """Both ends of an edge send their rows of now, which count when they arrive."""
         assert self._flow.send is not None  # or else no edge rings
         state, time = self._now.state, self.time
         v, w = self._ends[edge]
@@ -252,7 +252,7 @@ class EventLoop:
         self._flow.meet(self._now.state, meeting)
 
     def _couple(self, edge: int) -> None:
-        """Both ends begin tasks that end together, or the ring is lost: one is busy."""
+        """Both ends begin tasks that end together; if one is busy, the ring is lost."""
         now, pair = self._now, self._ends[edge]
         if any(
             now.clients[client].busy

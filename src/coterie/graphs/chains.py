@@ -88,7 +88,7 @@ def hitting_time_of(walk: Walk) -> float:
 
 
 def _time_to(chain: Tensor, there: np.ndarray) -> float:
-    """The longest mean time from any state until the chain is in one of some."""
+    """The longest mean time from any state until the chain is in one of `there`."""
     matrix = as_scipy(chain)
     away = matrix @ diags_array((~there).astype(float))
     system = (eye_array(len(there)) - away).tocsc()

@@ -129,7 +129,7 @@ def refuse_many(nodes: int) -> None:
 
 
 def _without_slow(ends: np.ndarray, n: int, tau: np.ndarray) -> list[np.ndarray]:
-    """Rates 1 / tau on the edges up to some delay, where they connect all nodes."""
+    """Rates 1 / tau on edges up to some delay, if these edges connect all nodes."""
     # At most 20 of the delays.
     some = np.unique(np.quantile(tau, np.linspace(0, 1, 20), method="inverted_cdf"))
     found = [np.where(tau <= most, 1 / tau, 0) for most in some]

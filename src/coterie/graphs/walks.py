@@ -186,7 +186,7 @@ def transition(
 
 
 def _onward(edges: Tensor) -> Tensor:
-    """Chances of `non_backtracking`, from an edge to those that begin at its end."""
+    """The chances of `non_backtracking` to go from each edge to each next edge."""
     ways = torch.cat([edges, edges.flip(1)]).tolist()
     leaving: dict[int, list[int]] = {}
     for number, (v, _) in enumerate(ways):

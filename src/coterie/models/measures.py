@@ -94,7 +94,7 @@ def f1(outputs: Tensor, targets: Tensor) -> float:
 
 
 def f1_of(table: np.ndarray) -> float:
-    """The same of a confusion table."""
+    """`f1`, from a confusion table."""
     right, of_class, taken_for, _ = _counts(table)
     return _mean_ratio(2 * right, np.where(of_class > 0, of_class + taken_for, 0))
 
@@ -108,7 +108,7 @@ def sensitivity(outputs: Tensor, targets: Tensor) -> float:
 
 
 def sensitivity_of(table: np.ndarray) -> float:
-    """The same of a confusion table."""
+    """`sensitivity`, from a confusion table."""
     right, of_class, _, _ = _counts(table)
     return _mean_ratio(right, of_class)
 
@@ -122,7 +122,7 @@ def specificity(outputs: Tensor, targets: Tensor) -> float:
 
 
 def specificity_of(table: np.ndarray) -> float:
-    """The same of a confusion table."""
+    """`specificity`, from a confusion table."""
     right, of_class, taken_for, total = _counts(table)
     others = total - of_class
     return _mean_ratio(others - (taken_for - right), others)
@@ -134,7 +134,7 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 
 def balanced_accuracy_of(table: np.ndarray) -> float:
-    """The same of a confusion table."""
+    """`balanced_accuracy`, from a confusion table."""
     of_class = table.sum(1)
     several = (of_class > 0).sum() > 1
     return _mean_ratio(table.diagonal(), of_class) if several else math.nan
@@ -229,7 +229,7 @@ def mae(outputs: Tensor, targets: Tensor) -> Tensor:
 def r2(outputs: Tensor, targets: Tensor) -> float:
     """Share of the variance that is explained, mean over a target's entries.
 
-    NaN where a client's responses are all equal.
+    It is NaN if a client's responses are all equal.
     """
     error, truth = errors_of(outputs, targets)
     spread = (truth - truth.mean(0)).square().sum(0)

@@ -139,7 +139,7 @@ class PairProblem(NamedTuple):
     def choose(
         self, held: Bool[np.ndarray, " p"], violated: Float[np.ndarray, " p"], room: int
     ) -> Int[np.ndarray, " m"]:
-        """All that are held, and the most violated pairs of every model."""
+        """All held pairs, and the most violated pairs of every model."""
         n = len(self.mass)
         wanted = max(n, room, int(held.sum()) // 2)
         if int((violated > 0).sum()) > wanted:
@@ -230,6 +230,6 @@ class BallProblem(NamedTuple):
     def choose(
         self, held: Bool[np.ndarray, " n"], violated: Float[np.ndarray, " n"], room: int
     ) -> Int[np.ndarray, " m"]:
-        """All that are held or violated."""
+        """All balls that are held or violated."""
         del room
         return np.flatnonzero(held | (violated > 0))

@@ -46,7 +46,7 @@ class Point(NamedTuple):
 
 @runtime_checkable
 class Model(Protocol):
-    """The curvature H, minus the second derivative, on a working set of m."""
+    """The curvature H (minus the Hessian) on a working set of m multipliers."""
 
     @property
     def diagonal(self) -> Float[np.ndarray, " m"]:
@@ -171,10 +171,10 @@ def _model_step(
     shift: Float[np.ndarray, " m"],
     few: int,
 ) -> Float[np.ndarray, " m"] | None:
-    """About the maximum of slope.p - p.(H + shift).p / 2 over all p >= -now.
+    """The p >= -now that nearly maximises slope.p - p.(H + shift).p / 2.
 
-    This is block principal pivoting: solve for the free ones, exchange all that have
-    the wrong sign, and repeat until at most `few` are exchanged.
+    This is block principal pivoting. We solve for the free entries of p, and exchange
+    all entries with the wrong sign. We repeat this until we exchange at most `few`.
     """
     free: Bool[np.ndarray, " m"] = np.ones(len(now), dtype=bool)
     wrong = 1e-12 * np.abs(slope).max()

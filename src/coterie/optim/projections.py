@@ -300,7 +300,7 @@ def onto_simplex_ball(s: Float[Tensor, " k"], radius: float) -> Float[Tensor, " 
 
 
 def cap_norms(x: Float[Tensor, "*n d"], cap: float) -> Float[Tensor, "*n d"]:
-    """The rows, scaled down to norm `cap` where they are longer."""
+    """The rows; a longer row is scaled down to norm `cap`."""
     number("cap", cap, above=0)
     length = x.norm(dim=-1, keepdim=True)
     return x * (cap / length.clamp(min=cap))

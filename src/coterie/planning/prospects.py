@@ -149,7 +149,7 @@ def _gains(
     own: Float[np.ndarray, " n"],
     noise: Float[np.ndarray, " n"],
 ) -> Prospect:
-    """The ratios of the risks alone to the least risks, and the weights of these.
+    """Each client's risk alone over its least risk, and the weights of the least.
 
     Args:
         place: p.

@@ -130,7 +130,7 @@ def mean_estimate(trials: Observations) -> Estimate:
 
 @np.errstate(invalid="ignore")  # infinite values give NaN
 def mean_estimates(trials: Observations, group: np.ndarray) -> Estimate:
-    """The same for groups of clients. `group` (M,) numbers the group of each value."""
+    """`mean_estimate` for groups of clients; `group` (M,) has one for each value."""
     _, client = _factorise(trials.client)
     cells = _cells(trials, client)
     of = _of_each(cells.place, group)

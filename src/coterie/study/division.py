@@ -98,7 +98,7 @@ def from_first(group: Group, call: Callable[[], Found]) -> Found:
 
 
 def only_first(group: Group, call: Callable[[], Found]) -> Found | None:
-    """The result of a call in process 0, there alone; its error, in every process."""
+    """In process 0, the result of a call; in every process, its error."""
     kept = list[Found]()
     from_first(group, lambda: kept.append(call()))
     return kept[0] if kept else None
@@ -229,7 +229,7 @@ class SharedFolder:
     def save_trial(
         self, label: str, seed: int, trial: int, t: int, states: Sequence[State]
     ) -> None:
-        """Keeps where a trial stands, the state of each fold, to train it on later."""
+        """Stores the state of a trial in each fold, to train on later."""
         clients = self._division.clients
         everybody = [whole(state, self._group, clients) for state in states]
         self._first(lambda: self._folder.save_trial(label, seed, trial, t, everybody))

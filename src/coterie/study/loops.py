@@ -217,7 +217,7 @@ def tested_samples(setup: Setup, federation: Federation) -> dict[str, Tensor]:
 
 
 def as_kept(name: str, values: Tensor, objective: Objective) -> Tensor:
-    """Outcomes as they are stored: small whole numbers if each is right or wrong."""
+    """Outcomes in the form that is stored: small whole numbers if all are 0 or 1."""
     right = ((values == 0) | (values == 1)).all()
     is_right = name in objective.per_sample and bool(right)
     return values.to("cpu", torch.uint8 if is_right else torch.float32)

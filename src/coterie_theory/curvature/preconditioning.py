@@ -53,7 +53,7 @@ def preconditioned_rounds(epsilon: float, kappa: float, distance: float) -> int:
 
 
 def descent_rounds(epsilon: float, kappa: float, start: float) -> int:
-    """The same for gradient descent, with `start` = L |x_0 - x*|^2 (10.24)."""
+    """Rounds of gradient descent, with `start` = L |x_0 - x*|^2 (10.24)."""
     return preconditioned_rounds(epsilon, kappa, start)
 
 

@@ -87,7 +87,7 @@ def period(chain: Chain) -> int:
 def paths(
     chain: Chain, start: Int[Tensor, " r"], steps: int, rng: torch.Generator
 ) -> Int[Tensor, "t r"]:
-    """Where walks that begin there are at times 0, ..., steps."""
+    """The states of walks from `start` at times 0, ..., steps."""
     rows = irreducible(chain)
     ends = torch.from_numpy(rows.indptr.astype(np.int64))
     sums = torch.from_numpy(np.cumsum(rows.data))

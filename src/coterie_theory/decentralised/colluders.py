@@ -66,7 +66,7 @@ def colluders_walk_bound(
 
 
 def _inwards(matrix: Tensor, colluders: Sequence[int]) -> Tensor:
-    """(n, |V|) weights of links into V; rows of colluders are 0."""
+    """(n, |V|) the weights of links into V; the rows of colluders are 0."""
     weights, n = matrix.to_dense().double(), len(matrix)
     there = set(colluders)
     wrong = len(there) != len(colluders) or not there <= set(range(n))

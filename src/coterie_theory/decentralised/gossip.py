@@ -125,7 +125,7 @@ def exact_accelerated_rate(
 
 
 def _differences(edges: Tensor, rates: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Rows e_v - e_w in a basis of all vectors of sum 0, and their rates."""
+    """Rows e_v - e_w of edges, in a basis of the vectors of sum 0, and their rates."""
     n = nodes_of(edges)
     checks.integer("number of nodes", n, at_least=2, at_most=_NODES)
     eigengap(edges, rates)  # refuses a graph that is not connected
@@ -140,7 +140,7 @@ def _differences(edges: Tensor, rates: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def _exact(flow: np.ndarray, out: np.ndarray, read: np.ndarray, p: np.ndarray) -> float:
     """Minus the largest real part of S -> flow S + S flow' + sum_e p_e (J S J' - S).
 
-    A meeting is J = I - out read', one row of each for every edge.
+    Edge e meets at rate p_e by J = I - out_e read_e', with row e of `out` and `read`.
     """
     m = flow.shape[0]
     i, k = np.triu_indices(m)  # S is symmetric

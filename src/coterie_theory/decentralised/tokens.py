@@ -183,7 +183,7 @@ def stated_pathwise_bound(
 def _noise_sums(
     noise: Tensor, lr: float, beta: float, mu: float
 ) -> tuple[Tensor, float, Tensor]:
-    """|G_t|^2, q, and q^{T-t}."""
+    """The sums |G_t|^2 for every t, the factor q, and q^{T-t}."""
     checks.number("lr", lr, above=0.0, below=1 / beta)
     sums = noise.double().flip(0).cumsum(0).flip(0).square().sum(1)
     q = 1 - lr * checks.number("mu", mu, at_least=0.0, at_most=beta)

@@ -250,7 +250,7 @@ def recursion(
 
 
 def _each(step: Tensor | float, x: Tensor) -> Tensor | float:
-    """A step of each run, for all its coordinates."""
+    """The step of each run, in a shape that fits all coordinates of x."""
     return step[..., None].to(x) if isinstance(step, Tensor) else step
 
 

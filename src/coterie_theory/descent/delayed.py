@@ -142,7 +142,7 @@ def ddo(
 
 
 def _timeline(network: Network, when: RingTimes) -> list[tuple[float, int, bool]]:
-    """Time, tick and whether it writes; a tick without delay reads just before."""
+    """(time, tick, whether it writes) in order; each tick reads before it writes."""
     late = torch.cat([network.delays, network.lengths])[when.which]
     reads, writes = (when.times - late).clamp(min=0).tolist(), when.times.tolist()
     every = [(time, tick, False) for tick, time in enumerate(reads)]

@@ -131,7 +131,7 @@ def flow_shares(
 
 
 def _times_before(ends: Tensor, times: Tensor, seen: Tensor) -> Tensor:
-    """(m, 2) the last meeting of each end of each ring; updates `seen`."""
+    """(m, 2) the time when each end of a ring last met another node; updates `seen`."""
     last, found = seen.tolist(), []
     for v, w, time in zip(*ends.T.tolist(), times.tolist(), strict=True):
         found.append((last[v], last[w]))
@@ -141,7 +141,7 @@ def _times_before(ends: Tensor, times: Tensor, seen: Tensor) -> Tensor:
 
 
 def _meet(x: Tensor, z: Tensor, ends: Tensor, flown: Tensor, gamma: float) -> None:
-    """Flows both ends of these rings and lets them meet; no two rings may touch."""
+    """Moves both ends along the flow and lets them meet; rings must not share nodes."""
     here = ends.flatten()
     one, other = x.index_select(0, here), z.index_select(0, here)
     way = flown.reshape(-1, 1) * (other - one)

@@ -130,7 +130,7 @@ def accepted_messages(
     capacity: int | None = None,
     edge_capacity: int | None = None,
 ) -> Bool[Tensor, " m"]:
-    """(m,) the same, if only messages that are kept count; so more of them are kept."""
+    """(m,) which messages are sent, if dropped messages do not count towards limits."""
     windows = _windows(edges, delays, capacity, edge_capacity).tolist()
     unlimited = len(rings.times) + 1
     node, edge = capacity or unlimited, edge_capacity or unlimited
@@ -155,7 +155,7 @@ def accepted_messages(
 def _windows(
     edges: Tensor, delays: Tensor, capacity: int | None, edge_capacity: int | None
 ) -> Tensor:
-    """(n + e,) how far back each node looks, and then each edge."""
+    """(n + e,) the length of the time window of each node, and then of each edge."""
     for name, limit in {"capacity": capacity, "edge_capacity": edge_capacity}.items():
         if limit is not None:
             integer(name, limit, at_least=1)
@@ -168,7 +168,7 @@ def _windows(
 
 
 def _places(edges: Tensor, rings: RingTimes) -> Tensor:
-    """(m, 3) the two nodes of each ring and its edge, numbered after all nodes."""
+    """(m, 3) the two nodes and the edge of each ring; edge numbers follow nodes."""
     own = nodes_of(edges) + rings.which[:, None]
     return torch.cat([edges.cpu()[rings.which], own], 1)
 

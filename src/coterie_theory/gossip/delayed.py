@@ -86,16 +86,16 @@ def trajectory_means(
 
 
 class _Operations(NamedTuple):
-    """All reads and writes in the order of their times."""
+    """Reads and writes, in the order of their times."""
 
     times: Tensor
     rings: Tensor  # positions
     writes: Tensor  # whether it writes
-    slots: Tensor  # where a difference is kept until it is written
+    slots: Tensor  # the place that keeps a difference until it is written
 
 
 def _operations(rings: RingTimes, delays: Tensor) -> _Operations:
-    """The operations; at equal times a ring reads after earlier rings have written."""
+    """The operations of rings; at equal times, earlier rings write before a read."""
     m = len(rings.times)
     times = torch.cat([rings.times - delays.double().cpu()[rings.which], rings.times])
     which = torch.arange(m).repeat(2)
@@ -166,7 +166,7 @@ def _run(
 
 
 def _levels(ends: Tensor, some: _Operations, nodes: int, slots: int) -> Tensor:
-    """A layer for each operation; in one, no operation touches what another writes."""
+    """The layer of each operation; in a layer, none touches what another one writes."""
     written, read, held = [-1] * nodes, [-1] * nodes, [-1] * slots
     found = []
     for v, w, write, slot in zip(
@@ -200,7 +200,7 @@ class _Past:
         self._new = torch.empty(0, 2, dtype=torch.float64)
 
     def note(self, ends: Tensor, some: _Operations) -> None:
-        """Computes the weight of x, for each end of each coming write."""
+        """Computes the weight of x for both ends of each operation that comes next."""
         last, found = self._seen.tolist(), []
         for (v, w), write, time in zip(
             ends.tolist(), some.writes.tolist(), some.times.tolist(), strict=True
@@ -219,7 +219,7 @@ class _Past:
         self._mean[here] += new * (x[here] - self._mean[here])
 
     def until(self, x: Tensor, now: float) -> Tensor:
-        """The averages of all nodes at a time."""
+        """The averages of all nodes until the time `now`."""
         new = self._weight(self._seen, torch.full_like(self._seen, now))
         return self._mean + new[:, None].to(x) * (x - self._mean)
 

@@ -25,7 +25,7 @@ class LossesAtDistance(NamedTuple):
 
 
 def hops(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "n n"]:
-    """(n, n) steps of the shortest way between two nodes, -1 where there is none."""
+    """(n, n) the steps of the shortest way between two nodes, -1 if there is none."""
     v, w = edges.cpu().numpy().T
     graph = coo_array((np.ones(len(v)), (v, w)), shape=(n, n)).tocsr()
     found = shortest_path(graph, directed=False, unweighted=True)

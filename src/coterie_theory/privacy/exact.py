@@ -74,14 +74,14 @@ def exact_losses(
 def group_share(
     seen: Knowledge, clients: Sequence[int], *, each: bool = False
 ) -> float:
-    """S of several clients whose inputs may change together.
+    """The loss S of a group of clients whose inputs may change together.
 
-    If their inputs as one vector move by at most a sensitivity D, it is the largest
-    eigenvalue of their block of the projection. If each of k inputs may move by D, it
-    is k times that, also for vectors.
+    If their inputs, as one vector, move by at most a sensitivity D, then S is the
+    largest eigenvalue of their block of the projection. If each of k inputs may move by
+    D, then S is k times as large, also for vectors.
 
     Args:
-        seen: by an observer.
+        seen: what an observer knows.
         clients: the group; its inputs must have the same noise and sensitivity.
         each: whether each input may move by D, instead of all together.
     """
@@ -104,7 +104,7 @@ def _inputs_of(columns: Columns, clients: Sequence[int]) -> Tensor:
 
 
 def _most_read(ledger: Ledger) -> int:
-    """The most messages that one client receives; several that share may have more."""
+    """The most messages that one client receives; a group may receive more."""
     count = torch.zeros(ledger.clients, dtype=torch.long)
     for event in ledger:
         if not isinstance(event, Input):

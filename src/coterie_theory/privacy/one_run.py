@@ -84,7 +84,7 @@ def audit_client(
 
 
 def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Positions of the canaries, and which of them stay."""
+    """The positions of the canaries, and whether each of them stays in the data."""
     rng = seeds.generator(seed, "audit")
     chosen = torch.randperm(size, generator=rng)[:canaries]
     return chosen, torch.rand(canaries, generator=rng) < 0.5

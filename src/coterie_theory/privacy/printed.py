@@ -73,7 +73,7 @@ def printed_losses(
 
 
 def _single(message: SentRows, some: Tensor, member: Tensor) -> Tensor:
-    """(c, groups) the printed losses by the messages of one moment to each group."""
+    """(c, groups) the printed losses from the messages that each group gets at once."""
     rows = message.rows[:, message.newest].square()
     total = rows.sum(1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
     parts = rows[:, some] / total

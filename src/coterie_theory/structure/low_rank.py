@@ -116,7 +116,7 @@ def heads_of(
 
 
 def _better_subspace(data: Tasks, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The next U and R: conjugate gradients on a quadratic above L(V U'), then qr."""
+    """The next U and R: conjugate gradients on a quadratic above L(V U'), then QR."""
     c = CURVATURES[data.loss]
 
     def times_curvature(p: Tensor) -> Tensor:

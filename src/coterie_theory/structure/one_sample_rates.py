@@ -61,7 +61,7 @@ def clients_that_mislead(rank: int, chance: float = 7 / 8) -> int:
 
 
 def _one(rank: int) -> float:
-    """`P(chi^2_1 <= chi^2_r)`, as chi^2_1/(chi^2_r/r) has an F distribution."""
+    """`P(chi^2_1 <= chi^2_r)`, because chi^2_1 / (chi^2_r / r) is F-distributed."""
     return float(f.cdf(rank, 1, rank))
 
 

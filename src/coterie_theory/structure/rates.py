@@ -54,7 +54,10 @@ class ProblemSizes(NamedTuple):
 
 
 def _rate(setting: ProblemSizes, share: float) -> float:
-    """`B^2 (sigma^4 + sigma_*^4) share/mu^2`; for mu = 0 with the root of the share."""
+    """`B^2 (sigma^4 + sigma_*^4) share / mu^2`.
+
+    For mu = 0 it is `B^2 (sigma^2 + sigma_*^2) sqrt(share)`.
+    """
     refuse_rank(setting.rank, setting.clients, setting.dimension)
     integer("samples", setting.samples, at_least=1)
     number("mu", setting.mu, at_least=0)

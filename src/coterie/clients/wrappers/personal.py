@@ -64,7 +64,7 @@ class PersonalOracle(Wrapping[Sending]):
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of the shared columns.
+        """The answers of a coordinator's program on the shared columns.
 
         Answer j gets the personal columns of rows[j].
         """

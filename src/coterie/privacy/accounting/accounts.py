@@ -210,7 +210,7 @@ def _is_for_all(event: Release, clients: int) -> bool:
 
 
 def _together(joined: Sequence[Tensor], clients: int) -> Bool[Tensor, "n n"]:
-    """[u, v]: whether a chain of these links joins them, in any direction."""
+    """[u, v]: whether a chain of these links, in any direction, connects u and v."""
     links = torch.cat(list(joined)).numpy()
     graph = coo_array((links[:, 0] >= 0, links.T), shape=(clients, clients))
     _, part = connected_components(graph, directed=False)
@@ -232,7 +232,7 @@ def _gossip_costs(
 
 
 def _inputs_come_first(events: Sequence[Event]) -> bool:
-    """Whether all inputs were made before anybody received anything."""
+    """Whether all inputs come before the first message."""
     kinds = [isinstance(event, Input) for event in events]
     return all(kinds[: sum(kinds)])
 

@@ -109,7 +109,7 @@ def _least_noise(
     *,
     held_out: bool,
 ) -> float:
-    """The noise for the steps of one part of the samples; 0 if there are none."""
+    """The least noise for steps on training (or held-out) samples; 0 without steps."""
 
     def part(account: Counter[Step]) -> tuple[tuple[Step, int], ...]:
         return tuple(sorted(each for each in account.items() if each[0][2] == held_out))
@@ -130,7 +130,9 @@ def _least_noise(
         bound = quick(noise)
         if bound > HOPELESS:
             return bound
-        return float(epsilons_of_steps(_uncovered(after(noise)), delta=delta).max())
+        return float(
+            epsilons_of_steps(_largest_accounts(after(noise)), delta=delta).max()
+        )
 
     if quick(NOISES[1]) > epsilon:
         raise InputError(
@@ -142,8 +144,8 @@ def _least_noise(
     )
 
 
-def _uncovered(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
-    """The accounts that no other one covers."""
+def _largest_accounts(accounts: Sequence[Counter[Step]]) -> list[Counter[Step]]:
+    """The accounts that no other account covers."""
     found: list[Counter[Step]] = []
     for one in sorted(accounts, key=lambda steps: -steps.total()):
         if not any(covers(other, one) for other in found):

@@ -125,7 +125,7 @@ def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
 
 
 def _move(x: Tensor, z: Tensor, event: Meetings) -> None:
-    """Moves the two rows of both ends a part of the way towards each other."""
+    """Moves the rows x and z of each end towards each other by the share `moved`."""
     here = event.pairs.flatten()
     way = event.moved.reshape(-1, 1) * (z[here] - x[here])
     x[here] += way

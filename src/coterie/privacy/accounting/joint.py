@@ -1,4 +1,4 @@
-"""Losses over several inputs together, where these are fixed beforehand.
+"""Losses over several inputs together, if these are fixed beforehand.
 
 Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs,
 so the view of an observer is one projection P over (client, input). If the data of u

@@ -112,7 +112,7 @@ def seen_by_each(
         order = links[:, 1].argsort(stable=True)
         links = links[order]
         for view, observer, clients in zip(views, observers, who, strict=True):
-            read = _read(links, observer, clients, once=not tau)
+            read = _observed_senders(links, observer, clients, once=not tau)
             if len(read):
                 view.add(rows[read])
     while views:
@@ -125,8 +125,10 @@ def seen_by_each(
         yield Knowledge(basis, clear, columns)
 
 
-def _read(links: Tensor, observer: Observer, clients: Tensor, *, once: bool) -> Tensor:
-    """The senders of the messages that an observer reads; links are by receiver."""
+def _observed_senders(
+    links: Tensor, observer: Observer, clients: Tensor, *, once: bool
+) -> Tensor:
+    """The senders of messages that an observer reads; links are sorted by receiver."""
     ends = links[:, 1].contiguous()
     low = torch.searchsorted(ends, clients).tolist()
     high = torch.searchsorted(ends, clients, right=True).tolist()

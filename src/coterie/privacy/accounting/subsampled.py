@@ -250,7 +250,7 @@ def steps_of(ledger: Ledger) -> list[Counter[Step]]:
 
 
 def _clamp_noise(noise: float) -> float:
-    """Noise whose square is a number; see `_LEAST` and `_MOST`."""
+    """The noise, limited by `_LEAST` and `_MOST` so that its square is a number."""
     return 0.0 if noise < _LEAST else min(noise, _MOST)
 
 
@@ -284,7 +284,7 @@ def _refuse_steps(rate: float, steps: int) -> None:
 
 @lru_cache(maxsize=1024)  # clients of equal sizes spend the same
 def _epsilon(steps: Steps, delta: float, accountant: str) -> float:
-    """The epsilon of these kinds of steps with their counts."""
+    """The epsilon of these steps; each kind of step comes with its count."""
     rest, held_out = _parts(steps)
     if rest and held_out:  # a sample is in one part only
         return max(_epsilon(part, delta, accountant) for part in (rest, held_out))

@@ -94,7 +94,7 @@ def mu_of_rates(
 def _rates(
     found: int, members: int, wrong: int, others: int, confidence: float
 ) -> tuple[float, float]:
-    """Smallest rate of right calls and largest rate of wrong ones."""
+    """Confidence bounds: the least rate of right calls, the most of wrong calls."""
     _refuse_count("found", found, members)
     _refuse_count("wrong", wrong, others)
     tail = (1 - confidence) / 2

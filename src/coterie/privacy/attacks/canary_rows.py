@@ -196,7 +196,7 @@ def _is_row(event: Event, mechanism: Mechanism) -> bool:
 
 
 def _senders(event: Event, receiver: int) -> list[int]:
-    """Senders of those rows of an event that matter to the receiver."""
+    """The clients whose rows in an event reveal something to the receiver."""
     if isinstance(event, Input):
         found: list[int] = event.who.nonzero()[:, 0].tolist()
         return found

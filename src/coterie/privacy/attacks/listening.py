@@ -147,9 +147,10 @@ class Listener:
         self._losses.append((away.cpu(), gap.cpu()))
 
     def scores(self) -> dict[str, Float[Tensor, " c"]]:
-        """For every attack, how much each canary looks as if it were in.
+        """Scores of the canaries for every attack.
 
-        Members may also have the smaller sums of losses.
+        A canary with a larger score is more likely to be in, except for sums of losses:
+        there, a smaller score may also be a sign of it.
         """
         found = self._of_rows()
         if self._told is not None:
@@ -250,7 +251,7 @@ class ListeningOracle(Wrapping[Sending]):
         return found
 
     def compare(self, x: Tensor, **settings: Any) -> Comparison:
-        """As of the wrapped oracle."""
+        """The answer of the wrapped oracle."""
         return self._oracle.compare(x, **settings)
 
     def _check_residuals(self, *rows: Message) -> None:
@@ -260,7 +261,7 @@ class ListeningOracle(Wrapping[Sending]):
             )
 
     def wrap_with(self, wrap: Wrap) -> Sending:
-        """What the wrap makes of it."""
+        """The oracle that the wrap makes of this one."""
         return wrap(self)
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:

@@ -100,7 +100,10 @@ def audit_scores(
 
 
 def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int, int]:
-    """Right and all guesses: "in" for the largest, "out" for as many smallest."""
+    """The numbers of right guesses and of all guesses.
+
+    The largest values count as "in", and as many of the smallest values as "out".
+    """
     m = len(values)
     half = max(1, round(m * (1 - abstain) / 2))
     order = values.argsort(descending=True)

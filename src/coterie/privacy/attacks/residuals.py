@@ -100,7 +100,7 @@ class Residuals:
             self.add(x[active], ref[active], z[active], share)
 
     def _again(self, z: Tensor) -> bool:
-        """Whether the row has left before: the same noise counts once."""
+        """Whether the row has left before; then its noise must not count again."""
         again = any(z.shape == old.shape and torch.equal(z, old) for old in self._seen)
         self._seen = [*self._seen[-7:], z.detach().clone()]
         return again
@@ -128,7 +128,7 @@ class Residuals:
         z: Tensor,
         scale: float | Tensor = 1.0,
     ) -> None:
-        """Adds rows without noise, what clipping took off, and their releases."""
+        """Adds clipped rows without noise, what clipping removed, and the releases."""
         if not self.noise:
             return
         deviation = self.noise * scale

@@ -57,11 +57,11 @@ class LossListeningOracle(Wrapping[Oracle]):
         return self._oracle.each(listener, *rows, who=who, at_home=False, **options)
 
     def blended(self, x: Tensor, weights: Tensor) -> Tensor:
-        """As of the wrapped oracle."""
+        """The answer of the wrapped oracle."""
         return self._oracle.blended(x, weights)
 
     def compare(self, x: Tensor, **settings: Any) -> Comparison:
-        """As of the wrapped oracle."""
+        """The answer of the wrapped oracle."""
         return self._oracle.compare(x, **settings)
 
 
@@ -76,11 +76,11 @@ class HeardClients:
         self._held_out = held_out
 
     def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """As of the wrapped clients."""
+        """The answer of the wrapped clients."""
         return self._clients.grad(points)
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
-        """As of the wrapped clients."""
+        """The answer of the wrapped clients."""
         return self._clients.hvp(points, vectors)
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:

@@ -103,7 +103,7 @@ def make_private_in_time(
 
 
 def _inside(call: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """The same function, on the state inside a private one."""
+    """The same function for a private state: it gets the state inside."""
     if call is None:
         return None
     return lambda guarded, *others: call(guarded.state, *others)

@@ -171,7 +171,7 @@ def make_private(
 
 
 def _thrifty(ledger: list[Any], entries: list[Any]) -> list[Any]:
-    """The entries, with one object for equal tensors, so that files hold them once."""
+    """The entries; equal tensors are one object, so that files store them once."""
     last = {entry[0]: entry for entry in ledger[-2 * len(entries) - 2 :]}
     found = []
     for entry in entries:

@@ -91,7 +91,7 @@ class PrivateOracle(Wrapping[Sending]):
         self._sent: list[tuple[Tensor, int, float, Tensor]] = []
 
     def wrap_with(self, wrap: Wrap) -> Sending:
-        """What the wrap makes of it."""
+        """The oracle that the wrap makes of this one."""
         return wrap(self)
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
@@ -153,7 +153,7 @@ class PrivateOracle(Wrapping[Sending]):
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of the released rows of present clients."""
+        """The answers of a coordinator's program on rows that clients released."""
         call, given = self._next("central", rows, (), program.__name__), []
         for j, row in enumerate(rows):
             given.append(self._release(call, j, row))
@@ -293,9 +293,9 @@ class PrivateOracle(Wrapping[Sending]):
         return self.refs[:, place] if place >= 0 else 0.0
 
     def _keep(self, call: Call, j: int, z: Message, result: Tensor) -> None:
-        """Keeps the reference of the next row of this call.
+        """Stores the reference for the next row of this call.
 
-        For an absent client we keep only what others know. Its own row was not
+        For an absent client we store only what others know. Its own row was not
         released, and its mixture contains that row.
         """
         place = call.slots[j]
@@ -335,7 +335,10 @@ class PrivateOracle(Wrapping[Sending]):
         return readers
 
     def _pairwise(self, half: str, j: int, read: Bool[Tensor, " n"]) -> Leaves:
-        """Releases gradients of pairs; own gradients only if anybody may read them."""
+        """A function that releases gradients of pairs.
+
+        Own gradients are released only if another client may read them.
+        """
         stream, names = self._stream(half, j), self._names
 
         def leaves(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:

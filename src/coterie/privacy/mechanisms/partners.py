@@ -55,7 +55,7 @@ _BLOCK = 2**20
 
 
 def _shrink(z: Tensor, most: float) -> Tensor:
-    """The samples divided so that their norms are at most 1; `most` becomes 1."""
+    """The samples, scaled so that norms are at most 1; a norm of `most` becomes 1."""
     return z / z.norm(dim=-1, keepdim=True).clamp(min=most)
 
 
@@ -162,7 +162,7 @@ def _sum_features(
     share: Float[Tensor, "n 2 l"],
     features: Callable[[Tensor], Tensor],
 ) -> Float[Tensor, "n 2 p"]:
-    """Sums of features with these shares, some clients at a time.
+    """Sums of features, weighted by these shares, for some clients at a time.
 
     A sample that is so large that its features are not numbers counts as nothing.
     """

@@ -109,6 +109,6 @@ def add_releases(releases: list[Any], new: Sequence[Counter[Step]]) -> list[Any]
 
 
 def _column(receiver: Tensor, columns: int) -> Tensor:
-    """The columns of receivers; all clients may share one."""
+    """The column of each receiver; all clients may share one column."""
     peers = receiver if columns > 2 else torch.zeros_like(receiver)
     return torch.where(receiver == SERVER, columns - 1, peers)

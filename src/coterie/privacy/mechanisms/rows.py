@@ -119,7 +119,7 @@ class Mechanism(NamedTuple):
         return (z + ref).to(x) if self.source.secret else z
 
     def _clip(self, x: Tensor, ref: Tensor | float) -> Tensor:
-        """The rows within their bound."""
+        """The rows, moved to within the distance `clip` of `ref`."""
         if math.isinf(self.clip):
             return x
         away = x - ref
@@ -132,7 +132,8 @@ class Mechanism(NamedTuple):
     def _clip_exactly(self, x: Tensor, ref: Tensor | float) -> Tensor:
         """The clipped differences from `ref`, in double precision.
 
-        Rounding never takes them beyond it, as the account of secret noise needs.
+        The account of secret noise needs that rounding never makes them longer than the
+        bound.
         """
         away, most = x.double() - ref, self.clip * _LESS
         norm = away.norm(dim=1, keepdim=True)

@@ -211,7 +211,7 @@ def _scenario(
     personal: bool,
     number: int,
 ) -> AskedSteps:
-    """What the method asks in one scenario."""
+    """What the method asks of clients in one scenario."""
     n = len(clients)
     stage, ledger, state = small_stage(n, personal), Ledger(n), None
     found, by_losses, sends = [], False, False

@@ -128,9 +128,9 @@ class Watch:
 def _refuse_other_shapes(
     program: Program, rows: Sequence[Tensor], results: Sequence[Tensor]
 ) -> None:
-    """Refuses results whose shape or type differs from the rows that they replace.
+    """Refuses results that differ in shape or type from the rows that they replace.
 
-    A program may look at data, and a shape would reveal something of them.
+    A program may read data, so a shape could reveal something about them.
     """
     for row, result in zip(rows, results, strict=False):
         if (row.shape, row.dtype) != (result.shape, result.dtype):
@@ -235,7 +235,7 @@ class WatchedOracle(Wrapping[Any]):
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What a coordinator makes of released rows alone."""
+        """The answers of a coordinator; refuses a program that uses unreleased data."""
         marks = _marks(rows, [server, *options.values()])
 
         @functools.wraps(program)

@@ -147,9 +147,9 @@ def sample_canaries(
 
 
 def _made_up_clients(canaries: Canaries, pairs: int, loud: float) -> Federation:
-    """Clients in turn with an ordinary sample and a canary, and with the sample alone.
+    """Pairs of clients: one has a sample and a canary, and the other only the sample.
 
-    There are as many `pairs` of them; `loud` multiplies the canary's features.
+    There are `pairs` of them; `loud` multiplies the canary's features.
     """
     made = canaries.federation
     which = torch.stack([canaries.rest[0], canaries.inside[0, 0]])

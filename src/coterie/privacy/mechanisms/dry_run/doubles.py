@@ -147,7 +147,7 @@ class Double:
         self._losses = None if told is None else seeds.generator(*told)
 
     def wrap_with(self, wrap: Wrap) -> Sending:
-        """What the wrap makes of it."""
+        """The oracle that the wrap makes of this one."""
         return wrap(self)
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Double:
@@ -168,7 +168,7 @@ class Double:
         at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """What the program makes of random numbers."""
+        """The results of the program on random numbers."""
         active = self.active if who is None else self.active & who
         clients = self._clients(active, at_home=at_home)
         asked = clients.who
@@ -210,7 +210,7 @@ class Double:
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """What the program makes of the rows of present clients."""
+        """The answers of the program on the rows of present clients."""
         who = self.present.nonzero()[:, 0]
         given = [unmarked_copy(tensor_of(row))[who] for row in rows]  # of releases
         server, *found = program(server, who, *given, **options)
@@ -298,7 +298,7 @@ class Double:
         answer: Answer,
         program: str = "",
     ) -> Answer:
-        """Records a call; the answer of this run, or of the other one if given."""
+        """Records a call; returns its answer, or the one given in `answers`."""
         number = len(self.seen)
         if self._answers is not None and number < len(self._answers):
             answer = self._answers[number].answer

@@ -186,7 +186,7 @@ class _DryRun(NamedTuple):
 
 
 def _foreseen_of(played: _DryRun) -> CallPlan:
-    """The calls if losses stay at home; if that is refused, with released losses."""
+    """The planned calls: with losses at home, or released if the former is refused."""
     try:
         return _foreseen(played)
     except Refusal:
@@ -232,7 +232,7 @@ def _foreseen(played: _DryRun) -> CallPlan:
 
 
 def _refuse_blends_with_others(seen: _Sighting, label: str) -> None:
-    """Refuses `blended` together with other verbs, as part of its answers is exact.
+    """Refuses `blended` with other verbs, because part of its answers is without noise.
 
     A client whose model nobody reads keeps its own gradient without noise.
     """
@@ -245,7 +245,7 @@ def _refuse_blends_with_others(seen: _Sighting, label: str) -> None:
 
 
 class _Sighting(NamedTuple):
-    """The calls of a method, with what depends on data in them."""
+    """The calls of a method, and what in each call depends on data."""
 
     use: _Calls
     beginning: _Calls
@@ -253,7 +253,7 @@ class _Sighting(NamedTuple):
 
 
 def _trace(played: _DryRun, wanted: set[Key]) -> _Sighting:
-    """What depends on clients' answers, until all `wanted` calls have come."""
+    """What depends on clients' answers, in scenarios until all `wanted` calls came."""
     algorithm, actives, seed, label, stage, scenarios = played
     # Marks are for whole rows, and columns at home change none of the calls.
     stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
@@ -368,7 +368,7 @@ _Calls = list[tuple[Key, Call]]
 
 
 def _ever(found: list[_Calls]) -> list[_Calls]:
-    """The calls, where a row counts as new if it is new in any round.
+    """The calls; a row counts as new in all rounds if it is new in any round.
 
     In a single round, two worlds may agree by chance, for example in a choice.
     """
@@ -395,7 +395,7 @@ def _tells(found: tuple[Key, Call]) -> bool:
 
 
 def _is_gossip(rounds: list[list[Call]], kinds: list[int]) -> bool:
-    """Whether only rows that continue from their last mixture are ever new."""
+    """Whether the only new rows are gossip, each continued from its last mixture."""
     found = False
     for calls in rounds:
         new = [c for c in calls if any(c.fresh) or c.verb in _BY_GRADIENTS]

@@ -106,7 +106,7 @@ class NearestRefs:
 
 
 def _result(seen: SeenCall, j: int, before: Tensor) -> Tensor:
-    """The result for a row, if it is a model; otherwise the one `before`."""
+    """The result for a row if it is a model, and otherwise `before`."""
     if isinstance(seen.answer, Comparison) or seen.verb == "blended":
         return before
     answers = seen.answer if isinstance(seen.answer, tuple) else (seen.answer,)

@@ -212,7 +212,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class _Reading(TorchFunctionMode):
-    """Notes whatever gives values to Python, even outside torch's operations."""
+    """Notes every read of tensor values by Python, even outside torch's operations."""
 
     def __init__(self, following: MarkTracker) -> None:
         super().__init__()

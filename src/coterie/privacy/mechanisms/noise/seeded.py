@@ -74,7 +74,7 @@ class _Pairs:
     """Draws of a block, in memory that is reused because new memory costs more."""
 
     def __init__(self, like: Tensor, first: int) -> None:
-        """Takes memory for blocks like this one; sequences begin after `first`."""
+        """Allocates memory for blocks like this one; sequences begin after `first`."""
         n, size = like.shape
         half = -(-size // 2)
         self._steps = seeds.steps(half, first, like.device)

@@ -139,7 +139,7 @@ class PrivateClients:
         return self._calls(number)
 
     def _private_losses(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Private mean losses, and numbers with these means."""
+        """Private mean losses, and numbers for samples with these means."""
         if self._use is None or self._use.sampled:
             refuse(self._said, "losses of a minibatch")
         self._use.losses += 1

@@ -122,7 +122,7 @@ class ClippedKernel:
             return torch.where(lost.all(1, keepdim=True), 0.0, g)
 
     def _program(self, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
-        """What clips the samples of these rows, by rule as in `kernels`."""
+        """The program that clips samples, by device and model as in `kernels`."""
         if self._by_layer is None:
             return self._one_by_one
         vectorised, stacked = self._by_layer
@@ -180,7 +180,7 @@ class ClippedKernel:
         *,
         shared: bool,
     ) -> tuple[Tensor, Tensor]:
-        """As of a `Tape`, from the gradient of every sample."""
+        """The results of a `Tape`, computed from the gradient of every sample."""
         kernel, slopes = self._kernel, _of_samples(grad(self._of_one), shared=shared)
         found = slopes(kernel.layout.unravel(points), features, targets)
         each = [found[name].flatten(2) for name in kernel.layout.names]
@@ -190,7 +190,7 @@ class ClippedKernel:
 
     @torch.no_grad()
     def _losses_one_by_one(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
-        """As `Kernel.losses`, with every sample alone."""
+        """The results of `Kernel.losses`, computed one sample at a time."""
         if not batch.width:  # nobody has such samples
             return points.new_empty(len(points), 0)
         losses = _of_samples(self._of_one, shared=batch.index.dim() == 1)
@@ -203,13 +203,13 @@ class ClippedKernel:
         return torch.where(batch.weight > 0, every, torch.nan)
 
     def _of_one(self, point: dict[str, Tensor], h: Tensor, target: Tensor) -> Tensor:
-        """The loss of a sample in a batch of size 1."""
+        """The loss of one sample, as a batch of size 1."""
         outputs = functional_call(self._kernel.module, point, (h[None],))
         return self._kernel.objective.loss(outputs, target[None])[0]
 
 
 def _of_samples(one: Callable[..., Any], *, shared: bool) -> Callable[..., Any]:
-    """The function, mapped over models and over the samples of each."""
+    """The function for a single sample, mapped over models and their samples."""
     data = None if shared else 0
     return vmap(vmap(one, in_dims=(None, 0, 0)), in_dims=(0, data, data))
 

@@ -83,7 +83,10 @@ def layers_of(kernel: Kernel, module: nn.Module) -> list[Layer] | None:
 def _with_shapes(
     kernel: Kernel, module: nn.Module, layers: list[Layer]
 ) -> list[Layer] | None:
-    """The layers with output shapes; None unless each is used once, samples first."""
+    """The layers with their output shapes, or None.
+
+    It is None unless each layer is used once, with samples as the first dimension.
+    """
     seen: dict[str, list[torch.Size]] = {layer.name: [] for layer in layers}
     hooks = [
         layer.module.register_forward_hook(
@@ -137,7 +140,7 @@ def gradients(
 def _at_one_place(
     module: Any, e: Tensor, h: Tensor
 ) -> tuple[Tensor, dict[str, Product]]:
-    """The same for t = 1: |e|^2 |h|^2, plus |e|^2 for a bias."""
+    """The result of `gradients` for t = 1: |e|^2 |h|^2, plus |e|^2 for a bias."""
     found, along = {"weight": Product(e, h)}, _square(h)
     if module.bias is not None:
         found["bias"], along = Product(None, e), along + 1
@@ -145,7 +148,7 @@ def _at_one_place(
 
 
 def _patches(module: nn.Conv2d, h: Tensor) -> Tensor:
-    """What a convolution sees at each place, in the order of its weights."""
+    """The inputs of a convolution at each place, in the order of its weights."""
     around: Any = module.padding  # not a word; see `_is_product_layer`
     (high, wide), size, gap = around, module.kernel_size, module.dilation
     h = F.pad(h, (wide, wide, high, high)) if high or wide else h

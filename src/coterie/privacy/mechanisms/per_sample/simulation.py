@@ -283,7 +283,7 @@ class PerSampleOracle(Wrapping[Sending]):
         return found
 
     def wrap_with(self, wrap: Wrap) -> Sending:
-        """What the wrap makes of it."""
+        """The oracle that the wrap makes of this one."""
         return wrap(self)
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
@@ -291,7 +291,7 @@ class PerSampleOracle(Wrapping[Sending]):
         return PerSampleOracle(self._oracle.without_clients(absent), self._log)
 
     def _leaves(self, question: tuple[str, int, int], samples: Tensor) -> Leaves:
-        """A function that adds noise to gradients that leave for readers."""
+        """A function that adds noise to gradients before they leave for readers."""
         mechanism = self._log.mechanism
         first, names = mechanism.first, mechanism.names.tolist()
         keys = [self._log.keys(*question, reader=name)[0] for name in names]
@@ -304,7 +304,7 @@ class PerSampleOracle(Wrapping[Sending]):
         return leaves
 
     def _enter_pairs(self, verb: str, links: Tensor, *, sampled: bool) -> None:
-        """Enters the answers of clients, separately for every reader."""
+        """Records in the ledger the answers of clients, separately for every reader."""
         if self._log.ledger is not None:
             self._log.enter_links(verb, links.cpu(), sampled=sampled)
 

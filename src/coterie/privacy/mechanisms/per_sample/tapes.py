@@ -151,7 +151,7 @@ class StackedRecorder:
 
 
 class _ClientLayer:
-    """A layer with the weights of each client; all clients have as many samples."""
+    """A layer with the weights of each client, and equally many samples for each."""
 
     inputs: Tensor
     slopes: Tensor
@@ -169,7 +169,7 @@ class _ClientLayer:
         self.forget()
 
     def begin(self, values: Kept, probe: Tensor) -> None:
-        """Takes the weights (n, ...) of clients; a convolution takes one client."""
+        """Sets the weights (n, ...) of clients; a convolution takes only one client."""
         self._weight = values[f"{self.name}weight"]
         self._bias, self._probe = values.get(f"{self.name}bias"), probe
 
@@ -198,7 +198,7 @@ class _ClientLayer:
         return out
 
     def back(self, e: Tensor) -> Tensor:
-        """Slopes of the inputs from those of the outputs."""
+        """The slopes of the inputs, from the slopes of the outputs."""
         weight, shape = self._weight, self.inputs.shape
         if self.is_linear:
             return (e.reshape(len(weight), -1, e.shape[-1]) @ weight).view(shape)

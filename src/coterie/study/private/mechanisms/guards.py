@@ -279,7 +279,8 @@ def _plan_samples(
 ) -> tuple[Noises, StepPlan | None]:
     """The noise of single samples, and what they may release, if that is limited.
 
-    It is also limited if a method was `silent` in its first round, to keep it so.
+    A method that was `silent` in its first round is also limited, so that it stays
+    silent.
     """
     privacy, n = setup.study.privacy, len(setup.federation)
     assert privacy is not None  # only called with [privacy]
