@@ -159,9 +159,10 @@ def nonconvex_bound(start: float, problem: AsyncProblem) -> float:
     """Bounds E |grad F|^2 at an x_k drawn with `applied_steps` as weights; Thm 3.2.3.
 
     `162 Delta / (K gamma) + 108 M L sigma^2 gamma / K + 6 L sigma^2 gamma` with
-    gamma = gamma_max and the steps of `nonconvex_steps`. These are the last lines of
-    the proof with `sum_k gamma_hat_k >= K gamma / 18` in place of a 9, and with
-    `E F(x_hat_1) <= F(x_0) + M L sigma^2 gamma^2 / 2` in place of F(x_0).
+    gamma = gamma_max and the steps of `nonconvex_steps`. This is the end of the proof
+    with two corrections: `sum_k gamma_hat_k >= K gamma / 18`, where 9 is printed
+    instead of 18; and `E F(x_hat_1) <= F(x_0) + M L sigma^2 gamma^2 / 2`, where the
+    bound is printed without its second term.
     """
     step = largest_nonconvex_step(start, problem)
     noise = problem.beta * problem.variance * step

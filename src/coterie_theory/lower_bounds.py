@@ -77,10 +77,10 @@ def fano_calls(
 ) -> float:
     """Calls that any method needs for loss delta^2 / 36 of client 1 of `hard_samples`.
 
-    `(2/3 ln |V| - ln 2) / I` with `|V| = (2 / sqrt(e))^{d/2}` tilts that differ in a
-    quarter of their signs, and what one call tells of them at most,
-    `I = sum_i (ln 2 - h(1/2 + delta_i)) / variance`, h the entropy (8.3). A printed
-    version has |V| in place of its logarithm.
+    The bound is `(2/3 ln |V| - ln 2) / I` (8.3). V is a set of
+    `|V| = (2 / sqrt(e))^{d/2}` tilts that differ in a quarter of their signs.
+    `I = sum_i (ln 2 - h(1/2 + delta_i)) / variance` is the most that one call tells
+    about them, and h is the entropy. A printed version has |V| in place of ln |V|.
     """
     p = 0.5 + tilts.double()
     h = -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))

@@ -59,8 +59,8 @@ def test_what_a_link_does_is_told_apart_from_what_ringing_does(slow):
     assert found.without.gap == pytest.approx(alone) and alone < 1.05 * before
     assert found.after.gap > 1.3 * before  # most of it by ringing
     ringing = found.after.gap / alone
-    assert f"which sets the pace, {alone / before:.4g} times" in found.summary()
-    assert f"makes it {ringing:.4g} times as large again" in found.summary()
+    assert f"which sets the pace, by {alone / before:.4g}." in found.summary()
+    assert f"multiplied by another {ringing:.4g}, " in found.summary()
 
 
 def test_graphs_that_are_too_large_are_refused_before_they_are_made(tmp_path):

@@ -79,7 +79,7 @@ def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
         _gain_heading(score): lambda row: _gain(row, score),
         "clients\n+/-/?": _verdicts,
         "gradi-\nents": lambda row: count_text(row["gradients"]),
-        "sent": lambda row: in_bytes(row["bytes"]).replace("unknown", "-"),
+        "bytes": lambda row: in_bytes(row["bytes"]).replace("unknown", "-"),
     }
     if "updates" in summary:
         # There is room for only one of both; the report has both.

@@ -338,7 +338,7 @@ def proximal_sgd(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: SGD steps from number t on f_i(v) + lam/2 |v - w|^2."""
+    """A client program: SGD on f_i(v) + lam/2 |v - w|^2, with steps numbered from t."""
     away = torch.empty_like(v)  # v - w, in the same memory in every step
     rows = rule_in_numbers(LocalDescent(*rule), clients, v, together, pull=lam)
     for t_local in range(t, t + steps):

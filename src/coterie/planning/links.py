@@ -59,11 +59,11 @@ class LinkPlan(NamedTuple):
             return f"Keep all {before.links} links: leaving some out gains nothing."
         links = "1 link" if count == 1 else f"{count} links"
         return (
-            f"Leave out {links} of {before.links}: that alone makes the eigengap, "
-            f"which sets the pace, {_times(self.without, before)} as large. Using the "
-            f"other links more or less often makes it {_times(after, self.without)} as "
-            f"large again, with {after.messages / before.messages:.2g} times the "
-            "messages of now."
+            f"Leave out {links} of {before.links}: this alone multiplies the eigengap, "
+            f"which sets the pace, by {_ratio(self.without, before)}. If the other "
+            "links are also used at their best rates, the eigengap is multiplied by "
+            f"another {_ratio(after, self.without)}, with "
+            f"{after.messages / before.messages:.2g} times the messages of now."
         )
 
 
@@ -80,9 +80,9 @@ def plan_links(network: MessageNetwork) -> LinkPlan:
     return LinkPlan(network, rates, before, without, after)
 
 
-def _times(speed: Speed, other: Speed) -> str:
-    """The ratio of two eigengaps, in words."""
-    return f"{speed.gap / other.gap:.4g} times"
+def _ratio(speed: Speed, other: Speed) -> str:
+    """The ratio of two eigengaps."""
+    return f"{speed.gap / other.gap:.4g}"
 
 
 def _speed(network: MessageNetwork, rates: Tensor) -> Speed:

@@ -205,8 +205,8 @@ def compare_gradients(
     With independent gradients a_i and b_i of two parts, <a_i - a_j, b_i - b_j> has mean
     |g_i - g_j|^2. The differences d_i = a_i - b_i are noise. Suppose the covariances of
     a_i and b_i are c_i S. Then |d_i|^2 / 2 has mean c_i tr S, and <d_i, d_j>^2 / 4 has
-    mean c_i c_j tr S^2. Sums over pairs give the effective dimension (tr S)^2 / tr S^2,
-    and then f_i = c_i (tr S^2)^1/2. All clients of a group have the same model.
+    mean c_i c_j tr S^2. Sums over pairs give the effective dimension (tr S)^2 / tr S^2.
+    The field `floor` is f_i = c_i (tr S^2)^1/2. Clients of a group have the same model.
     """
     n = len(x)
     squared, floor, trace = x.new_zeros(n, n).double(), *x.new_zeros(2, n).double()

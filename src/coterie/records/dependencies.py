@@ -42,7 +42,7 @@ def is_installed(path: Path) -> bool:
 
 
 def modules_loaded_by(name: str, path: Path) -> Iterator[tuple[str, Path]]:
-    """Modules and files that a user's module loads, or whose objects it holds."""
+    """Modules and files that a user's module loads, or that its objects come from."""
     module = sys.modules.get(name)
     holds = dict(vars(module)) if file_of(module) == path else {}
     for each in sorted(holds.pop("__brought__", ())):

@@ -129,7 +129,7 @@ def _cost_text(records: Records, label: str) -> str:
         more = as_many(ratio, "gradients", str(local))
         parts.append(f"{more} ({large(own['gradients'])})")
     if np.isfinite(own["bytes"]):
-        sent = f"{in_bytes(own['bytes'])} sent"
+        sent = f"{in_bytes(own['bytes'])} sent and received"
         theirs = costs_of(records, one)["bytes"] if one not in (None, label) else 0
         if theirs > 0:
             sent += f", {as_many(own['bytes'] / theirs, 'bytes', str(one))}"

@@ -32,7 +32,7 @@ from .styles import (
 _COUNTS = {
     "updates": "updates: answers of clients that arrived",
     "gradients": "per-sample gradient evaluations, all clients",
-    "bytes": "bytes sent, all clients (logarithmic)",
+    "bytes": "bytes sent and received, all clients (logarithmic)",
 }
 
 

@@ -199,7 +199,7 @@ def _from_current_folder(path: Path, given: Any) -> Any:
 
 
 def study_of(tables: dict[str, Any], data: Given | None = None) -> Study:
-    """The study of nested tables, as in TOML, checked.
+    """A checked study from nested tables, as in TOML.
 
     Args:
         tables: the tables by name. With `data`, the table "data" has the options of a

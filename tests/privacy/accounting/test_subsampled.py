@@ -25,6 +25,7 @@ from coterie.privacy import (
     sampled_epsilons,
     sampled_noise,
 )
+from coterie.privacy.accounting import subsampled
 from coterie.privacy.accounting.calibration import noise_for_samples
 from coterie.privacy.accounting.subsampled import covers, quick_epsilons
 from coterie.types import SERVER
@@ -138,6 +139,13 @@ def test_gossip_is_refused_and_not_ignored() -> None:
 def test_what_makes_no_sense_is_refused(changed: dict, message: str) -> None:
     given = {"noise": 1.0, "delta": DELTA, "rate": 0.1, "steps": 1, **changed}
     refuses(message, sampled_epsilon, given.pop("noise"), **given)
+
+
+def test_an_accountant_that_is_listed_but_not_written_raises(monkeypatch) -> None:
+    names = (*subsampled.ACCOUNTANTS, "moments")
+    monkeypatch.setattr(subsampled, "ACCOUNTANTS", names)
+    with pytest.raises(NotImplementedError, match="moments"):
+        sampled_epsilon(1.0, delta=DELTA, rate=0.1, steps=1, accountant="moments")
 
 
 @pytest.mark.parametrize(

@@ -189,9 +189,8 @@ def _print(found: RunComparison) -> None:
         scored, "algorithm", found, {a: _each(found, a, _score) for a in labels}
     )
     costs = {a: _each(found, a, _cost) for a in labels}
-    _print_rows(
-        "gradients, bytes sent, seconds (median over seeds)", "algorithm", found, costs
-    )
+    counted = "gradients, bytes sent and received, seconds (median over seeds)"
+    _print_rows(counted, "algorithm", found, costs)
     if found.settings:
         texts = {k: [str(v) for v in some] for k, some in found.settings.items()}
         _print_rows("settings that differ", "setting", found, texts)

@@ -172,7 +172,10 @@ def _show(found: Findings, look: Inspection) -> None:
 
 
 def _group_alike(columns: Sequence[ColumnFinding]) -> list[ColumnFinding]:
-    """The columns; if there are many, those of one kind and use share a line."""
+    """The lines to show: one per column.
+
+    With more than `_SHOWN` columns, those of the same kind and use share a line.
+    """
     if len(columns) <= _SHOWN:
         return list(columns)
     groups: dict[tuple[str, str], list[ColumnFinding]] = {}

@@ -76,10 +76,10 @@ def words_against_numbers(codings: Sequence[Coding]) -> CodingPair | None:
 def other_values(codings: Sequence[Coding]) -> CodingPair | None:
     """Two groups of clients that have no value in common, if there are exactly two.
 
-    If all clients have two whole numbers, groups may share one. Then the numbers of one
-    group must be those of the other plus a constant, such as 0 and 1, 1 and 2; or 0 and
-    1, -1 and 1. With more classes, or clients with one class, such pairs may come by
-    chance.
+    There is one exception: if every client has two whole numbers, the groups may have
+    one number in common. The numbers of one group are then those of the other plus a
+    constant, or they are 0 and 1 in one group, and -1 and 1 in the other. With more
+    classes, or clients with one class, such pairs may come by chance.
     """
     pairs = sorted({c.values for c in codings})
     if len(pairs) == 2 and _is_shift(*map(_numbers, pairs)):

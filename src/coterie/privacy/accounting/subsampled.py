@@ -340,4 +340,6 @@ def _accountant(name: str, grid: float) -> Any:
     zero_out = NeighboringRelation.REPLACE_SPECIAL
     if name == "pld":
         return pld.PLDAccountant(zero_out, value_discretization_interval=grid)
-    return rdp.RdpAccountant(neighboring_relation=zero_out)
+    if name == "rdp":
+        return rdp.RdpAccountant(neighboring_relation=zero_out)
+    raise NotImplementedError(f"`_accountant` does not make {name!r} yet.")

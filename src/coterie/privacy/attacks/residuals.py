@@ -67,7 +67,7 @@ class Residuals:
     """Sums over the rows that have left so far."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Begins without any residuals."""
         self.clip, self.noise, self.secure = math.inf, 0.0, False
         self.numbers, self.squares = 0, 0.0
         self.along, self.excess = 0.0, 0.0

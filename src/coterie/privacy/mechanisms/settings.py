@@ -204,7 +204,7 @@ class Privacy:
         """The budgets: mu^2, or epsilon for the unit sample.
 
         Args:
-            places: position of each client, by all of its names.
+            places: from every name of a client to its position.
         """
         if self.budget is None:
             return Limits()

@@ -12,7 +12,7 @@ from .nouns import client_nouns
 
 
 def cost_text(records: Records, label: str) -> str:
-    """Sentences on the training time and the data that a method sends."""
+    """Sentences on the training time and the bytes that clients send and receive."""
     own, alone = costs_of(records, label), costs_of(records, str(local_label(records)))
     parts, many = [], client_nouns(records)[1]
     if np.isfinite(own["seconds"]):
@@ -21,7 +21,8 @@ def cost_text(records: Records, label: str) -> str:
             text += f" (alone: {duration(alone['seconds'])})"
         parts.append(f"{text}.")
     if np.isfinite(own["bytes"]) and own["bytes"] > 0:
-        parts.append(f"The {many} sent {in_bytes(own['bytes'])} in all.")
+        sent = in_bytes(own["bytes"])
+        parts.append(f"The {many} sent and received {sent} in all.")
     elif own["bytes"] == 0:
         parts.append("Nothing was sent.")
     return " ".join(parts)

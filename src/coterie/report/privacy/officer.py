@@ -67,8 +67,9 @@ SIGHTS = (
     Sight(
         ("all_for_one", "adaptive_all_for_one", "wga_bc"),
         "nothing",
-        "a reader sees a gradient at its own model; the adaptive method also shows "
-        "products of gradients to all clients that compare",
+        "helpers see the reader's model, and the reader sees a gradient at its model; "
+        "with the adaptive method, everybody also sees products of gradients whenever "
+        "partners are compared",
     ),
     Sight(
         ("server_sgd",),
@@ -108,10 +109,10 @@ ROLES = {
     "Colluders": "Several partners, with or without the server, that share everything "
     "they see. With secure sums, the report has one epsilon for each such group. "
     "Otherwise one epsilon holds against the server and all other clients together.",
-    "Reader of the report": "Sees names of clients, numbers of samples, scores and "
-    "losses of every client, also of baselines that it trains alone without noise, who "
-    "learned with whom, and the settings. No epsilon covers these. Give the "
-    "report only to those who may see them.",
+    "Reader of the report": "Sees the settings, names of clients, numbers of samples, "
+    "and who learned with whom. Also sees scores and losses of every client, and of "
+    "the baselines that each client trains alone without noise. No epsilon covers "
+    "these. Give the report only to those who may see them.",
     "Recipient of a model": "Sees one client's model, its card, scores of that client, "
     "names of partners, and the medians, means and scales that prepare features. "
     "Epsilon covers what came from other clients. It does not cover the client's own "
@@ -122,8 +123,9 @@ ROLES = {
 
 NOT_COVERED = (
     "The number of samples of each client, which decides its weight in averages.",
-    "With the unit sample: which samples train, validate and test. If a sample is left "
-    "out, one other sample may move from each part to the next.",
+    "With the unit sample: which samples train, validate and test. This depends on the "
+    "content of the samples. Without one sample, one other sample may move from each "
+    "part to the next.",
     "How columns were prepared: exact medians that fill gaps, means, scales and "
     "categories, in `preparation-<seed>.json` and in every exported model.",
     "Scores, losses and training curves of every client in `metrics.csv`, the report, "
