@@ -25,7 +25,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property
@@ -36,10 +36,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
+from ..checks import InputError
 from ..models import Objective, layout, outcomes, value_of
+from ..types import Evaluation, OwnLoss, Widths
 from .compiling import compile_for, repeatable
 from .layers import (
     Recurrent,
+    SeeingModule,
     chain,
     for_many_models,
     looks_up,
@@ -75,6 +78,7 @@ class Kernel:
         dtype: torch.dtype | None = None,
         by_row: bool | None = None,
         compiled: bool = False,
+        classes: int = 0,
     ) -> None:
         """Prepares a kernel.
 
@@ -86,6 +90,7 @@ class Kernel:
             dtype: of the models (None: that of real features, or the module's own).
             by_row: whether to run rows one after the other (None: the rule above).
             compiled: whether to compile gradients: seconds at first, faster after.
+            classes: their number; 0 if targets are not classes.
         """
         self.layout = layout(module)
         if dtype is None and features.is_floating_point():
@@ -102,6 +107,7 @@ class Kernel:
         everything = self.module.named_parameters(remove_duplicate=False)
         self._tied = len(list(everything)) > len(self.layout.names)
         self._chain = None if self._tied else chain(self.module)
+        self._classes = classes
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     @property
@@ -156,6 +162,112 @@ class Kernel:
             return points.new_empty(len(points), 0)
         pieces = [self._run("losses", piece, points) for piece in self._chunks(batch)]
         return torch.cat([points.new_empty(0, batch.width), *pieces])
+
+    def grad_of(
+        self,
+        loss: OwnLoss,
+        points: Float[Tensor, "n d"],
+        batch: Batch,
+        rows: Sequence[Tensor],
+        options: Mapping[str, Any],
+    ) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of `loss(at, *rows[j], **options)` at points[j].
+
+        Args:
+            loss: of one client, see `types.OwnLoss`.
+            points: the models.
+            batch: their samples.
+            rows: further tensors with a row for each model.
+            options: of the loss.
+        """
+        out, size = torch.empty_like(points), self.chunk(batch.width)
+        of_row = functools.partial(_of_one_client, loss, self._classes, dict(options))
+        for some, piece in self._chunks(batch, 1 if self.rows_alone(batch) else size):
+            with repeatable() if points.is_cuda else nullcontext():
+                theirs = tuple(row[some] for row in rows)
+                out[some] = self._own_slopes(of_row, points[some], piece, theirs)
+        return out
+
+    def _own_slopes(
+        self, of_row: Callable[..., Tensor], points: Tensor, batch: Batch, rows: Any
+    ) -> Tensor:
+        """Gradients of losses of rows, which are functions of `_see` and `rows`."""
+        if not self._looks_up:
+            with torch.enable_grad():
+                point = points.detach().requires_grad_()
+                total = vmap(of_row)(self._see(point, batch), rows).sum()
+                if not total.requires_grad:  # it does not depend on the models
+                    return torch.zeros_like(points)
+                return torch.autograd.grad(total, point)[0]
+
+        def of_point(point: Tensor, features: Tensor, *rest: Any) -> Tensor:
+            outputs, *inner = self._seeing(self.layout.unravel(point), features)
+            return of_row(self._parts(point, outputs, inner, *rest[:2]), rest[2])
+
+        data = *self.data(batch.index.expand(batch.weight.shape)), batch.weight
+        return vmap(grad(of_point))(points, *data, rows)
+
+    def _see(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """The parts of an `Evaluation`."""
+        features, targets = self.data(batch.index.expand(batch.weight.shape))
+        through = self._seeing.chain
+        if through is None:
+            through = vmap(self._seeing)
+        outputs, *inner = through(self.layout.unravel(points), features)
+        losses = of_rows(self.objective.loss, outputs, targets, 0)
+        return self._parts(points, outputs, inner, targets, batch.weight, losses)
+
+    def _parts(
+        self,
+        points: Tensor,
+        outputs: Tensor,
+        inner: Sequence[Tensor],
+        targets: Tensor,
+        weight: Tensor,
+        losses: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        if losses is None:
+            losses = self.objective.loss(outputs, targets)
+        found = {"x": points, "outputs": outputs, "targets": targets, "losses": losses}
+        found["weight"] = weight.nan_to_num()  # clients without such samples
+        return found | dict(zip(("before_head",), inner, strict=False))
+
+    @torch.no_grad()
+    def evaluate(self, points: Float[Tensor, "n d"], batch: Batch) -> Evaluation:
+        """What the models answer; zeros for samples without weight."""
+        outputs, *inner = (part.new_empty(0, *part.shape[1:]) for part in self._one)
+        targets, losses = self._targets[:0], points.new_empty(0)
+        empty = self._parts(points, outputs, inner, targets, batch.weight, losses)
+        shape = len(points), batch.width
+        found = {
+            name: value.new_zeros(*shape, *value.shape[1:])
+            for name, value in empty.items()
+            if name not in ("x", "weight")
+        }
+        if batch.width:
+            size = 1 if self.rows_alone(batch) else None
+            for some, piece in self._chunks(batch, size):
+                parts, used = self._see(points[some], piece), piece.weight > 0
+                for name, out in found.items():
+                    # A row may be filled up with samples of another client.
+                    out[some][used] = parts[name][used].to(out)
+        weight = batch.weight.nan_to_num()
+        return Evaluation(points, weight=weight, classes=self._classes, **found)
+
+    @cached_property
+    def _seeing(self) -> SeeingModule:
+        return SeeingModule(self.module, tied=self._tied)
+
+    @cached_property
+    def _one(self) -> list[Tensor]:
+        """Outputs, and features before the head, of one sample."""
+        with torch.no_grad():
+            return [*self._seeing({}, self._features[:1])]
+
+    @property
+    def widths(self) -> Widths:
+        """The number of classes, and of features before the head."""
+        return Widths(self._classes, *(part.shape[1] for part in self._one[1:]))
 
     @torch.no_grad()
     def measure(
@@ -341,7 +453,7 @@ class Kernel:
 
         # For small models, one backward pass for all rows takes half the time, and does
         # not import torch's compiler. But it does not know which index is padding.
-        return by_row if looks_up(self.module, self._features[:1]) else at_once
+        return by_row if self._looks_up else at_once
 
     def _hvps(self, data: int | None) -> Callable[..., Tensor]:
         def along(point: Any, vector: Any, *batch: Tensor) -> dict[str, Tensor]:
@@ -365,7 +477,11 @@ class Kernel:
             return twice[0]
 
         # For lookups, torch has second derivatives in one direction only, vectorised.
-        return by_row if looks_up(self.module, self._features[:1]) else at_once
+        return by_row if self._looks_up else at_once
+
+    @cached_property
+    def _looks_up(self) -> bool:
+        return looks_up(self.module, self._features[:1])
 
     def _losses(self, data: int | None) -> Callable[..., Tensor]:
         outputs, loss = self._outputs(data), self.objective.loss
@@ -401,3 +517,23 @@ class Kernel:
 
     def _call(self, module: nn.Module, point: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(module, point, (x,), tie_weights=self._tied)
+
+
+def _of_one_client(
+    loss: OwnLoss,
+    classes: int,
+    options: dict[str, Any],
+    parts: dict[str, Tensor],
+    rows: Sequence[Tensor],
+) -> Tensor:
+    """The value of a program's own loss for one client, without the dimension n."""
+    at = Evaluation(classes=classes, **parts)
+    found = loss(at, *rows, **options)
+    name = getattr(loss, "__name__", "the loss")
+    if not isinstance(found, Tensor) or found.shape not in (at.weight.shape, ()):
+        got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else found
+        raise InputError(
+            f"the loss `{name}` must give one number for each of {len(at.weight)} "
+            f"samples, or one number, got {got}."
+        )
+    return (found * at.weight).sum() if found.dim() else found

@@ -13,13 +13,14 @@ for small models, vectorising takes longer than the products.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -222,6 +223,55 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
     found = [chain(part, f"{name}{key}.") for key, part in module.named_children()]
     steps = [step for step in found if step is not None]
     return _in_sequence(steps) if len(steps) == len(found) else None
+
+
+class SeeingModule:
+    """A module whose pass also gives what enters its layer `head`.
+
+    It gives `(outputs,)` if there is not exactly one layer of that name.
+    """
+
+    def __init__(self, module: nn.Module, *, tied: bool) -> None:
+        """Takes a copy of a module that `for_many_models` has returned."""
+        self._module, self._tied = copy.deepcopy(module), tied
+        self._kept: list[Tensor] = []
+        named = dict(self._module.named_modules())
+        heads = [part for n, part in named.items() if n.split(".")[-1] == "head"]
+        self._has_head = len(heads) == 1
+        self.chain = None if tied or not self._has_head else self._split_chain()
+        if self._has_head:
+            heads[0].register_forward_pre_hook(self._keep)
+
+    def __call__(self, point: dict[str, Tensor], x: Tensor) -> tuple[Tensor, ...]:
+        """Outputs (b, ...) and features (b, f) of one model."""
+        self._kept = []
+        outputs = functional_call(self._module, point, (x,), tie_weights=self._tied)
+        if not self._has_head:
+            return (outputs,)
+        if not self._kept:
+            raise InputError("the model has a layer `head`, but does not call it.")
+        features, self._kept = self._kept[-1], []
+        return outputs, features.flatten(1)
+
+    def _keep(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        self._kept.append(given[0])
+
+    def _split_chain(self) -> Callable[..., tuple[Tensor, ...]] | None:
+        """The pass of many models, if they are chains of plain layers before `head`."""
+        parts = dict(self._module.named_children())
+        if type(self._module) is not nn.Sequential or [*parts][-1:] != ["head"]:
+            return None
+        found = [chain(part, f"{name}.") for name, part in parts.items()]
+        *body, head = steps = [step for step in found if step is not None]
+        if len(steps) < len(parts):
+            return None
+        before = _in_sequence(body)
+
+        def through(point: dict[str, Tensor], h: Tensor) -> tuple[Tensor, ...]:
+            h = before(point, h)
+            return head(point, h), h.flatten(2)
+
+        return through
 
 
 def _through_linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

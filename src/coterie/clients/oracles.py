@@ -24,6 +24,7 @@ from ..types import (
     Option,
     Program,
     Transfer,
+    Widths,
     tensor_of,
 )
 from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
@@ -97,6 +98,11 @@ class SimulatedOracle:
         """What the verbs have sent between clients."""
         return self._meter.sent
 
+    @property
+    def widths(self) -> Widths:
+        """The number of classes, and of features before the head."""
+        return self._kernel.widths
+
     # Inside a client.
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -130,7 +136,7 @@ class SimulatedOracle:
             )
             cost = only(who, self._samples.counts)
             clients = SimulatedClients(
-                self._samples, self._kernel, self.gradients, who, draw, cost
+                self._samples, self._kernel, self.gradients, who, draw, cost, call
             )
             result = program(clients, *(row[some] for row in given), **options)
             return result if isinstance(result, tuple) else (result,)

@@ -171,6 +171,15 @@ class ClientSamples:
         weight = chosen.gather(1, order) / size.to(self.dtype)
         return Batch(index.gather(1, order), weight)
 
+    def class_counts(
+        self, who: Int[Tensor, " m"], classes: int
+    ) -> Float[Tensor, "m c"]:
+        """The number of training samples of each class, for these clients."""
+        index, mask = self.federation.train.rows(who)
+        found = torch.zeros(len(who), classes, dtype=self.dtype, device=index.device)
+        labels = self.federation.targets[index].long()
+        return found.scatter_add_(1, labels, mask.to(self.dtype))
+
     @cached_property
     def counts(self) -> Float[Tensor, " n"]:
         """(N,) number of samples in each client's minibatch, on the CPU, to count."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..checks import InputError, integer, one_of
 from ..data.federation import Federation, PartName
 from ..models import OBJECTIVES, Objective
+from ..models.objectives import classes_of
 from ..optim.hessians import sharpness
 from ..types import Oracle
 from .blends import steady_widths
@@ -87,6 +88,7 @@ class Simulation:
             dtype=dtype,
             by_row=True if loop else None,
             compiled=compiled and not loop,
+            classes=classes_of(task, federation.outputs),
         )
         self.home = None if home is None else home.to(device)
 

@@ -32,7 +32,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -45,6 +45,7 @@ from ....checks import InputError, number
 from ....clients.compiling import repeatable
 from ....clients.kernels import Kernel
 from ....clients.samples import Batch
+from ....types import Evaluation, OwnLoss, Widths
 from .layers import factors, keeps_samples_apart
 from .tapes import StackedRecorder, Tape, VectorisedRecorder
 
@@ -162,6 +163,26 @@ class ClippedKernel:
         if math.isinf(self._loss_clip):
             return losses
         return losses.clamp(0, self._loss_clip)
+
+    @property
+    def widths(self) -> Widths:
+        """The number of classes, and of features before the head."""
+        return self._kernel.widths
+
+    def grad_of(
+        self,
+        loss: OwnLoss,
+        points: Tensor,
+        batch: Batch,
+        rows: Sequence[Tensor],
+        options: Mapping[str, Any],
+    ) -> Tensor:
+        """Never asked: its clients refuse this question."""
+        raise NotImplementedError
+
+    def evaluate(self, points: Tensor, batch: Batch) -> Evaluation:
+        """Never asked: its clients refuse this question."""
+        raise NotImplementedError
 
     def hvp(self, points: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
         """Always refuses, because nothing bounds these products."""
