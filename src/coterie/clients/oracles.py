@@ -243,7 +243,8 @@ class SimulatedOracle:
         batch = self._samples.minibatch(everyone, self._stream("blended"))
         asks = (weights * self.present[:, None] * self.present != 0).T
         points = shared if self._group.size == 1 else self._fetch(shared, asks)
-        if home is None and release is None:
+        # With batch statistics, the samples of contributors must not meet in a batch.
+        if home is None and release is None and not self._kernel.couples:
             found = self._blend(points, self._plan, batch)
         else:
             readers = everyone  # whose points these are

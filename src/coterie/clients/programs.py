@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from .. import seeds
 from ..checks import InputError
+from ..data.federation import PartName
 from ..types import Evaluation, OwnLoss, Widths, refuse_no_classes
 from .samples import Batch, ClientSamples, FreshMinibatches, Measurements
 
@@ -36,6 +38,10 @@ class Evaluator(Protocol):
 
     def evaluate(self, points: Tensor, batch: Batch) -> Evaluation:
         """What the models answer for their samples."""
+
+    @property
+    def couples(self) -> bool:
+        """Whether the gradient of a sample depends on the others of its batch."""
 
     @property
     def widths(self) -> Widths:
@@ -195,15 +201,22 @@ class SimulatedClients:
 
     def whole(self) -> SimulatedClients:
         """The same clients, who answer on all of their training data."""
-        batch = self._samples.whole(self.who)
+        batch = self._whole("train")
         sizes = self._samples.federation.train.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self.who, sizes))
 
     def validation(self) -> SimulatedClients:
         """The same clients, who answer on all of their validation data."""
-        batch = self._samples.whole(self.who, "validation")
+        batch = self._whole("validation")
         sizes = self._samples.federation.validation.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self.who, sizes))
+
+    def _whole(self, part: PartName) -> Batch:
+        """All samples of a part, with fresh keys each time."""
+        batch = self._samples.whole(self.who, part)
+        if not self._samples.randomised:
+            return batch
+        return replace(batch, keys=self.stream("whole", part).bits(batch.width))
 
     def _with(self, draw: Callable[[], Batch], cost: Tensor) -> SimulatedClients:
         return SimulatedClients(

@@ -76,6 +76,17 @@ class ClippedKernel:
                 number(name, bound, above=0)
         self._kernel, self._clip, self._loss_clip = kernel, clip, loss_clip
         self.parameters = kernel.parameters
+        if kernel.is_mixed:
+            raise InputError(
+                "`privacy.unit` sample cannot be used with mixed precision, which "
+                "rounds the lengths by which gradients are clipped."
+            )
+        if kernel.couples or kernel.is_random:
+            raise InputError(
+                "the model cannot hide single samples: it has batch statistics, "
+                "dropout or augmentation, and `privacy.unit` sample bounds gradients "
+                "only without them."
+            )
         _refuse_coupling(kernel)
         self._apart = keeps_samples_apart(kernel.module)
         tapes = Tape(kernel, VectorisedRecorder), Tape(kernel, StackedRecorder)
@@ -163,6 +174,11 @@ class ClippedKernel:
         if math.isinf(self._loss_clip):
             return losses
         return losses.clamp(0, self._loss_clip)
+
+    @property
+    def couples(self) -> bool:
+        """Never: such models are refused."""
+        return False
 
     @property
     def widths(self) -> Widths:
