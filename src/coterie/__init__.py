@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .data.federation import Table, federate
     from .engine.rounds import run_rounds
     from .export import Run, load
-    from .models import with_group_norm
+    from .models import with_batch_statistics, with_group_norm
     from .planning.plans import plan_study
     from .study import Result, Study, read_study, run_study, study_of, train
 
@@ -54,7 +54,7 @@ _late = late_names(
         "data.federation": "Table federate",
         "engine.rounds": "run_rounds",
         "export": "Run load",
-        "models": "with_group_norm",
+        "models": "with_batch_statistics with_group_norm",
         "planning.plans": "plan_study",
         "study": "Result Study read_study run_study study_of train",
     },
@@ -102,5 +102,6 @@ __all__ = [
     "run_study",
     "study_of",
     "train",
+    "with_batch_statistics",
     "with_group_norm",
 ]

@@ -11,6 +11,7 @@ generators", OOPSLA 2014) written on integer tensors, where products wrap modulo
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,69 @@ def integers_below(
     """
     high = _right(_bits(_working(stream), _working(clients), size), 32)
     return torch.as_tensor((high * _working(limits)[:, None]) >> 32)
+
+
+def words(keys: Int[Tensor, "*shape"], size: int) -> Int[Tensor, "*shape {size}"]:
+    """`size` random 64-bit patterns for each key, in operations that vmap knows."""
+    steps = torch.arange(1, size + 1, device=keys.device) * _GOLDEN
+    z = keys[..., None] + steps
+    for shift, factor in ((30, _FIRST), (27, _SECOND)):
+        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+class Stream:
+    """A random stream, in which each of n clients has its own sequence.
+
+    Every draw has a key of its own. So what a client draws depends only on the names of
+    the stream, on the client, and on the number of draws before.
+    """
+
+    def __init__(
+        self,
+        roots: int | list[int],
+        clients: Int[Tensor, " n"],
+        dtype: torch.dtype,
+        *names: int | str,
+    ) -> None:
+        """Begins a stream.
+
+        Args:
+            roots: a key for all clients, or one for each.
+            clients: their identities.
+            dtype: of real draws.
+            names: of the stream.
+        """
+        self._roots = [roots] if isinstance(roots, int) else roots
+        self._clients, self._dtype, self._names = clients, dtype, names
+        self._draws = 0
+
+    def bits(self, size: int) -> Tensor:
+        """(n, size) random 64-bit patterns; a longer draw begins with a shorter one."""
+        names = *self._names, "draw", self._draws
+        keys = [key(root, "stream", *names) for root in self._roots]
+        self._draws += 1
+        column = torch.tensor(keys, device=self._clients.device)
+        return bits(column.reshape(1, -1), self._clients, size)[0]
+
+    def uniform(self, *shape: int) -> Tensor:
+        """(n, *shape) real numbers from 0 to 1, without 1."""
+        digits = 1 - round(math.log2(torch.finfo(self._dtype).eps))
+        words = _right(self.bits(math.prod(shape)), 64 - digits)
+        found: Tensor = (words * 2.0**-digits).to(self._dtype)
+        return found.reshape(len(self._clients), *shape)
+
+    def normal(self, *shape: int) -> Tensor:
+        """(n, *shape) standard Gaussian numbers, by Box and Muller."""
+        size = math.prod(shape)
+        half = -(-size // 2)
+        u = (_right(self.bits(2 * half), 11).double() + 1) * 2.0**-53  # never 0
+        length, angle = (-2 * u[:, :half].log()).sqrt(), 2 * math.pi * u[:, half:]
+        found = torch.cat([length * angle.cos(), length * angle.sin()], 1)[:, :size]
+        return found.to(self._dtype).reshape(len(self._clients), *shape)
+
+    def integers(self, below: int, *shape: int) -> Tensor:
+        """(n, *shape) whole numbers from 0 to `below` - 1, at most 2^31 - 1."""
+        words = _right(self.bits(math.prod(shape)), 32)
+        found: Tensor = (words * below) >> 32
+        return found.reshape(len(self._clients), *shape)

@@ -9,6 +9,7 @@ that do not wait for each other: it gives out tasks and uses answers as they arr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import torch
@@ -147,6 +148,75 @@ class Comparison(NamedTuple):
     known: Bool[Tensor, "n n"]  # pairs that took part
 
 
+class NeedsClasses(InputError):
+    """A method asks for labels of data whose targets are not classes."""
+
+
+class Widths(NamedTuple):
+    """How many classes the data have, and how many features enter a model's head."""
+
+    classes: int  # 0 if targets are not classes
+    features: int = 0  # none without a layer `head`
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What models answer for samples, and what these samples are.
+
+    It has n models with b samples each. A loss function gets the part of one model,
+    without the dimension n. A sample of weight 0 only fills up a row.
+    """
+
+    x: Tensor  # (n, d) the models
+    outputs: Tensor  # (n, b, ...)
+    targets: Tensor  # (n, b, ...)
+    losses: Tensor  # (n, b) by the objective of the study
+    weight: Tensor  # (n, b) of each sample in the mean of its row
+    classes: int = 0
+    before_head: Tensor | None = None  # (n, b, f)
+
+    @property
+    def features(self) -> Tensor:
+        """(n, b, f) what enters the layer `head`, flattened.
+
+        Raises:
+            InputError: if the model does not have exactly one layer of that name.
+        """
+        if self.before_head is None:
+            raise InputError(
+                "features are what enters the layer `head`, but the model does not "
+                "have exactly one layer of that name."
+            )
+        return self.before_head
+
+    @property
+    def labels(self) -> Tensor:
+        """(n, b) the class of each sample, a whole number.
+
+        Raises:
+            NeedsClasses: if targets are not classes.
+        """
+        refuse_no_classes("labels", self.classes)
+        return self.targets.long()
+
+
+def refuse_no_classes(what: str, classes: int) -> None:
+    """Refuses a question about classes if there are none."""
+    if not classes:
+        raise NeedsClasses(
+            f"{what} need targets that are classes, which these are not."
+        )
+
+
+OwnLoss = Callable[..., Tensor]
+"""A module-level function `loss(at, *rows, **options)` of one client.
+
+`at` is an `Evaluation` of its model, and `rows` are the client's rows of further
+tensors. It gives a number for each sample, whose weighted mean is differentiated, or
+one number.
+"""
+
+
 @runtime_checkable
 class Clients(Protocol):
     """The questions of a client program: to n clients in simulation, one at a site.
@@ -155,8 +225,30 @@ class Clients(Protocol):
     `same_batch`, `whole` or `validation`.
     """
 
-    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row j is the gradient of client j's minibatch loss at points[j]."""
+    def grad(
+        self,
+        points: Float[Tensor, "n d"],
+        *rows: Tensor,
+        loss: OwnLoss | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of client j's minibatch loss at points[j].
+
+        With `loss`, it is the gradient of that function. Client j gets row j of `rows`,
+        and everybody the `options`. No gradient flows into `rows`.
+        """
+
+    def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
+        """Outputs, features, targets and losses of the clients' samples at points."""
+
+    def class_counts(self) -> Float[Tensor, "n c"]:
+        """The number of training samples of each class."""
+
+    def stream(self, *names: int | str) -> seeds.Stream:
+        """A random stream, in which each client has its own sequence.
+
+        It goes on where the program last drew from the stream of these names.
+        """
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Entry j is client j's minibatch loss at points[j]."""
@@ -259,6 +351,10 @@ class Oracle(Protocol):
     @property
     def home(self) -> Bool[Tensor, " d"] | None:
         """Columns of a model that never leave their client; None: all may."""
+
+    @property
+    def widths(self) -> Widths:
+        """The number of classes of the data, and of features before a model's head."""
 
     @property
     def gradients(self) -> Float[Tensor, " n"]:

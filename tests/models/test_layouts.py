@@ -78,14 +78,14 @@ def batch_norm_net() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (batch_norm_net, r"running statistics in 1, .*with_group_norm"),
+        (batch_norm_net, r"running statistics in 1, .*with_batch_statistics"),
         (lambda: nn.BatchNorm1d(3), "running statistics in model"),
         (
             lambda: nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True)),
             "running statistics in 0",
         ),
         (
-            lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)),
+            lambda: nn.Sequential(nn.Linear(2, 2), nn.AlphaDropout(0.5)),
             r"random masks in 1 .*remove the dropout",
         ),
         (

@@ -87,7 +87,7 @@ MODELS = {
     "nothing": lambda shape, outputs: None,
     "without": lambda: nn.Linear(64, 10),
     "norm": lambda shape, outputs: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)),
-    "dropout": lambda shape, outputs: nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 10)),
+    "dropout": lambda shape, outputs: nn.Sequential(nn.Dropout(1.0), nn.Linear(64, 10)),
 }
 
 
@@ -101,7 +101,7 @@ MODELS = {
         ("nothing", "must give an nn.Module"),
         ("without", "`model` cannot be made .*: too many positional arguments"),
         ("norm", r"running statistics in 1, .* coterie.with_group_norm"),
-        ("dropout", "draws random masks in 0"),
+        ("dropout", "drops everything in 0"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_refused_before_anything_is_written(

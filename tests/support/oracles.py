@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 from coterie.clients.traffic import peer_links, server_links
-from coterie.types import Transfer, tensor_of, traffic_of
+from coterie.types import Transfer, Widths, tensor_of, traffic_of
 
 
 def with_verbs(cls):
@@ -61,6 +61,7 @@ def with_verbs(cls):
         cls.gradients = property(lambda self: torch.zeros(len(self.active)))
     cls.sent = property(sent)
     cls.home = None
+    cls.widths = Widths(0)
     cls.present = property(lambda self: self.active)
     cls.mine = property(lambda self: slice(0, len(self.active)))
     return cls

@@ -88,7 +88,8 @@ def blend(batch: Batch, columns: Tensor, share: Float[Tensor, "r c"]) -> Batch:
     """The samples of these contributors, weighted by the shares of each reader."""
     index = batch.index[columns].flatten(-2)
     weight = (share[:, :, None] * batch.weight[columns]).flatten(1)
-    return Batch(index, weight)
+    keys = None if batch.keys is None else batch.keys[columns].flatten(-2)
+    return Batch(index, weight, keys)
 
 
 Release = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -6,10 +6,12 @@ import contextlib
 import shutil
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
 
 
 def repeatable() -> contextlib.AbstractContextManager[None]:
@@ -50,3 +52,23 @@ def can_compile(device: torch.device) -> bool:
     if device.type == "cuda":
         return True
     return shutil.which("g++") is not None or shutil.which("clang++") is not None
+
+
+class MixedPrecision:
+    """Calls functions whose products have a lower precision than rows.
+
+    Rows, losses and gradients keep their precision. Without a lower precision, calls
+    change nothing.
+    """
+
+    def __init__(self, lower: torch.dtype | None, device: torch.device) -> None:
+        """Prepares calls on a device."""
+        self.lower, self._device = lower, device.type
+
+    def __call__(self, function: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        """What the function returns, in single precision."""
+        if self.lower is None:
+            return function(*given, **more)
+        with torch.autocast(self._device, self.lower, cache_enabled=False):
+            found = function(*given, **more)
+        return tree_map_only(Tensor, Tensor.float, found)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property
@@ -36,14 +36,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
+from ..checks import InputError
 from ..models import Objective, layout, outcomes, value_of
-from .compiling import compile_for, repeatable
+from ..types import Evaluation, OwnLoss, Widths
+from .compiling import MixedPrecision, compile_for, repeatable
 from .layers import (
     Recurrent,
+    SeeingModule,
+    TrainingLayers,
     chain,
     for_many_models,
     looks_up,
     of_rows,
+    penalty_of,
     slopes_of,
     values_in_pass,
 )
@@ -75,6 +80,8 @@ class Kernel:
         dtype: torch.dtype | None = None,
         by_row: bool | None = None,
         compiled: bool = False,
+        classes: int = 0,
+        autocast: torch.dtype | None = None,
     ) -> None:
         """Prepares a kernel.
 
@@ -86,6 +93,8 @@ class Kernel:
             dtype: of the models (None: that of real features, or the module's own).
             by_row: whether to run rows one after the other (None: the rule above).
             compiled: whether to compile gradients: seconds at first, faster after.
+            classes: their number; 0 if targets are not classes.
+            autocast: a lower precision for products inside the module (None: none).
         """
         self.layout = layout(module)
         if dtype is None and features.is_floating_point():
@@ -95,19 +104,39 @@ class Kernel:
         self.objective, self._features, self._targets = objective, features, targets
         # Compiling unrolled steps would take longer than running most studies.
         recurrent = any(isinstance(m, Recurrent) for m in self.module.modules())
-        self._by_row, self.compiled = by_row, compiled and not recurrent
+        # The compiler of torch crashes on the 64-bit arithmetic of masks.
+        self._layers = TrainingLayers(self.module)
+        self.compiled = compiled and not recurrent and not self._layers.is_random
+        self._by_row = by_row
         self._convolves = any(
             isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
         )
         everything = self.module.named_parameters(remove_duplicate=False)
         self._tied = len(list(everything)) > len(self.layout.names)
         self._chain = None if self._tied else chain(self.module)
+        self._classes = classes
+        self._mixed = MixedPrecision(autocast, features.device)
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     @property
     def parameters(self) -> int:
         """D, the length of a row."""
         return sum(self.layout.sizes)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a training pass needs keys of samples."""
+        return self._layers.is_random
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether products inside the module have a lower precision."""
+        return self._mixed.lower is not None
+
+    @property
+    def couples(self) -> bool:
+        """Whether the gradient of a sample depends on the others of its batch."""
+        return self._layers.couples
 
     @property
     def samples(self) -> int:
@@ -156,6 +185,130 @@ class Kernel:
             return points.new_empty(len(points), 0)
         pieces = [self._run("losses", piece, points) for piece in self._chunks(batch)]
         return torch.cat([points.new_empty(0, batch.width), *pieces])
+
+    def grad_of(
+        self,
+        loss: OwnLoss,
+        points: Float[Tensor, "n d"],
+        batch: Batch,
+        rows: Sequence[Tensor],
+        options: Mapping[str, Any],
+    ) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of `loss(at, *rows[j], **options)` at points[j].
+
+        Args:
+            loss: of one client, see `types.OwnLoss`.
+            points: the models.
+            batch: their samples.
+            rows: further tensors with a row for each model.
+            options: of the loss.
+        """
+        out, size = torch.empty_like(points), self.chunk(batch.width)
+        of_row = functools.partial(_of_one_client, loss, self._classes, dict(options))
+        for some, piece in self._chunks(batch, 1 if self.rows_alone(batch) else size):
+            with repeatable() if points.is_cuda else nullcontext():
+                theirs = tuple(row[some] for row in rows)
+                out[some] = self._own_slopes(of_row, points[some], piece, theirs)
+        return out
+
+    def _own_slopes(
+        self, of_row: Callable[..., Tensor], points: Tensor, batch: Batch, rows: Any
+    ) -> Tensor:
+        """Gradients of losses of rows, which are functions of `_see` and `rows`."""
+        if not self._looks_up:
+            with torch.enable_grad():
+                point = points.detach().requires_grad_()
+                parts, penalty = self._see(point, batch, trains=True)
+                total = (vmap(of_row)(parts, rows) + penalty).sum()
+                if not total.requires_grad:  # it does not depend on the models
+                    return torch.zeros_like(points)
+                return torch.autograd.grad(total, point)[0]
+
+        def of_point(point: Tensor, more: dict[str, Tensor], *rest: Any) -> Tensor:
+            features, targets, weight, own = rest
+            values = self.layout.unravel(point) | more
+            outputs, penalty, *inner = self._mixed(self._seeing, values, features)
+            parts = self._parts(point, outputs, inner, targets, weight)
+            return of_row(parts, own) + penalty
+
+        features, targets = self.data(batch.index.expand(batch.weight.shape))
+        more = self._layer_inputs(batch)
+        return vmap(grad(of_point))(points, more, features, targets, batch.weight, rows)
+
+    def _layer_inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """What layers get in a training pass, with a row for each model."""
+        keys = () if batch.keys is None else (batch.keys.expand(batch.weight.shape),)
+        return self._layers.inputs(batch.weight, keys)
+
+    def _see(
+        self, points: Tensor, batch: Batch, *, trains: bool
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """The parts of an `Evaluation`, and what layers add to a loss in training."""
+        features, targets = self.data(batch.index.expand(batch.weight.shape))
+        through = self._seeing.chain
+        if through is None:
+            through = vmap(self._seeing)
+        values = self.layout.unravel(points) | (
+            self._layer_inputs(batch) if trains else {}
+        )
+        outputs, penalty, *inner = self._mixed(through, values, features)
+        losses = of_rows(self.objective.loss, outputs, targets, 0)
+        parts = self._parts(points, outputs, inner, targets, batch.weight, losses)
+        return parts, penalty
+
+    def _parts(
+        self,
+        points: Tensor,
+        outputs: Tensor,
+        inner: Sequence[Tensor],
+        targets: Tensor,
+        weight: Tensor,
+        losses: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        if losses is None:
+            losses = self.objective.loss(outputs, targets)
+        found = {"x": points, "outputs": outputs, "targets": targets, "losses": losses}
+        found["weight"] = weight.nan_to_num()  # clients without such samples
+        return found | dict(zip(("before_head",), inner, strict=False))
+
+    @torch.no_grad()
+    def evaluate(self, points: Float[Tensor, "n d"], batch: Batch) -> Evaluation:
+        """What the models answer; zeros for samples without weight."""
+        outputs, *inner = (part.new_empty(0, *part.shape[1:]) for part in self._one)
+        targets, losses = self._targets[:0], points.new_empty(0)
+        empty = self._parts(points, outputs, inner, targets, batch.weight, losses)
+        shape = len(points), batch.width
+        found = {
+            name: value.new_zeros(*shape, *value.shape[1:])
+            for name, value in empty.items()
+            if name not in ("x", "weight")
+        }
+        if batch.width:
+            size = 1 if self.rows_alone(batch) else None
+            for some, piece in self._chunks(batch, size):
+                parts, _ = self._see(points[some], piece, trains=False)
+                used = piece.weight > 0
+                for name, out in found.items():
+                    # A row may be filled up with samples of another client.
+                    out[some][used] = parts[name][used].to(out)
+        weight = batch.weight.nan_to_num()
+        return Evaluation(points, weight=weight, classes=self._classes, **found)
+
+    @cached_property
+    def _seeing(self) -> SeeingModule:
+        return SeeingModule(self.module, tied=self._tied)
+
+    @cached_property
+    def _one(self) -> list[Tensor]:
+        """Outputs, and features before the head, of one sample."""
+        with torch.no_grad():
+            outputs, _, *inner = self._mixed(self._seeing, {}, self._features[:1])
+            return [outputs, *inner]
+
+    @property
+    def widths(self) -> Widths:
+        """The number of classes, and of features before the head."""
+        return Widths(self._classes, *(part.shape[1] for part in self._one[1:]))
 
     @torch.no_grad()
     def measure(
@@ -284,33 +437,38 @@ class Kernel:
         """Features and targets of these samples."""
         return self._features[index], self._targets[index]
 
-    def _samples_of_row(self, batch: Batch, j: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, targets and weights of the samples of row j that have a weight."""
+    def _samples_of_row(self, batch: Batch, j: int) -> tuple[Tensor, ...]:
+        """Features, targets, weights and keys of row j's samples that have a weight."""
         index = batch.index if batch.index.dim() == 1 else batch.index[j]
         used = batch.weight[j] != 0
-        return *self.data(index[used]), batch.weight[j][used]
+        found = *self.data(index[used]), batch.weight[j][used]
+        if batch.keys is None:
+            return found
+        keys = batch.keys if batch.keys.dim() == 1 else batch.keys[j]
+        return *found, keys[used]
 
     def _grad_of_row(self, module: nn.Module, row: Tensor, *used: Tensor) -> Tensor:
-        features, targets, weight = used
         point = row.detach().requires_grad_()
         with torch.enable_grad():
-            outputs = self._call(module, self.layout.unravel(point), features)
-            losses = self.objective.loss(outputs, targets)
-            return torch.autograd.grad((losses * weight).sum(), point)[0]
+            total = self._loss(self.layout.unravel(point), *used, module=module)
+            return torch.autograd.grad(total, point)[0]
 
     def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
         """Applies the vectorised program `name` to one chunk of rows."""
         chosen, batch = piece
         features, targets = self.data(batch.index)
         inputs = (*(row[chosen] for row in rows), features, targets, batch.weight)
+        keyed = batch.keys is not None and name in ("grad", "hvp")
+        if batch.keys is not None and keyed:
+            inputs = *inputs, batch.keys
         compiled = self.compiled and name == "grad"
         if compiled:  # as compiled; rows of one shared model have no stride
             inputs = tuple(part.contiguous() for part in inputs)
         shared = batch.index.dim() == 1
-        key = (name, shared, batch.weight.shape if compiled else None)
+        key = (name, shared, keyed, batch.weight.shape if compiled else None)
         with repeatable() if features.is_cuda else nullcontext():
             if key not in self._programs:
-                program = self._program(name, shared)
+                program = self._program(name, shared, keyed)
                 self._programs[key] = (
                     compile_for(program, inputs) if compiled else program
                 )
@@ -318,37 +476,42 @@ class Kernel:
         # A captured graph writes all results into the same memory.
         return result.clone() if compiled and features.is_cuda else result
 
-    def _program(self, name: str, shared: bool) -> Callable[..., Any]:
-        makers: dict[str, Callable[[int | None], Callable[..., Any]]] = {
-            "grad": self._grads,
-            "hvp": self._hvps,
-            "losses": self._losses,
-            "measure": self._measures,
-        }
-        return makers[name](None if shared else 0)
+    def _program(self, name: str, shared: bool, keyed: bool) -> Callable[..., Any]:
+        data = None if shared else 0
+        if name in ("grad", "hvp"):
+            keys = (data,) if keyed else ()
+            return (self._grads if name == "grad" else self._hvps)(data, keys)
+        return (self._losses if name == "losses" else self._measures)(data)
 
     # In all of these, `data` is the dimension along which rows have their own samples,
-    # or None if all rows share their samples.
+    # or None if all rows share their samples. `keys` is the same for keys of samples,
+    # and empty without keys.
 
-    def _grads(self, data: int | None) -> Callable[..., Tensor]:
-        slopes, losses = vmap(grad(self._loss), (0, data, data, 0)), self._losses(data)
+    def _grads(
+        self, data: int | None, keys: tuple[int | None, ...]
+    ) -> Callable[..., Tensor]:
+        slopes = vmap(grad(self._loss), (0, data, data, 0, *keys))
+        total = self._totals(data, keys)
 
         def by_row(points: Tensor, *batch: Tensor) -> Tensor:
             return self.layout.ravel(slopes(self.layout.unravel(points), *batch))
 
         def at_once(points: Tensor, *batch: Tensor) -> Tensor:
-            return slopes_of(points.detach(), losses, *batch)
+            return slopes_of(points.detach(), total, *batch)
 
         # For small models, one backward pass for all rows takes half the time, and does
         # not import torch's compiler. But it does not know which index is padding.
-        return by_row if looks_up(self.module, self._features[:1]) else at_once
+        return by_row if self._looks_up else at_once
 
-    def _hvps(self, data: int | None) -> Callable[..., Tensor]:
+    def _hvps(
+        self, data: int | None, keys: tuple[int | None, ...]
+    ) -> Callable[..., Tensor]:
         def along(point: Any, vector: Any, *batch: Tensor) -> dict[str, Tensor]:
             slope = grad(self._loss)
             return jvp(lambda p: slope(p, *batch), (point,), (vector,))[1]
 
-        rows, losses = vmap(along, (0, 0, data, data, 0)), self._losses(data)
+        rows = vmap(along, (0, 0, data, data, 0, *keys))
+        total = self._totals(data, keys)
 
         def by_row(points: Tensor, vectors: Tensor, *batch: Tensor) -> Tensor:
             unravel = self.layout.unravel
@@ -358,14 +521,43 @@ class Kernel:
 
         def at_once(points: Tensor, vectors: Tensor, *batch: Tensor) -> Tensor:
             point = points.detach()
-            slope = slopes_of(point, losses, *batch, again=True)
+            slope = slopes_of(point, total, *batch, again=True)
             if not slope.requires_grad:  # no loss is curved
                 return torch.zeros_like(points)
             twice = torch.autograd.grad(slope, point, vectors, materialize_grads=True)
             return twice[0]
 
         # For lookups, torch has second derivatives in one direction only, vectorised.
-        return by_row if looks_up(self.module, self._features[:1]) else at_once
+        return by_row if self._looks_up else at_once
+
+    @cached_property
+    def _looks_up(self) -> bool:
+        return looks_up(self.module, self._features[:1])
+
+    def _totals(
+        self, data: int | None, keys: tuple[int | None, ...]
+    ) -> Callable[..., Tensor]:
+        """Maps rows of parameters and a batch to the sum of all weighted losses."""
+        if not (self.is_random or self.couples):
+            losses = self._losses(data)
+            return lambda points, *batch: (losses(points, *batch) * batch[-1]).sum()
+        through, loss = self._chain, self.objective.loss
+        pass_ = vmap(functools.partial(self._pass, self.module), (0, data, 0, *keys))
+
+        def total(
+            points: Tensor, features: Tensor, targets: Tensor, weight: Tensor, *own: Any
+        ) -> Tensor:
+            point = self.layout.unravel(points)
+            if through is None:
+                outputs, penalty = pass_(point, features, weight, *own)
+            else:
+                point = point | self._layers.inputs(weight, own)
+                x = features if data == 0 else features[None]
+                outputs, penalty = self._mixed(through, point, x), weight.new_zeros(1)
+            losses = of_rows(loss, outputs, targets, data)
+            return (losses * weight).sum() + penalty.sum()
+
+        return total
 
     def _losses(self, data: int | None) -> Callable[..., Tensor]:
         outputs, loss = self._outputs(data), self.objective.loss
@@ -391,13 +583,59 @@ class Kernel:
         """Maps parameters (n, ...) and features to outputs (n, B, ...)."""
         through = self._chain
         if through is not None:
-            return lambda point, x: through(point, x if data == 0 else x[None])
+            whole = functools.partial(self._mixed, through)
+            return lambda point, x: whole(point, x if data == 0 else x[None])
         return vmap(functools.partial(self._call, self.module), in_dims=(0, data))
 
-    def _loss(self, point: dict[str, Tensor], *batch: Tensor) -> Tensor:
-        features, targets, weight = batch
-        outputs = self._call(self.module, point, features)
-        return (self.objective.loss(outputs, targets) * weight).sum()
+    def _loss(
+        self,
+        point: dict[str, Tensor],
+        features: Tensor,
+        targets: Tensor,
+        weight: Tensor,
+        *keys: Tensor,
+        module: nn.Module | None = None,
+    ) -> Tensor:
+        """The weighted loss of one row in training."""
+        module = self.module if module is None else module
+        if not (self.is_random or self.couples):
+            outputs = self._call(module, point, features)
+            return (self.objective.loss(outputs, targets) * weight).sum()
+        outputs, penalty = self._pass(module, point, features, weight, *keys)
+        return (self.objective.loss(outputs, targets) * weight).sum() + penalty
+
+    def _pass(
+        self,
+        module: nn.Module,
+        point: dict[str, Tensor],
+        x: Tensor,
+        weight: Tensor,
+        *keys: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Outputs of one row in training, and what layers add to its loss."""
+        outputs = self._call(module, point | self._layers.inputs(weight, keys), x)
+        return outputs, weight.new_zeros(()) + penalty_of(module)
 
     def _call(self, module: nn.Module, point: dict[str, Tensor], x: Tensor) -> Tensor:
-        return functional_call(module, point, (x,), tie_weights=self._tied)
+        given = module, point, (x,)
+        return self._mixed(functional_call, *given, tie_weights=self._tied)
+
+
+def _of_one_client(
+    loss: OwnLoss,
+    classes: int,
+    options: dict[str, Any],
+    parts: dict[str, Tensor],
+    rows: Sequence[Tensor],
+) -> Tensor:
+    """The value of a program's own loss for one client, without the dimension n."""
+    at = Evaluation(classes=classes, **parts)
+    found = loss(at, *rows, **options)
+    name = getattr(loss, "__name__", "the loss")
+    if not isinstance(found, Tensor) or found.shape not in (at.weight.shape, ()):
+        got = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else found
+        raise InputError(
+            f"the loss `{name}` must give one number for each of {len(at.weight)} "
+            f"samples, or one number, got {got}."
+        )
+    return (found * at.weight).sum() if found.dim() else found

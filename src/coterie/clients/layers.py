@@ -13,18 +13,21 @@ for small models, vectorising takes longer than the products.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from .. import seeds
 from ..checks import InputError
+from ..models.layers import Augment, BatchStatistics, NamedDropout, with_own_layers
 
 _VALUES_PER_STEP = 20
 """The most intermediate results of a recurrent layer for each of its outputs."""
@@ -181,6 +184,7 @@ def for_many_models(module: nn.Module, *, on_cpu: bool) -> nn.Module:
         **dict.fromkeys((nn.GRUCell, nn.LSTMCell, nn.RNNCell), _Cell),
         **({nn.Linear: WeightsFirst} if on_cpu else {}),
     }
+    module = with_own_layers(module)
     if type(module) in exchanged:
         return exchanged[type(module)](module)
     for parent in list(module.modules()):
@@ -211,6 +215,8 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
         return lambda _, h: module(h)
     if type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
         return lambda _, h: h.flatten(2)
+    if type(module) is NamedDropout:
+        return lambda point, h: _drop_units(module, h, point.get(f"{name}keys"))
     if type(module) is WeightsFirst:
         return lambda point, h: _through_linear(
             h,
@@ -222,6 +228,107 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
     found = [chain(part, f"{name}{key}.") for key, part in module.named_children()]
     steps = [step for step in found if step is not None]
     return _in_sequence(steps) if len(steps) == len(found) else None
+
+
+class SeeingModule:
+    """A module whose pass also gives what enters its layer `head`.
+
+    A pass gives outputs, what layers add to a loss in training, and these features,
+    unless there is not exactly one layer of that name.
+    """
+
+    def __init__(self, module: nn.Module, *, tied: bool) -> None:
+        """Takes a copy of a module that `for_many_models` has returned."""
+        self._module, self._tied = copy.deepcopy(module), tied
+        self._kept: list[Tensor] = []
+        named = dict(self._module.named_modules())
+        heads = [part for n, part in named.items() if n.split(".")[-1] == "head"]
+        self._has_head = len(heads) == 1
+        self.chain = None if tied or not self._has_head else self._split_chain()
+        if self._has_head:
+            heads[0].register_forward_pre_hook(self._keep)
+
+    def __call__(self, point: dict[str, Tensor], x: Tensor) -> tuple[Tensor, ...]:
+        """Outputs (b, ...), a number, and features (b, f) of one model."""
+        self._kept = []
+        outputs = functional_call(self._module, point, (x,), tie_weights=self._tied)
+        penalty = outputs.new_zeros(()) + penalty_of(self._module)
+        if not self._has_head:
+            return outputs, penalty
+        if not self._kept:
+            raise InputError("the model has a layer `head`, but does not call it.")
+        features, self._kept = self._kept[-1], []
+        return outputs, penalty, features.flatten(1)
+
+    def _keep(self, _: nn.Module, given: tuple[Tensor, ...]) -> None:
+        self._kept.append(given[0])
+
+    def _split_chain(self) -> Callable[..., tuple[Tensor, ...]] | None:
+        """The pass of many models, if they are chains of plain layers before `head`."""
+        parts = dict(self._module.named_children())
+        if type(self._module) is not nn.Sequential or [*parts][-1:] != ["head"]:
+            return None
+        found = [chain(part, f"{name}.") for name, part in parts.items()]
+        *body, head = steps = [step for step in found if step is not None]
+        if len(steps) < len(parts):
+            return None
+        before = _in_sequence(body)
+
+        def through(point: dict[str, Tensor], h: Tensor) -> tuple[Tensor, ...]:
+            h = before(point, h)
+            outputs = head(point, h)
+            return outputs, outputs.new_zeros(len(outputs)), h.flatten(2)
+
+        return through
+
+
+def _drop_units(layer: NamedDropout, h: Tensor, keys: Tensor | None) -> Tensor:
+    """The samples (n, b, ...) of models with these keys, (n, b) or (b,) if shared."""
+    if keys is None:
+        return h
+    return layer.drop(h, keys if keys.dim() > 1 else keys[None])
+
+
+class TrainingLayers:
+    """The layers of a module that do something else in a training pass."""
+
+    def __init__(self, module: nn.Module) -> None:
+        """Gives every random layer a place of its own, by its name."""
+        self._random, self._norms = list[str](), list[str]()
+        for name, layer in module.named_modules():
+            dotted = f"{name}." if name else ""
+            if isinstance(layer, NamedDropout | Augment):
+                layer.place = seeds.key("layer", name)
+                self._random.append(f"{dotted}keys")
+            elif isinstance(layer, BatchStatistics) and not layer.frozen:
+                self._norms.append(f"{dotted}share")
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a training pass needs keys."""
+        return bool(self._random)
+
+    @property
+    def couples(self) -> bool:
+        """Whether a pass depends on all samples of a batch together."""
+        return bool(self._norms)
+
+    def inputs(self, weight: Tensor, keys: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What layers get in addition to their parameters.
+
+        Args:
+            weight: of the samples.
+            keys: one tensor with the keys of samples, or none.
+        """
+        found = {name: weight for name in self._norms}
+        return found | {name: each for each in keys for name in self._random}
+
+
+def penalty_of(module: nn.Module) -> Tensor | float:
+    """What the last training pass of a module adds to the loss."""
+    norms = (layer for layer in module.modules() if isinstance(layer, BatchStatistics))
+    found = [part for norm in norms if (part := norm.take_penalty()) is not None]
+    return torch.stack(found).sum() if found else 0.0
 
 
 def _through_linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -264,22 +371,21 @@ def of_rows(
 
 
 def slopes_of(
-    point: Tensor, losses: Callable[..., Tensor], *batch: Tensor, again: bool = False
+    point: Tensor, total: Callable[..., Tensor], *batch: Tensor, again: bool = False
 ) -> Tensor:
     """Gradients of the losses in the rows of `point`, in one backward pass.
 
     Args:
         point: rows of parameters; becomes a leaf.
-        losses: maps them and a batch to losses (n, B).
-        batch: features, targets and weights (n, B).
+        total: maps them and a batch to the sum of their losses.
+        batch: features, targets, weights (n, B), and keys if there are any.
         again: whether the gradients can be differentiated again.
     """
     with torch.enable_grad():
-        found = losses(point.requires_grad_(), *batch)
+        found = total(point.requires_grad_(), *batch)
         if not found.requires_grad:  # no loss depends on a model
             return torch.zeros_like(point)
-        total = (found * batch[-1]).sum()
-        return torch.autograd.grad(total, point, create_graph=again)[0]
+        return torch.autograd.grad(found, point, create_graph=again)[0]
 
 
 def _take_over(layer: nn.Module, old: nn.Module) -> None:

@@ -24,6 +24,7 @@ from ..types import (
     Option,
     Program,
     Transfer,
+    Widths,
     tensor_of,
 )
 from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
@@ -97,6 +98,11 @@ class SimulatedOracle:
         """What the verbs have sent between clients."""
         return self._meter.sent
 
+    @property
+    def widths(self) -> Widths:
+        """The number of classes, and of features before the head."""
+        return self._kernel.widths
+
     # Inside a client.
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -130,7 +136,7 @@ class SimulatedOracle:
             )
             cost = only(who, self._samples.counts)
             clients = SimulatedClients(
-                self._samples, self._kernel, self.gradients, who, draw, cost
+                self._samples, self._kernel, self.gradients, who, draw, cost, call
             )
             result = program(clients, *(row[some] for row in given), **options)
             return result if isinstance(result, tuple) else (result,)
@@ -237,7 +243,8 @@ class SimulatedOracle:
         batch = self._samples.minibatch(everyone, self._stream("blended"))
         asks = (weights * self.present[:, None] * self.present != 0).T
         points = shared if self._group.size == 1 else self._fetch(shared, asks)
-        if home is None and release is None:
+        # With batch statistics, the samples of contributors must not meet in a batch.
+        if home is None and release is None and not self._kernel.couples:
             found = self._blend(points, self._plan, batch)
         else:
             readers = everyone  # whose points these are

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from .. import seeds
 from ..checks import InputError
+from ..data.federation import PartName
+from ..types import Evaluation, OwnLoss, Widths, refuse_no_classes
 from .samples import Batch, ClientSamples, FreshMinibatches, Measurements
 
 
@@ -22,6 +25,27 @@ class Evaluator(Protocol):
 
     def grad(self, points: Tensor, batch: Batch) -> Tensor:
         """Row j is the gradient of row j's weighted loss."""
+
+    def grad_of(
+        self,
+        loss: OwnLoss,
+        points: Tensor,
+        batch: Batch,
+        rows: Sequence[Tensor],
+        options: Mapping[str, Any],
+    ) -> Tensor:
+        """Row j is the gradient of a program's own loss of row j."""
+
+    def evaluate(self, points: Tensor, batch: Batch) -> Evaluation:
+        """What the models answer for their samples."""
+
+    @property
+    def couples(self) -> bool:
+        """Whether the gradient of a sample depends on the others of its batch."""
+
+    @property
+    def widths(self) -> Widths:
+        """The number of classes, and of features before the head."""
 
     def loss(self, points: Tensor, batch: Batch) -> Tensor:
         """Entry j is row j's weighted loss."""
@@ -53,8 +77,10 @@ class SimulatedClients:
         who: Int[Tensor, " n"],
         draw: Callable[[], Batch],
         cost: Float[Tensor, " m"],
+        roots: int | list[int],
         streams: Callable[[int], list[int]] | None = None,
         calls: Callable[[int], SimulatedClients] | None = None,
+        begun: dict[tuple[int | str, ...], seeds.Stream] | None = None,
     ) -> None:
         """Prepares the clients at positions `who`.
 
@@ -66,17 +92,53 @@ class SimulatedClients:
             draw: gives the samples of the next question.
             cost: what one gradient of a minibatch adds to the count of every client, on
                 the CPU, so that questions do not wait for the device.
+            roots: begin the names of random streams: a key, or one for each client.
             streams: names the random orders of a comparison, one for each client.
             calls: gives the same clients with the samples of another call.
+            begun: the streams from which the program has drawn.
         """
         self._samples, self._kernel, self._gradients = samples, kernel, gradients
         self.who, self._draw, self._cost, self._streams = who, draw, cost, streams
-        self._calls = calls
+        self._calls, self._roots = calls, roots
+        self._begun = {} if begun is None else begun
 
-    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Row j is the gradient of client j's samples at points[j]."""
+    def grad(
+        self,
+        points: Float[Tensor, "n d"],
+        *rows: Tensor,
+        loss: OwnLoss | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "n d"]:
+        """Row j is the gradient of client j's loss, or of `loss`, at points[j]."""
+        if loss is None and (rows or options):
+            raise InputError("`clients.grad` takes rows and options only with `loss`.")
         self._gradients += self._cost
-        return self._kernel.grad(points, self._draw())
+        if loss is None:
+            return self._kernel.grad(points, self._draw())
+        for row in rows:
+            if row.dim() < 1 or len(row) != len(points):
+                raise InputError(
+                    f"rows of a loss must have {len(points)} rows, one for each client "
+                    f"as the models, got shape {tuple(row.shape)}."
+                )
+        return self._kernel.grad_of(loss, points, self._draw(), rows, options)
+
+    def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
+        """Outputs, features, targets and losses of the clients' samples at points."""
+        return self._kernel.evaluate(points, self._draw())
+
+    def class_counts(self) -> Float[Tensor, "n c"]:
+        """The number of training samples of each class."""
+        classes = self._kernel.widths.classes
+        refuse_no_classes("class counts", classes)
+        return self._samples.class_counts(self.who, classes)
+
+    def stream(self, *names: int | str) -> seeds.Stream:
+        """The random stream of these names, which goes on within a program."""
+        if names not in self._begun:
+            who, dtype = self._samples.federation.clients[self.who], self._samples.dtype
+            self._begun[names] = seeds.Stream(self._roots, who, dtype, *names)
+        return self._begun[names]
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Entry j is the loss of client j's samples at points[j]."""
@@ -139,19 +201,33 @@ class SimulatedClients:
 
     def whole(self) -> SimulatedClients:
         """The same clients, who answer on all of their training data."""
-        batch = self._samples.whole(self.who)
+        batch = self._whole("train")
         sizes = self._samples.federation.train.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self.who, sizes))
 
     def validation(self) -> SimulatedClients:
         """The same clients, who answer on all of their validation data."""
-        batch = self._samples.whole(self.who, "validation")
+        batch = self._whole("validation")
         sizes = self._samples.federation.validation.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self.who, sizes))
 
+    def _whole(self, part: PartName) -> Batch:
+        """All samples of a part, with fresh keys each time."""
+        batch = self._samples.whole(self.who, part)
+        if not self._samples.randomised:
+            return batch
+        return replace(batch, keys=self.stream("whole", part).bits(batch.width))
+
     def _with(self, draw: Callable[[], Batch], cost: Tensor) -> SimulatedClients:
         return SimulatedClients(
-            self._samples, self._kernel, self._gradients, self.who, draw, cost
+            self._samples,
+            self._kernel,
+            self._gradients,
+            self.who,
+            draw,
+            cost,
+            self._roots,
+            begun=self._begun,
         )
 
 
@@ -174,7 +250,8 @@ def task_clients(
             return [seeds.key(one, number) for one in calls]
 
         draw = FreshMinibatches(samples, who, keys)
-        given = counted, who, draw, cost, keys, of_call
+        roots = [seeds.key(seed, "step", t, verb, call) for t in rounds]
+        given = counted, who, draw, cost, roots, keys, of_call
         return SimulatedClients(samples, kernel, *given)
 
     return of_call(0)

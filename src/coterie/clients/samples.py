@@ -7,7 +7,7 @@ draws. A client draws the same samples, whether or not it is alone in a process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -30,6 +30,8 @@ class Batch:
 
     index: Int[Tensor, "n b"] | Int[Tensor, " b"]
     weight: Float[Tensor, "n b"]
+    keys: Tensor | None = None
+    """A random key of each sample, for masks and crops; has the shape of `index`."""
 
     @property
     def width(self) -> int:
@@ -37,8 +39,10 @@ class Batch:
         return self.index.shape[-1]
 
     def __getitem__(self, rows: Any) -> Batch:
-        index = self.index if self.index.dim() == 1 else self.index[rows]
-        return Batch(index, self.weight[rows])
+        if self.index.dim() == 1:
+            return Batch(self.index, self.weight[rows], self.keys)
+        keys = None if self.keys is None else self.keys[rows]
+        return Batch(self.index[rows], self.weight[rows], keys)
 
     def pieces(self, samples: int) -> Iterator[Batch]:
         """Pieces of the batch, one after another, with at most `samples` per row."""
@@ -70,6 +74,7 @@ class ClientSamples:
     coins: Callable[[Tensor, Tensor, int], Tensor] = seeds.bits
     """Draws the random words for Poisson minibatches, from streams and clients."""
     measurements: Measurements | None = None  # None until clients measure them
+    randomised: bool = False  # whether models draw masks or crops for each sample
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -86,7 +91,8 @@ class ClientSamples:
         """
         train = self.federation.train
         if self.batch_size == 0:
-            return [self.whole(who)] * len(streams)
+            whole = self.whole(who)
+            return [self.with_keys(whole, who, stream) for stream in streams]
         if self.poisson:
             return [self._poisson_minibatch(who, stream) for stream in streams]
         names = self.federation.clients[who]
@@ -97,7 +103,26 @@ class ClientSamples:
         weight = torch.full(
             index.shape[1:], 1 / self.batch_size, dtype=self.dtype, device=index.device
         )
-        return [Batch(some, weight) for some in index]
+        pairs = zip(index, streams, strict=True)
+        return [self.with_keys(Batch(i, weight), who, stream) for i, stream in pairs]
+
+    def with_keys(
+        self, batch: Batch, who: Int[Tensor, " m"], stream: int | Sequence[int]
+    ) -> Batch:
+        """The batch of these clients, with keys of samples if models draw at random.
+
+        Args:
+            batch: with its own samples for each client.
+            who: positions of the clients.
+            stream: a key for all, or one for each.
+        """
+        if not self.randomised:
+            return batch
+        roots = [stream] if isinstance(stream, int) else stream
+        names = self.federation.clients[who]
+        keys = torch.tensor([seeds.key(root, "layers") for root in roots])
+        column = keys.to(names.device).reshape(1, -1)
+        return replace(batch, keys=seeds.bits(column, names, batch.width)[0])
 
     def _poisson_minibatch(self, who: Tensor, stream: int | Sequence[int]) -> Batch:
         """A Poisson minibatch, with rows filled up by samples of weight zero."""
@@ -161,7 +186,13 @@ class ClientSamples:
         place = torch.arange(index.shape[1], device=index.device)
         first = place < first_half(used)[:, None]
         second = (place < used[:, None]) & ~first
-        return self._half(index, first), self._half(index, second), used.to(self.dtype)
+        found = self._half(index, first), self._half(index, second)
+        roots = [stream] if isinstance(stream, int) else stream
+        a, b = (
+            self.with_keys(half, who, [seeds.key(root, number) for root in roots])
+            for number, half in enumerate(found)
+        )
+        return a, b, used.to(self.dtype)
 
     def _half(self, index: Tensor, chosen: Tensor) -> Batch:
         """The chosen samples of each row, moved to its front and cut to the longest."""
@@ -170,6 +201,15 @@ class ClientSamples:
         order = order[:, : int(size.max()) if len(size) else 0]
         weight = chosen.gather(1, order) / size.to(self.dtype)
         return Batch(index.gather(1, order), weight)
+
+    def class_counts(
+        self, who: Int[Tensor, " m"], classes: int
+    ) -> Float[Tensor, "m c"]:
+        """The number of training samples of each class, for these clients."""
+        index, mask = self.federation.train.rows(who)
+        found = torch.zeros(len(who), classes, dtype=self.dtype, device=index.device)
+        labels = self.federation.targets[index].long()
+        return found.scatter_add_(1, labels, mask.to(self.dtype))
 
     @cached_property
     def counts(self) -> Float[Tensor, " n"]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..checks import InputError, integer, one_of
 from ..data.federation import Federation, PartName
 from ..models import OBJECTIVES, Objective
+from ..models.objectives import classes_of
 from ..optim.hessians import sharpness
 from ..types import Oracle
 from .blends import steady_widths
@@ -46,6 +47,7 @@ class Simulation:
         dtype: torch.dtype = torch.float32,
         loop: bool = False,
         compiled: bool = False,
+        autocast: torch.dtype | None = None,
         group: Group | None = None,
         home: Bool[Tensor, " d"] | None = None,
     ) -> None:
@@ -62,6 +64,8 @@ class Simulation:
             loop: debug mode, which runs client after client and pair after pair, and
                 names the client in errors.
             compiled: whether to compile gradients, which pays for long runs.
+            autocast: a lower precision for products inside the model, for rows in
+                single precision (None: none).
             group: the processes that hold the other clients (None: all are here).
             home: columns of a row that never leave their client (None: all may).
         """
@@ -70,10 +74,11 @@ class Simulation:
             raise InputError("`device` cuda needs a CUDA GPU, but torch sees none.")
         self.batch_size = integer("batch_size", batch_size, at_least=0)
         self.seed, self.loop, self.dtype = seed, loop, dtype
+        if autocast is not None and dtype != torch.float32:
+            raise InputError(f"`autocast` needs a `dtype` of float32, got {dtype}.")
         task = one_of("task", federation.task, OBJECTIVES)
         self.objective = objective or OBJECTIVES[task]
         self.federation = federation.to(device, dtype)
-        self.samples = ClientSamples(self.federation, batch_size, dtype)
         self.group = SingleProcess() if group is None else group
         held_out = int(federation.validation.size.sum())
         counts = torch.tensor([len(federation), held_out], device=device)
@@ -87,7 +92,14 @@ class Simulation:
             dtype=dtype,
             by_row=True if loop else None,
             compiled=compiled and not loop,
+            autocast=autocast,
+            classes=classes_of(task, federation.outputs),
         )
+        self.samples = ClientSamples(
+            self.federation, batch_size, dtype, randomised=self.kernel.is_random
+        )
+        if self.kernel.couples:
+            _refuse_single_samples(self.federation, batch_size)
         self.home = None if home is None else home.to(device)
 
     def __len__(self) -> int:
@@ -219,3 +231,18 @@ class Simulation:
         for group in who.split(self.kernel.evaluated_at_once(int(part.size.max()))):
             index, mask = part.rows(group)
             yield from self.kernel.outputs(x[group], Batch(index, mask.to(self.dtype)))
+
+
+def _refuse_single_samples(federation: Federation, batch_size: int) -> None:
+    """Refuses batches of one sample, which have no statistics."""
+    if batch_size == 1:
+        raise InputError(
+            "`batch_size` must be at least 2 for a model with batch normalisation, "
+            "got 1."
+        )
+    few = (federation.train.size < 2).nonzero()[:1, 0] if batch_size == 0 else ()
+    for client in map(int, few):
+        raise InputError(
+            "batch normalisation needs two training samples of every client in a "
+            f"batch, but {federation.name_of(client)} has one."
+        )

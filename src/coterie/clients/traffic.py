@@ -23,6 +23,7 @@ from ..types import (
     Oracle,
     Program,
     Transfer,
+    Widths,
 )
 from .blends import Release, as_it_is
 
@@ -93,6 +94,11 @@ class Wrapping(Generic[Inner]):
     def home(self) -> Bool[Tensor, " d"] | None:
         """Columns of a model that never leave their client; None: all may."""
         return self._oracle.home
+
+    @property
+    def widths(self) -> Widths:
+        """The number of classes, and of features before the head."""
+        return self._oracle.widths
 
     @property
     def gradients(self) -> Float[Tensor, " n"]:

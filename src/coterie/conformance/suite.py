@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Literal, NamedTuple, get_args
 
 from ..checks import InputError, suggestion
+from ..types import NeedsClasses
 from . import both_faces, in_rounds, in_time
 from .cases import Case, Face, Factory, NotApplicable
 from .federations import small_federation
@@ -127,7 +128,7 @@ def _run_check(name: str, check: Check, case: Case, skipped: bool) -> Finding:
         return Finding(name, "skipped", "skipped on request.", case.face)
     try:
         check.run(case)
-    except NotApplicable as reason:
+    except (NotApplicable, NeedsClasses) as reason:
         return Finding(name, "skipped", str(reason), case.face)
     except AssertionError as error:
         return Finding(name, "failed", str(error), case.face)

@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checks import InputError, brief, integer, several
+from ..models.objectives import classes_of
 from .preparation import Preparations, Schema
 from .rows.images import Images
 
@@ -119,6 +120,19 @@ def _refuse_table(table: Table) -> None:
     if not isinstance(table.task, str):
         raise InputError(f"`task` of a table must be text, got {brief(table.task)}.")
     integer("outputs", table.outputs, at_least=1)
+    _refuse_labels(table)
+
+
+def _refuse_labels(table: Table) -> None:
+    """Refuses a label that is not one of the classes."""
+    classes, labels = classes_of(table.task, table.outputs), table.targets
+    if not classes or labels.dim() != 1 or labels.is_complex():
+        return
+    for sample in ((labels < 0) | (labels >= classes)).nonzero()[:1, 0].tolist():
+        raise InputError(
+            f"`targets` of a table for {table.task} must be classes from 0 to "
+            f"{classes - 1}, but sample {sample} has {labels[sample]:g}."
+        )
 
 
 class Part(NamedTuple):

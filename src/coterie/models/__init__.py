@@ -2,6 +2,7 @@
 
 from .architectures import BESIDE, Architecture, description
 from .jackknife import outcomes, step_of
+from .layers import Augment, with_batch_statistics
 from .layouts import (
     Layout,
     build,
@@ -38,6 +39,7 @@ __all__ = [
     "OBJECTIVES",
     "RANGES",
     "Architecture",
+    "Augment",
     "Layout",
     "Measure",
     "Objective",
@@ -71,6 +73,7 @@ __all__ = [
     "trusted_modules",
     "unet3d",
     "value_of",
+    "with_batch_statistics",
     "with_group_norm",
     "with_row",
 ]

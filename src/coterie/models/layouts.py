@@ -23,6 +23,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from .. import seeds
 from ..checks import InputError, suggestion
+from .layers import DROPOUTS, with_own_layers
 
 
 class Layout(NamedTuple):
@@ -175,18 +176,22 @@ def build(
     if not isinstance(module, nn.Module):
         raise InputError(f"`model` must give an nn.Module, got {type(module)}.")
     refuse_unsuitable(module)
-    return module.to(dtype)
+    return with_own_layers(module).to(dtype)
 
 
 def refuse_unsuitable(module: nn.Module) -> None:
     """Raises an InputError with all layers that rows of parameters cannot hold."""
-    statistics, coupled, random = [], [], []
+    statistics, coupled, random, empty = [], [], [], []
     for path, layer in module.named_modules():
         name = path or "model"
         if isinstance(layer, _BatchNorm | _InstanceNorm) and layer.track_running_stats:
             statistics.append(name)
         elif isinstance(layer, _BatchNorm):
             coupled.append(name)
+        elif isinstance(layer, DROPOUTS) and layer.p < 1:
+            continue
+        elif isinstance(layer, _DropoutNd) and layer.p == 1:
+            empty.append(name)
         elif (isinstance(layer, _DropoutNd) and layer.p > 0) or (
             isinstance(layer, nn.RNNBase) and layer.dropout > 0
         ):
@@ -200,13 +205,18 @@ def refuse_unsuitable(module: nn.Module) -> None:
     if statistics:
         raise InputError(
             f"`model` keeps running statistics in {', '.join(statistics)}, which "
-            "clients cannot share; convert it with coterie.with_group_norm(model)."
+            "clients cannot share; convert it with coterie.with_group_norm(model), or "
+            "with coterie.with_batch_statistics(model)."
+        )
+    if empty:
+        raise InputError(
+            f"`model` drops everything in {', '.join(empty)}: p must be below 1, got 1."
         )
     if random:
         raise InputError(
             f"`model` draws random masks in {', '.join(random)} from torch's global "
-            "generator, so no run could be repeated; remove the dropout or set p=0, "
-            "and regularise with `weight_decay`."
+            "generator, so no run could be repeated; remove the dropout or set it to "
+            "0, or use nn.Dropout between layers."
         )
 
 

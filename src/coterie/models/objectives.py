@@ -97,6 +97,11 @@ def target_values(task: str, outputs: int) -> int:
     return known.get(task, 0)
 
 
+def classes_of(task: str, outputs: int) -> int:
+    """The number of classes of the samples; 0 if their targets are not classes."""
+    return {"classification": outputs, "binary": 2}.get(task, 0)
+
+
 def outputs_for(task: str, classes: int) -> int:
     """The number of outputs that a model needs for this number of classes."""
     return 1 if task == "binary" else classes

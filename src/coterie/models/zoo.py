@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import InputError, brief, integer, number, one_of
+from .layers import Augment, BatchStatistics, NamedDropout
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -47,8 +48,12 @@ def mlp(
     *,
     hidden: Sequence[int] = (32,),
     activation: str = "relu",
+    dropout: float = 0.0,
 ) -> nn.Module:
-    """A multilayer perceptron with the given hidden widths."""
+    """A multilayer perceptron with the given hidden widths.
+
+    In training, `dropout` is the chance with which a hidden unit is left out.
+    """
     whole = isinstance(hidden, list | tuple) and all(type(w) is int for w in hidden)
     if not whole or min(hidden, default=1) < 1:
         raise InputError(
@@ -59,32 +64,94 @@ def mlp(
         raise InputError(
             f"`hidden` must have at most {_LAYERS} layers, got {len(hidden):,}."
         )
+    _dropout(dropout)  # refuses other numbers, also without hidden layers
     act = ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
     widths = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), act()]
+        layers += [nn.Linear(before, after), act(), *_dropout(dropout)]
     return _sequential(body=nn.Sequential(*layers), head=nn.Linear(widths[-1], outputs))
 
 
-def cnn(shape: Sequence[int], outputs: int, *, width: int = 8) -> nn.Module:
-    """Two 3x3 convolutions with pooling and two linear layers (20,986 on 28x28)."""
+def cnn(
+    shape: Sequence[int],
+    outputs: int,
+    *,
+    width: int = 8,
+    norm: str = "none",
+    dropout: float = 0.0,
+    augment: Sequence[str] = (),
+) -> nn.Module:
+    """Two 3x3 convolutions with pooling and two linear layers (20,986 on 28x28).
+
+    Layers `norm1` and `norm2` follow the convolutions if `norm` is `group`, `batch`
+    (with running statistics as columns) or `frozen` (with constant statistics). In
+    training, `dropout` leaves out hidden units, and `augment` changes images by
+    `crop(2)`, `flip` and `noise(0.1)`.
+    """
     integer("width", width, at_least=1)
-    body = nn.Sequential(
-        nn.Conv2d(shape[0], width, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(width, 2 * width, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-    )
-    body.extend([nn.Linear(_outputs_of(body, shape), 48), nn.ReLU()])
-    return _sequential(body=body, head=nn.Linear(48, outputs))
+    if norm == "none":
+        body = nn.Sequential(
+            nn.Conv2d(shape[0], width, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, 2 * width, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        )
+    else:
+        body = _sequential(
+            conv1=nn.Conv2d(shape[0], width, 3),
+            norm1=_norm(norm, width),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(width, 2 * width, 3),
+            norm2=_norm(norm, 2 * width),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flat=nn.Flatten(),
+        )
+    hidden = [nn.Linear(_outputs_of(body, shape), 48), nn.ReLU(), *_dropout(dropout)]
+    body.extend(hidden)
+    return _sequential(**_augment(augment), body=body, head=nn.Linear(48, outputs))
 
 
-def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
-    """LeNet-5 with average pooling and ReLU (62,006 parameters on 3x32x32)."""
+def _dropout(chance: float) -> list[nn.Module]:
+    """The layer that leaves out units with this chance, unless it is 0."""
+    number("dropout", chance, at_least=0, below=1)
+    return [NamedDropout(chance)] if chance else []
+
+
+def _augment(ways: Sequence[str]) -> dict[str, nn.Module]:
+    """The first layer of a model that changes samples in these ways, if any."""
+    if not isinstance(ways, list | tuple) or not all(type(w) is str for w in ways):
+        raise InputError(f"`augment` must be a list of texts, got {brief(ways)}.")
+    return {"augment": Augment(*ways)} if ways else {}
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "group": lambda size: nn.GroupNorm(math.gcd(8, size), size),
+    "batch": lambda size: BatchStatistics(nn.BatchNorm2d(size)),
+    "frozen": lambda size: BatchStatistics(nn.BatchNorm2d(size), frozen=True),
+}
+
+
+def _norm(name: str, size: int) -> nn.Module:
+    return NORMS[one_of("norm", name, ("none", *NORMS))](size)
+
+
+def lenet(
+    shape: Sequence[int],
+    outputs: int,
+    *,
+    dropout: float = 0.0,
+    augment: Sequence[str] = (),
+) -> nn.Module:
+    """LeNet-5 with average pooling and ReLU (62,006 parameters on 3x32x32).
+
+    In training, `dropout` leaves out hidden units, and `augment` changes images.
+    """
     padding = 2 if shape[-1] < 32 else 0
     body = nn.Sequential(
         nn.Conv2d(shape[0], 6, 5, padding=padding),
@@ -96,8 +163,9 @@ def lenet(shape: Sequence[int], outputs: int) -> nn.Module:
         nn.Flatten(),
     )
     flat = _outputs_of(body, shape)
-    body.extend([nn.Linear(flat, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()])
-    return _sequential(body=body, head=nn.Linear(84, outputs))
+    body.extend([nn.Linear(flat, 120), nn.ReLU(), *_dropout(dropout)])
+    body.extend([nn.Linear(120, 84), nn.ReLU(), *_dropout(dropout)])
+    return _sequential(**_augment(augment), body=body, head=nn.Linear(84, outputs))
 
 
 class Diagonal(nn.Module):
@@ -123,7 +191,7 @@ def diagonal(shape: Sequence[int], outputs: int, *, scale: float = 0.1) -> nn.Mo
     return _sequential(body=nn.Flatten(), head=head)
 
 
-def _sequential(**layers: nn.Module) -> nn.Module:
+def _sequential(**layers: nn.Module) -> nn.Sequential:
     """A module of these layers, one after the other."""
     return nn.Sequential(OrderedDict(layers))
 

@@ -324,6 +324,7 @@ def simulation_of(
         dtype=getattr(torch, run.dtype),
         loop=run.loop,
         compiled=wants_compiling(study, device) and can_compile(device),
+        autocast=torch.bfloat16 if run.mixed_precision == "bf16" else None,
         group=group,
         home=home_of(study, module),
     )

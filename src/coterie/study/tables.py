@@ -52,6 +52,7 @@ class RunTable:
     device: str = "cpu"
     dtype: str = "float32"
     compile: str = "auto"  # auto, always, never
+    mixed_precision: str = "off"  # off, bf16
     loop: bool = False  # debug mode, client after client
     checkpoint_seconds: float = 30.0
     log: tuple[str, ...] = ()  # where evaluations are sent, see `records.sinks`
@@ -66,6 +67,12 @@ class RunTable:
         number("run.checkpoint_seconds", self.checkpoint_seconds, at_least=0)
         one_of("run.dtype", self.dtype, ("float32", "float64"))
         one_of("run.compile", self.compile, ("auto", "always", "never"))
+        one_of("run.mixed_precision", self.mixed_precision, ("off", "bf16"))
+        if self.mixed_precision != "off" and self.dtype != "float32":
+            raise InputError(
+                "`run.mixed_precision` bf16 needs rows of `run.dtype` float32, got "
+                f"{self.dtype}."
+            )
         for name in self.log:
             one_of("run.log", name, SINKS)
         if not self.seeds:

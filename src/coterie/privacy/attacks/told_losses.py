@@ -15,12 +15,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ...clients.traffic import Wrapping
+from ...seeds import Stream
 from ...types import (
     Algorithm,
     Comparison,
+    Evaluation,
     Info,
     Option,
     Oracle,
+    OwnLoss,
     Program,
     State,
 )
@@ -75,9 +78,27 @@ class HeardClients:
         self._clients, self._listener, self.who = clients, listener, clients.who
         self._held_out = held_out
 
-    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def grad(
+        self,
+        points: Float[Tensor, "n d"],
+        *rows: Tensor,
+        loss: OwnLoss | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "n d"]:
         """The answer of the wrapped clients."""
-        return self._clients.grad(points)
+        return self._clients.grad(points, *rows, loss=loss, **options)
+
+    def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
+        """The answer of the wrapped clients."""
+        return self._clients.evaluate(points)
+
+    def class_counts(self) -> Float[Tensor, "n c"]:
+        """The answer of the wrapped clients."""
+        return self._clients.class_counts()
+
+    def stream(self, *names: int | str) -> Stream:
+        """The answer of the wrapped clients."""
+        return self._clients.stream(*names)
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """The answer of the wrapped clients."""

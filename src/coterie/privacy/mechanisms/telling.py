@@ -8,12 +8,14 @@ do.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ... import seeds
-from ...types import Option, Program
+from ...seeds import Stream
+from ...types import Evaluation, Option, OwnLoss, Program
 from .per_sample.clients import IndexedClients
 from .per_sample.losses import as_samples, bounded_mean
 from .rows import Mechanism
@@ -79,9 +81,27 @@ class TellingClients:
         """Wraps clients, who answer without noise."""
         self._clients, self._questions, self.who = clients, questions, clients.who
 
-    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def grad(
+        self,
+        points: Float[Tensor, "n d"],
+        *rows: Tensor,
+        loss: OwnLoss | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "n d"]:
         """Row j is the gradient of client j's samples, which stays with it."""
-        return self._clients.grad(points)
+        return self._clients.grad(points, *rows, loss=loss, **options)
+
+    def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
+        """Answers for client j's samples, which stay with it."""
+        return self._clients.evaluate(points)
+
+    def class_counts(self) -> Float[Tensor, "n c"]:
+        """Counts of client j's classes, which stay with it."""
+        return self._clients.class_counts()
+
+    def stream(self, *names: int | str) -> Stream:
+        """As of the wrapped clients."""
+        return self._clients.stream(*names)
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Row j is the Hessian times vectors[j], which stays with its client."""

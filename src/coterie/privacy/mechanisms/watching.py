@@ -22,12 +22,15 @@ from torch import Tensor
 
 from ...checks import InputError
 from ...clients.traffic import Wrapping
+from ...seeds import Stream
 from ...types import (
     CentralProgram,
     Comparison,
+    Evaluation,
     Message,
     Option,
     Oracle,
+    OwnLoss,
     Program,
     tensor_of,
 )
@@ -37,6 +40,7 @@ from .dry_run.origins import (
     has_read,
     is_of_data,
     mark_answer,
+    mark_evaluation,
     of_data,
     refuse_sent_on,
 )
@@ -286,9 +290,29 @@ class MarkedClients:
         self._clients, self._watch, self.who = clients, watch, clients.who
         self._tells = tells
 
-    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def grad(
+        self,
+        points: Float[Tensor, "n d"],
+        *rows: Tensor,
+        loss: OwnLoss | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "n d"]:
         """Gradients, which are data."""
-        return of_data(self._ask_unwatched(self._clients.grad, points))
+        ask = functools.partial(self._clients.grad, loss=loss, **options)
+        return of_data(self._ask_unwatched(ask, points, *rows))
+
+    def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
+        """Outputs, features and targets of samples, which are data."""
+        found = self._ask_unwatched(self._clients.evaluate, points)
+        return mark_evaluation(found)
+
+    def class_counts(self) -> Float[Tensor, "n c"]:
+        """Counts of classes, which are data."""
+        return of_data(self._ask_unwatched(self._clients.class_counts))
+
+    def stream(self, *names: int | str) -> Stream:
+        """A random stream, which is not made of data."""
+        return self._clients.stream(*names)
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Products, which are data."""

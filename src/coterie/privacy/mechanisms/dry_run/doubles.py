@@ -23,12 +23,15 @@ from ....types import (
     Algorithm,
     CentralProgram,
     Comparison,
+    Evaluation,
     Message,
     Option,
     Oracle,
+    OwnLoss,
     Program,
     State,
     Transfer,
+    Widths,
     like,
     tensor_of,
 )
@@ -36,6 +39,7 @@ from .origins import (
     MarkTracker,
     is_of_data,
     mark_answer,
+    mark_evaluation,
     of_data,
     refuse_sent_on,
     unmarked_copy,
@@ -48,6 +52,9 @@ _COLUMNS = 61
 
 _HOME = 7
 """The number of columns that stay at home if there are personal parameters."""
+
+WIDTHS = Widths(classes=3, features=4)
+"""What a method reads from the oracle of the double."""
 
 _SCALE = 100.0
 """Scale of the first models, which is large compared with a step."""
@@ -71,16 +78,59 @@ class DoubleClients:
     """Clients that answer with random numbers; see `coterie.types.Clients`."""
 
     def __init__(
-        self, rng: torch.Generator, who: Tensor, told: torch.Generator | None = None
+        self,
+        rng: torch.Generator,
+        who: Tensor,
+        told: torch.Generator | None = None,
+        root: int = 0,
     ) -> None:
-        """Clients at these positions; `told`, if given, draws their losses."""
-        self._rng, self.who = rng, who
-        self._record_call = rng if told is None else told
+        """Makes clients.
 
-    def grad(self, points: Tensor) -> Tensor:
+        Args:
+            rng: draws their answers.
+            who: their positions.
+            told: draws their losses, if given.
+            root: begins the names of streams, which are the same in every world.
+        """
+        self._rng, self.who, self._root = rng, who, root
+        self._record_call = rng if told is None else told
+        self._begun: dict[tuple[int | str, ...], seeds.Stream] = {}
+
+    def grad(
+        self,
+        points: Tensor,
+        *rows: Tensor,
+        loss: OwnLoss | None = None,
+        **options: Any,
+    ) -> Tensor:
         """Random gradients."""
         shape, dtype = points.shape, points.dtype
         return of_data(torch.randn(shape, generator=self._rng, dtype=dtype))
+
+    def evaluate(self, points: Tensor) -> Evaluation:
+        """Random answers for thirty random samples."""
+        (classes, features), shape = WIDTHS, (len(points), 30)
+
+        def rand(*more: int) -> Tensor:
+            size = *shape, *more
+            return torch.rand(size, generator=self._rng, dtype=points.dtype)
+
+        targets, weight = (classes * rand()).long(), points.new_full(shape, 1 / 30)
+        given = rand(classes), targets, rand(), weight, classes, rand(features)
+        return mark_evaluation(Evaluation(points, *given))
+
+    def class_counts(self) -> Tensor:
+        """Random counts."""
+        size = len(self.who), WIDTHS.classes
+        found = torch.randint(1, 30, size, generator=self._rng)
+        return of_data(found.double())
+
+    def stream(self, *names: int | str) -> seeds.Stream:
+        """A stream that does not depend on the world."""
+        if names not in self._begun:
+            given = self._root, self.who, torch.float64
+            self._begun[names] = seeds.Stream(*given, *names)
+        return self._begun[names]
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Tensor:
         """Random products."""
@@ -137,12 +187,13 @@ class Double:
         """
         self.active = self.present = present
         self.home: Tensor | None = None
+        self.widths = WIDTHS
         self.mine = slice(0, len(present))
         self.gradients = torch.zeros(len(present), dtype=torch.float64)
         self.sent: list[Transfer] = []
         self.seen: list[SeenCall] = []
         self._answers, self._names, self._told_names = answers, names, told
-        self._following = following
+        self._following, self._asked = following, 0
         self._rng = seeds.generator(*names)
         self._losses = None if told is None else seeds.generator(*told)
 
@@ -261,7 +312,9 @@ class Double:
 
     def _clients(self, active: Tensor, *, at_home: bool) -> DoubleClients:
         told = None if at_home else self._losses  # losses at home are not released
-        return DoubleClients(self._rng, active.nonzero()[:, 0], told)
+        self._asked += 1
+        root = seeds.key(self._names[0], *self._names[2:], self._asked)  # of no world
+        return DoubleClients(self._rng, active.nonzero()[:, 0], told, root)
 
     def _run_program(
         self,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ....types import Clients
+from ....seeds import Stream
+from ....types import Clients, Evaluation, OwnLoss
 from .mechanisms import QuestionLog, refuse
 
 
@@ -92,8 +93,16 @@ class PrivateClients:
         self._numbers = count() if numbers is None else numbers
         self.who = clients.who
 
-    def grad(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    def grad(
+        self,
+        points: Float[Tensor, "n d"],
+        *rows: Tensor,
+        loss: OwnLoss | None = None,
+        **options: Any,
+    ) -> Float[Tensor, "n d"]:
         """Row j is the private gradient of client j's samples at points[j]."""
+        if loss is not None:
+            refuse(self._said, "gradients of the method's own loss")
         if self._use is not None and self._use.held_out:
             refuse(self._said, "gradients of validation data")
         g = self._clients.grad(points)
@@ -113,6 +122,18 @@ class PrivateClients:
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
         """Row j has numbers whose mean is client j's private mean loss."""
         return self._private_losses(points)[1]
+
+    def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
+        """Always refuses, because nothing bounds these answers."""
+        refuse(self._said, "outputs, features or labels of samples")
+
+    def class_counts(self) -> Float[Tensor, "n c"]:
+        """Always refuses, because counts have no noise."""
+        refuse(self._said, "class counts")
+
+    def stream(self, *names: int | str) -> Stream:
+        """A random stream, which is not made of data."""
+        return self._clients.stream(*names)
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Always refuses, because nothing bounds these products."""

@@ -32,7 +32,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -45,6 +45,7 @@ from ....checks import InputError, number
 from ....clients.compiling import repeatable
 from ....clients.kernels import Kernel
 from ....clients.samples import Batch
+from ....types import Evaluation, OwnLoss, Widths
 from .layers import factors, keeps_samples_apart
 from .tapes import StackedRecorder, Tape, VectorisedRecorder
 
@@ -75,6 +76,17 @@ class ClippedKernel:
                 number(name, bound, above=0)
         self._kernel, self._clip, self._loss_clip = kernel, clip, loss_clip
         self.parameters = kernel.parameters
+        if kernel.is_mixed:
+            raise InputError(
+                "`privacy.unit` sample cannot be used with mixed precision, which "
+                "rounds the lengths by which gradients are clipped."
+            )
+        if kernel.couples or kernel.is_random:
+            raise InputError(
+                "the model cannot hide single samples: it has batch statistics, "
+                "dropout or augmentation, and `privacy.unit` sample bounds gradients "
+                "only without them."
+            )
         _refuse_coupling(kernel)
         self._apart = keeps_samples_apart(kernel.module)
         tapes = Tape(kernel, VectorisedRecorder), Tape(kernel, StackedRecorder)
@@ -162,6 +174,31 @@ class ClippedKernel:
         if math.isinf(self._loss_clip):
             return losses
         return losses.clamp(0, self._loss_clip)
+
+    @property
+    def couples(self) -> bool:
+        """Never: such models are refused."""
+        return False
+
+    @property
+    def widths(self) -> Widths:
+        """The number of classes, and of features before the head."""
+        return self._kernel.widths
+
+    def grad_of(
+        self,
+        loss: OwnLoss,
+        points: Tensor,
+        batch: Batch,
+        rows: Sequence[Tensor],
+        options: Mapping[str, Any],
+    ) -> Tensor:
+        """Never asked: its clients refuse this question."""
+        raise NotImplementedError
+
+    def evaluate(self, points: Tensor, batch: Batch) -> Evaluation:
+        """Never asked: its clients refuse this question."""
+        raise NotImplementedError
 
     def hvp(self, points: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
         """Always refuses, because nothing bounds these products."""
