@@ -27,6 +27,7 @@ from ..scores.finals import (
     labels_of,
     local_label,
     mean_over_seeds,
+    measure_names,
     newcomer_labels,
     population,
     score_of,
@@ -41,7 +42,6 @@ from .matrices import reliability
 from .tables import (
     client_summary,
     confusion_of,
-    measure_names,
     measure_summary,
     newcomer_summary,
     reliability_of,

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from .. import checks
 from ..checks import InputError
 from ..models import MEASURES, OfClient
 from ..models.measures import measure_words
@@ -27,7 +29,7 @@ _Scores = TypeVar("_Scores", pd.DataFrame, pd.Series)
 CROWD = 200
 """Above this number of clients, figures show groups instead of single clients."""
 
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 """Differences below this share of the score count as 0."""
 
 _UNITS = {
@@ -112,6 +114,29 @@ def score_of(records: Records) -> Score:
     if score.column not in records.metrics:
         raise InputError(f"the records have no column {score.column!r}.")
     return score
+
+
+def by_measure(records: Records, measure: str) -> Records:
+    """The records with another measure of test data as their score."""
+    if measure == records.score:
+        return records
+    checks.one_of("measure", measure, measure_names(records))
+    known = MEASURES.get(measure)
+    if known is None and measure != "loss":
+        raise InputError(
+            f"`measure` {measure!r} is a measure of your own, and the records do not "
+            "say whether higher is better: only `model.score` may be one."
+        )
+    higher = known is not None and known.higher_is_better
+    return replace(records, score=measure, higher_is_better=higher)
+
+
+def measure_names(records: Records) -> list[str]:
+    """The measures of test data, the score first and the loss last."""
+    columns = [str(column) for column in records.metrics]
+    names = [c.removeprefix("test_") for c in columns if c.startswith("test_")]
+    ends = {records.score: 0, "loss": 2}
+    return sorted(names, key=lambda name: ends.get(name, 1))
 
 
 def unit_of(records: Records) -> str:
@@ -312,7 +337,7 @@ def difference_of(
 
 def without_rounding(gains: _Scores, scores: _Scores) -> _Scores:
     """The differences, with 0 for those that are rounding errors of the scores."""
-    return gains.mask(gains.abs() <= _ROUNDING * scores.abs(), 0.0)
+    return gains.mask(gains.abs() <= ROUNDING * scores.abs(), 0.0)
 
 
 def newcomer_labels(records: Records) -> list[str]:
