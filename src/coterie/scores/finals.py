@@ -19,7 +19,7 @@ import pandas as pd
 from .. import checks
 from ..checks import InputError
 from ..models import MEASURES, OfClient
-from ..models.measures import measure_words
+from ..models.measures import base_measure, measure_words
 from ..records import Records
 from .caching import cached
 from .words import figure
@@ -121,14 +121,34 @@ def by_measure(records: Records, measure: str) -> Records:
     if measure == records.score:
         return records
     checks.one_of("measure", measure, measure_names(records))
-    known = MEASURES.get(measure)
-    if known is None and measure != "loss":
+    higher = is_higher_better(records, measure)
+    if higher is None:
         raise InputError(
             f"`measure` {measure!r} is a measure of your own, and the records do not "
             "say whether higher is better: only `model.score` may be one."
         )
-    higher = known is not None and known.higher_is_better
     return replace(records, score=measure, higher_is_better=higher)
+
+
+def is_higher_better(records: Records, measure: str) -> bool | None:
+    """Whether higher is better; None for a user's own measure, if it is not the score.
+
+    Measures on pooled test data are like those that they are made from.
+    """
+    base = base_measure(measure)
+    if base == base_measure(records.score):
+        return records.higher_is_better
+    known = MEASURES.get(base)
+    if base == "loss":
+        return False
+    return None if known is None else known.higher_is_better
+
+
+def is_measured(records: Records, label: str, measure: str) -> bool:
+    """Whether an algorithm has any value: methods without a global model have none."""
+    mine = records.metrics[records.metrics["algorithm"] == label]
+    pooled = base_measure(measure) != measure
+    return not pooled or bool(mine[f"test_{measure}"].notna().any())
 
 
 def measure_names(records: Records) -> list[str]:
@@ -144,7 +164,8 @@ def unit_of(records: Records) -> str:
     data = records.study.get("data")
     data = data if isinstance(data, dict) else {}
     name = str(data.get("target", ""))
-    if records.task != "regression" or records.score not in ("rmse", "mae"):
+    in_units = base_measure(records.score) in ("rmse", "mae")
+    if records.task != "regression" or not in_units:
         return ""
     if data.get("unit"):
         return str(data["unit"])
@@ -160,7 +181,7 @@ def unit_of(records: Records) -> str:
 def score_named(measure: str, higher_is_better: bool, said: str = "") -> Score:
     """The score by a measure. `said` is its name with the class that it is about."""
     words, column = f"test {said or measure}", f"test_{measure}"
-    if measure == "accuracy":
+    if base_measure(measure) == "accuracy":
         gain = "gain (percentage points)"
         return Score(column, words, 1, 100.0, gain, "~%")
     if higher_is_better:
@@ -270,9 +291,10 @@ def undefined_for(records: Records, measure: str | None = None) -> list[int]:
 
 def may_be_undefined(measure: str) -> bool:
     """Whether some samples leave the measure undefined, as one of a whole client."""
-    known = MEASURES.get(measure)
+    base = base_measure(measure)
+    known = MEASURES.get(base)
     of_samples = known is not None and not isinstance(known.measure, OfClient)
-    return measure != "loss" and not of_samples
+    return base != "loss" and not of_samples
 
 
 @cached

@@ -118,11 +118,12 @@ class Study:
         """The study as nested plain values, as it is stored with its results.
 
         `run.log` is left out, because it does not change results, and so are settings
-        that are chosen automatically. `baselines` is written only if it is false, so
-        that older runs keep their names.
+        that are chosen automatically. `baselines` is written only if it is false, and
+        `pooled_test` only if it is true, so that older runs keep their names.
         """
         left_out = {"log", *self.chooses}
         left_out |= {"baselines"} if self.run.baselines else set()
+        left_out |= set() if self.run.pooled_test else {"pooled_test"}
         run = {n: v for n, v in asdict(self.run).items() if n not in left_out}
         tables = {
             "name": self.name,

@@ -22,6 +22,7 @@ from ...scores.finals import (
     Score,
     annotate_label,
     by_measure,
+    is_measured,
     planned_algorithms,
     score_of,
 )
@@ -115,6 +116,8 @@ def paper_columns(
 def _in_order(records: Records) -> pd.DataFrame:
     """The standings, in the order of the study."""
     table = standings(records)
+    known = [a for a in table.index if is_measured(records, str(a), records.score)]
+    table = table.loc[known]
     order = [a for a, _ in planned_algorithms(records) if a in table.index]
     return table.loc[[*order, *(a for a in table.index if a not in order)]]
 
