@@ -150,7 +150,15 @@ SLOW: dict[str, Maker] = {
     "neighbours (all)": _on("complete"),
     **{
         name: _of(name)
-        for name in ("apfl", "aruba", "cobo", "per_fedavg", "pfedme", "wga_bc")
+        for name in (
+            "apfl",
+            "aruba",
+            "cobo",
+            "fedprox",
+            "per_fedavg",
+            "pfedme",
+            "wga_bc",
+        )
     },
 }
 

@@ -25,6 +25,7 @@ from .dual_accelerated import dual_accelerated
 from .extra import extra
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
+from .fedprox import fedprox
 from .fedrep import fedrep
 from .gradient_tracking import gradient_tracking
 from .ifca import ifca
@@ -63,6 +64,7 @@ __all__ = [
     "extra",
     "fedavg",
     "fedavg_finetune",
+    "fedprox",
     "fedrep",
     "gradient_tracking",
     "ifca",
