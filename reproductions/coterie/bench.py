@@ -157,6 +157,7 @@ SLOW: dict[str, Maker] = {
             "fedprox",
             "per_fedavg",
             "pfedme",
+            "scaffold",
             "wga_bc",
         )
     },

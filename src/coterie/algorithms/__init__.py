@@ -38,6 +38,7 @@ from .nuclear_norm import nuclear_norm
 from .per_fedavg import per_fedavg
 from .pfedme import pfedme
 from .preconditioned_gradient import preconditioned_gradient
+from .scaffold import scaffold
 from .server_sgd import server_sgd
 from .shared_subspace import shared_subspace
 from .spag import spag
@@ -77,6 +78,7 @@ __all__ = [
     "per_fedavg",
     "pfedme",
     "preconditioned_gradient",
+    "scaffold",
     "server_sgd",
     "shared_subspace",
     "spag",
