@@ -154,6 +154,7 @@ SLOW: dict[str, Maker] = {
             "apfl",
             "aruba",
             "cobo",
+            "feddyn",
             "fedprox",
             "per_fedavg",
             "pfedme",

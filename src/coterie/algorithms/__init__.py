@@ -25,6 +25,7 @@ from .dual_accelerated import dual_accelerated
 from .extra import extra
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
+from .feddyn import feddyn
 from .fedprox import fedprox
 from .fedrep import fedrep
 from .gradient_tracking import gradient_tracking
@@ -65,6 +66,7 @@ __all__ = [
     "extra",
     "fedavg",
     "fedavg_finetune",
+    "feddyn",
     "fedprox",
     "fedrep",
     "gradient_tracking",

@@ -29,7 +29,7 @@ SIGHTS = (
         (
             *("fedavg", "fedavg_finetune", "ditto", "apfl", "pfedme", "per_fedavg"),
             *("low_rank_corrections", "fedrep"),
-            *("fedprox", "scaffold"),
+            *("fedprox", "scaffold", "feddyn"),
         ),
         "one model of each client; with secure sums, only their sum",
         "the average model",
