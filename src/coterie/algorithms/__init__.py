@@ -26,11 +26,13 @@ from .extra import extra
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
 from .feddyn import feddyn
+from .fedper import fedper
 from .fedprox import fedprox
 from .fedrep import fedrep
 from .gradient_tracking import gradient_tracking
 from .ifca import ifca
 from .karula import karula
+from .lg_fedavg import lg_fedavg
 from .local import local
 from .loss_network import loss_network
 from .low_rank_corrections import low_rank_corrections
@@ -67,11 +69,13 @@ __all__ = [
     "fedavg",
     "fedavg_finetune",
     "feddyn",
+    "fedper",
     "fedprox",
     "fedrep",
     "gradient_tracking",
     "ifca",
     "karula",
+    "lg_fedavg",
     "local",
     "loss_network",
     "low_rank_corrections",

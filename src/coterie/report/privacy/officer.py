@@ -29,7 +29,7 @@ SIGHTS = (
         (
             *("fedavg", "fedavg_finetune", "ditto", "apfl", "pfedme", "per_fedavg"),
             *("low_rank_corrections", "fedrep"),
-            *("fedprox", "scaffold", "feddyn"),
+            *("fedprox", "scaffold", "feddyn", "fedper", "lg_fedavg"),
         ),
         "one model of each client; with secure sums, only their sum",
         "the average model",
