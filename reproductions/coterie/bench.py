@@ -99,7 +99,7 @@ def _of(name: str, **options: object) -> Maker:
         if name == "adaptive_all_for_one":
             given |= {"every": steps}
         sizes = federation.train.size
-        if name in ("local", "cobo"):
+        if name in ("local", "cobo", "fedamp"):
             return ALGORITHMS[name](**given)
         # Adaptive All-for-one weighs who is near alike.
         first = None if name == "adaptive_all_for_one" else sizes
@@ -154,6 +154,7 @@ SLOW: dict[str, Maker] = {
             "apfl",
             "aruba",
             "cobo",
+            "fedamp",
             "feddyn",
             "fedprox",
             "per_fedavg",

@@ -23,6 +23,7 @@ from .decentralised_sgd import decentralised_sgd
 from .ditto import ditto
 from .dual_accelerated import dual_accelerated
 from .extra import extra
+from .fedamp import fedamp
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
 from .feddyn import feddyn
@@ -66,6 +67,7 @@ __all__ = [
     "ditto",
     "dual_accelerated",
     "extra",
+    "fedamp",
     "fedavg",
     "fedavg_finetune",
     "feddyn",

@@ -45,6 +45,7 @@ SIGHTS = (
         "the average of a group",
     ),
     Sight(("karula",), "one model of each client", "only its own new model"),
+    Sight(("fedamp",), "one model of each client", "a mixture of models"),
     Sight(
         ("decentralised_sgd", "extra", "gradient_tracking"),
         "nothing",
