@@ -99,7 +99,7 @@ def _of(name: str, **options: object) -> Maker:
         if name == "adaptive_all_for_one":
             given |= {"every": steps}
         sizes = federation.train.size
-        if name in ("local", "cobo", "fedamp"):
+        if name in ("local", "cobo", "fedamp", "fedfomo"):
             return ALGORITHMS[name](**given)
         # Adaptive All-for-one weighs who is near alike.
         first = None if name == "adaptive_all_for_one" else sizes
@@ -156,6 +156,7 @@ SLOW: dict[str, Maker] = {
             "cobo",
             "fedamp",
             "feddyn",
+            "fedfomo",
             "fedprox",
             "per_fedavg",
             "pfedme",

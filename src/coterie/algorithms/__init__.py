@@ -27,6 +27,7 @@ from .fedamp import fedamp
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
 from .feddyn import feddyn
+from .fedfomo import fedfomo
 from .fedper import fedper
 from .fedprox import fedprox
 from .fedrep import fedrep
@@ -71,6 +72,7 @@ __all__ = [
     "fedavg",
     "fedavg_finetune",
     "feddyn",
+    "fedfomo",
     "fedper",
     "fedprox",
     "fedrep",
@@ -99,5 +101,5 @@ __all__ = [
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __all__}
 """The factory of each method, by its name."""
 
-CHOOSING = ("coteries", "neighbours")
+CHOOSING = ("coteries", "fedfomo", "neighbours")
 """Methods that need validation data, to choose by."""

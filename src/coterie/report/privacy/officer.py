@@ -52,7 +52,7 @@ SIGHTS = (
         "a neighbour sees one or two rows, which also depend on clients further away",
     ),
     Sight(
-        ("neighbours", "cobo"),
+        ("neighbours", "cobo", "fedfomo"),
         "nothing",
         "a neighbour sees a model, and for `neighbours` mean losses",
     ),
