@@ -255,7 +255,6 @@ def test_a_home_that_nobody_has_is_refused_in_a_sentence():
         ("learning_rate", ["lr", "lam"], " Here it is called 'lr'."),
         ("Epochs", ["steps"], " Here it is called 'steps', in minibatches: an epoch"),
         ("seed", ["seeds"], " Here it is called 'seeds', a list of whole numbers."),
-        ("fedprox", ["ditto"], " There is no FedProx; 'ditto' keeps models near"),
         ("epochs", ["rounds"], ""),  # of something that has no steps
     ],
 )

@@ -99,7 +99,7 @@ def _of(name: str, **options: object) -> Maker:
         if name == "adaptive_all_for_one":
             given |= {"every": steps}
         sizes = federation.train.size
-        if name in ("local", "cobo"):
+        if name in ("local", "cobo", "fedamp", "fedfomo"):
             return ALGORITHMS[name](**given)
         # Adaptive All-for-one weighs who is near alike.
         first = None if name == "adaptive_all_for_one" else sizes
@@ -150,7 +150,19 @@ SLOW: dict[str, Maker] = {
     "neighbours (all)": _on("complete"),
     **{
         name: _of(name)
-        for name in ("apfl", "aruba", "cobo", "per_fedavg", "pfedme", "wga_bc")
+        for name in (
+            "apfl",
+            "aruba",
+            "cobo",
+            "fedamp",
+            "feddyn",
+            "fedfomo",
+            "fedprox",
+            "per_fedavg",
+            "pfedme",
+            "scaffold",
+            "wga_bc",
+        )
     },
 }
 

@@ -16,6 +16,8 @@ COMMANDS = {
     "audit": "Attack a study: is it as private as its [privacy] says?",
     "list": "List what a study can name, with options and defaults.",
     "report": "Write the report of a run again.",
+    "table": "Print the scores of runs as a table for a paper.",
+    "figures": "Write the main figures of a run as PDF files for a paper.",
     "pack": "Write one file with which anybody can repeat a run.",
     "export": "Write one client's model as files that run elsewhere.",
     "predict": "Say what an exported model predicts for new rows.",

@@ -161,7 +161,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("batch", "batchsize", "local_bs"), ("batch_size", "")),
     **dict.fromkeys(("seed", "random_state"), ("seeds", ", a list of whole numbers")),
     **dict.fromkeys(("join_ratio", "fraction_fit", "frac"), ("participation", "")),
-    "fedprox": ("ditto", "There is no FedProx; 'ditto' keeps models near the average."),
     "perfedavg": ("per_fedavg", ""),
     "mu": ("lam", ""),
 }

@@ -596,6 +596,9 @@ class Algorithm(NamedTuple):
     `home` marks columns of a model that the method itself keeps with their clients. It
     sends only the others, and [privacy] clips these and adds noise to them.
 
+    `shared(state)` is the global model of a method that has one, the same row for all
+    clients. A study can measure it on the test data of all clients.
+
     `releases` declares what a client releases in a round. [privacy] refuses a method
     that releases more. Without a declaration, it uses what a dry run finds.
     """
@@ -607,6 +610,7 @@ class Algorithm(NamedTuple):
     flow: Flow | None = None
     home: Bool[Tensor, " d"] | None = None
     releases: Releases | None = None
+    shared: Callable[[State], Float[Tensor, "n d"]] | None = None
 
     @property
     def faces(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from support.refusals import refuses
 
 EXCEPTED = {
     ("cobo", "relabelling"): "pairs of clients are drawn by position.",
+    ("fedfomo", "inactive_rows"): "a client stays where no model does better.",
     ("shared_subspace", "inactive_state"): "coordinates turn with the common basis.",
 }
 """What a method does not promise, and why: equal in law, or but for coordinates."""

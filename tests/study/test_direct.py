@@ -166,7 +166,7 @@ def test_the_report_is_a_file_and_a_notebook_shows_all_of_it(trained_result):
         ({"learning_rate": 0.1}, "no setting 'learning_rate'.*called 'lr'"),
         ({"round": 3}, "no setting 'round'.*'rounds'"),
         ({"method": []}, "`method` must be a name or a list of names"),
-        ({"method": "fedprox"}, "fedprox"),
+        ({"method": "fednova"}, "fednova"),
         ({"model": {"nme": "mlp"}}, "'nme'"),
         ({"client": "hopsital"}, "no column 'hopsital'.*'hospital'"),
     ],

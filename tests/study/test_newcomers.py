@@ -44,7 +44,8 @@ def full_run(tmp_path_factory) -> Result:
     """Every algorithm with its defaults, run to the end."""
     entries = [{"name": name} for name in TRAINED]
     for entry in entries:  # which would leave no body of a linear model
-        entry |= {"head": "head.bias"} if entry["name"] == "fedrep" else {}
+        headed = entry["name"] in ("fedper", "fedrep", "lg_fedavg")
+        entry |= {"head": "head.bias"} if headed else {}
     return run_study(made(algorithm=entries), runs=tmp_path_factory.mktemp("runs"))
 
 

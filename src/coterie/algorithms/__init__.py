@@ -23,12 +23,18 @@ from .decentralised_sgd import decentralised_sgd
 from .ditto import ditto
 from .dual_accelerated import dual_accelerated
 from .extra import extra
+from .fedamp import fedamp
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
+from .feddyn import feddyn
+from .fedfomo import fedfomo
+from .fedper import fedper
+from .fedprox import fedprox
 from .fedrep import fedrep
 from .gradient_tracking import gradient_tracking
 from .ifca import ifca
 from .karula import karula
+from .lg_fedavg import lg_fedavg
 from .local import local
 from .loss_network import loss_network
 from .low_rank_corrections import low_rank_corrections
@@ -37,6 +43,7 @@ from .nuclear_norm import nuclear_norm
 from .per_fedavg import per_fedavg
 from .pfedme import pfedme
 from .preconditioned_gradient import preconditioned_gradient
+from .scaffold import scaffold
 from .server_sgd import server_sgd
 from .shared_subspace import shared_subspace
 from .spag import spag
@@ -61,12 +68,18 @@ __all__ = [
     "ditto",
     "dual_accelerated",
     "extra",
+    "fedamp",
     "fedavg",
     "fedavg_finetune",
+    "feddyn",
+    "fedfomo",
+    "fedper",
+    "fedprox",
     "fedrep",
     "gradient_tracking",
     "ifca",
     "karula",
+    "lg_fedavg",
     "local",
     "loss_network",
     "low_rank_corrections",
@@ -75,6 +88,7 @@ __all__ = [
     "per_fedavg",
     "pfedme",
     "preconditioned_gradient",
+    "scaffold",
     "server_sgd",
     "shared_subspace",
     "spag",
@@ -87,5 +101,5 @@ __all__ = [
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __all__}
 """The factory of each method, by its name."""
 
-CHOOSING = ("coteries", "neighbours")
+CHOOSING = ("coteries", "fedfomo", "neighbours")
 """Methods that need validation data, to choose by."""

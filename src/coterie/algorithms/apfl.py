@@ -165,4 +165,11 @@ def apfl(
     def personal(state: State, oracle: Oracle) -> Tensor:
         return mixture(state.w, state.v, state.a)
 
-    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))
+    return Algorithm(
+        init,
+        step,
+        personal,
+        welcome,
+        releases=Releases(average=1),
+        shared=lambda state: state.w,
+    )

@@ -117,4 +117,6 @@ def aruba(
         return personal(State(w, b, g, state.t), oracle)
 
     sent = Releases(average=3)  # a model, how far it went, and squared gradients
-    return Algorithm(init, step, personal, welcome, releases=sent)
+    return Algorithm(
+        init, step, personal, welcome, releases=sent, shared=lambda state: state.w
+    )

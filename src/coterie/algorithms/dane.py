@@ -66,4 +66,6 @@ def dane(
         return State(oracle.average(mine, y)), {}
 
     sent = Releases(average=2)  # a gradient and a model
-    return Algorithm(init, step, welcome=one_model, releases=sent)
+    return Algorithm(
+        init, step, welcome=one_model, releases=sent, shared=lambda state: state.x
+    )

@@ -147,7 +147,7 @@ def ditto(
 
     flow = _flow(shares, rule, steps, lam, late)
     made = Algorithm(init, step, lambda state, oracle: state.v, welcome, flow)
-    return made._replace(releases=Releases(average=1))
+    return made._replace(releases=Releases(average=1), shared=lambda state: state.w)
 
 
 @dataclass

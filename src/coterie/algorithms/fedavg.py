@@ -60,4 +60,10 @@ def fedavg(
         w, v = oracle.each(sgd, w, v, steps=steps, t=t, rule=rule, together=n)
         return State(oracle.average(shares[oracle.mine], w), v, t + steps), {}
 
-    return Algorithm(init, step, welcome=one_model, releases=Releases(average=1))
+    return Algorithm(
+        init,
+        step,
+        welcome=one_model,
+        releases=Releases(average=1),
+        shared=lambda state: state.x,
+    )

@@ -62,5 +62,10 @@ def fedavg_finetune(
         return train_alone(oracle, row_for_each(oracle, state.x), tuning, tune_steps)
 
     return Algorithm(
-        average.init, average.step, personal, welcome, releases=Releases(average=1)
+        average.init,
+        average.step,
+        personal,
+        welcome,
+        releases=Releases(average=1),
+        shared=lambda state: state.x,
     )

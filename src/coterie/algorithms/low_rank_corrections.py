@@ -157,4 +157,11 @@ def low_rank_corrections(
         factors = oracle.each(correct, *rows, **work)[0]
         return w + expand(factors, shape, w.shape[1])
 
-    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))
+    return Algorithm(
+        init,
+        step,
+        personal,
+        welcome,
+        releases=Releases(average=1),
+        shared=lambda state: state.w,
+    )

@@ -130,4 +130,11 @@ def per_fedavg(
     def welcome(state: State, oracle: Oracle) -> Tensor:
         return train_alone(oracle, row_for_each(oracle, state.x), tuning, tune_steps)
 
-    return Algorithm(init, step, personal, welcome, releases=Releases(average=1))
+    return Algorithm(
+        init,
+        step,
+        personal,
+        welcome,
+        releases=Releases(average=1),
+        shared=lambda state: state.x,
+    )

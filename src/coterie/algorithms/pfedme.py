@@ -120,4 +120,4 @@ def pfedme(
         return oracle.each(pfedme_round, w, w, v, t=state.t, **options)[0]
 
     made = Algorithm(init, step, lambda state, oracle: state.theta, welcome)
-    return made._replace(releases=Releases(average=1))
+    return made._replace(releases=Releases(average=1), shared=lambda state: state.w)

@@ -81,4 +81,10 @@ def preconditioned_gradient(
         )
         return State(from_reference(oracle, reference, sizes, y)), {}
 
-    return Algorithm(init, step, welcome=one_model, releases=Releases(mix=2))
+    return Algorithm(
+        init,
+        step,
+        welcome=one_model,
+        releases=Releases(mix=2),
+        shared=lambda state: state.x,
+    )

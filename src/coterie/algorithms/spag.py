@@ -142,4 +142,10 @@ def spag(
         )
         return after, {"gain": float(gain[:1].mean())}
 
-    return Algorithm(init, step, welcome=one_model, releases=Releases(unbounded=True))
+    return Algorithm(
+        init,
+        step,
+        welcome=one_model,
+        releases=Releases(unbounded=True),
+        shared=lambda state: state.x,
+    )

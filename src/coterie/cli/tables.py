@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,6 +20,8 @@ from .terminal import out
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..report.paper import PaperColumn
 
 
 def print_json(answer: Mapping[str, Any]) -> None:
@@ -90,6 +92,34 @@ def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
         out.print(
             "+/-/?: the numbers of clients that gain, that lose, and that may do either"
         )
+
+
+def print_paper_table(columns: Sequence[PaperColumn]) -> None:
+    """Prints a table for a paper: a star at the best mean, and what its marks mean."""
+    from ..report.paper.tables import (
+        DAGGER,
+        caption,
+        cell_of,
+        labels_in,
+        shown_label,
+        titles,
+    )
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column("method", overflow="fold")
+    for title in titles(columns):
+        shown.add_column(Text(title), justify="right", overflow="fold")
+    for label in labels_in(columns):
+        texts = []
+        for column in columns:
+            cell = cell_of(column, label)
+            mark = "" if cell is None else "*" * cell.best + DAGGER * cell.like_best
+            said = "-" if cell is None else f"{cell.mean} {cell.interval}".strip()
+            best = cell is not None and cell.best
+            texts.append(Text(f"{said} {mark:1}", "bold" if best else ""))
+        shown.add_row(Text(shown_label(columns, label)), *texts)
+    out.print(shown)
+    out.print(Text(caption(columns).replace("Bold:", "*:")))
 
 
 _SHOWN = 30

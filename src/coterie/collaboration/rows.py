@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Real
 from torch import Tensor
 
 from ..checks import InputError
@@ -70,6 +70,29 @@ def row_for_each(
 def one_model(state: State, oracle: Oracle) -> Float[Tensor, "m d"]:
     """The shared model, for every newcomer: `welcome` of methods with one model."""
     return row_for_each(oracle, state.x)
+
+
+def without_personal(
+    oracle: Oracle, rows: Float[Tensor, "n d"]
+) -> Float[Tensor, "n d"]:
+    """The rows with zeros in the columns that stay at home.
+
+    This is for corrections of what clients share: personal columns need none.
+    """
+    return rows if oracle.home is None else rows.masked_fill(oracle.home, 0.0)
+
+
+def share_of_present(oracle: Oracle, shares: Real[Tensor, " m"]) -> float:
+    """The share of the clients of this round, of the shares (N,) of all clients.
+
+    >>> import torch
+    >>> from types import SimpleNamespace
+    >>> oracle = SimpleNamespace(present=torch.tensor([True, False]))
+    >>> share_of_present(oracle, torch.tensor([1, 3]))
+    0.25
+    """
+    part = shares.double()
+    return float(part[oracle.present.to(part.device)].sum() / part.sum())
 
 
 def refuse_personal(oracle: Oracle) -> None:

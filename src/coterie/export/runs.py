@@ -83,6 +83,14 @@ class Run:
         """One row for each algorithm, on test data at the last round."""
         return summary(self.records)
 
+    def curves(self) -> pd.DataFrame:
+        """Every recorded number of every client over rounds, as one long table.
+
+        Columns: algorithm, seed, client, name, round, metric (such as `test_accuracy`)
+        and value.
+        """
+        return self.records.curves()
+
     @property
     def _labels(self) -> list[str]:
         return [str(entry["label"]) for entry in self.records.study["algorithm"]]

@@ -278,6 +278,19 @@ RANGES: dict[str, tuple[float, float]] = {
 """By measure, the smallest and the largest value that it can have."""
 
 
+POOLED = {"global_": "of the global model", "pooled_": "on all clients' data"}
+"""Beginnings of names of measures on the pooled test data of all clients."""
+
+
+def base_measure(name: str) -> str:
+    """The measure without its beginning in `POOLED`.
+
+    >>> base_measure("global_accuracy"), base_measure("accuracy")
+    ('accuracy', 'accuracy')
+    """
+    return name.partition("_")[2] if name.startswith(tuple(POOLED)) else name
+
+
 OF_ONE_CLASS = ("auc", "f1", "sensitivity", "specificity")
 """Measures that are about class 1 if there are two classes."""
 
@@ -290,6 +303,10 @@ def measure_words(measure: str, task: str, classes: Sequence[str]) -> str:
     >>> measure_words("f1", "binary", []), measure_words("accuracy", "binary", [])
     ('f1 for class 1', 'accuracy')
     """
+    base = base_measure(measure)
+    if base != measure:
+        where = POOLED[measure.removesuffix(base)]
+        return f"{measure_words(base, task, classes)} {where}"
     two = len(classes) == 2 or (task == "binary" and not classes)
     if measure not in OF_ONE_CLASS or not two:
         return measure

@@ -147,6 +147,16 @@ class Records:
             raise InputError(f"there is no client {name!r}.{hint}")
         return place[name]
 
+    def curves(self) -> pd.DataFrame:
+        """Every recorded number of every client over rounds, as one long table.
+
+        Columns: algorithm, seed, client, name, round, metric (such as `test_accuracy`)
+        and value.
+        """
+        where = ["algorithm", "seed", "client", "name", "round"]
+        table = add_names(self.metrics.copy(), self.names)
+        return table.melt(where, var_name="metric", value_name="value")
+
     def __repr__(self) -> str:
         runs = self.rounds.groupby(["algorithm", "seed"]).ngroups
         labels = ", ".join(map(str, self.rounds["algorithm"].unique()))

@@ -13,7 +13,6 @@ import pandas as pd
 from markupsafe import Markup
 
 from ..data.federation import PARTS
-from ..models import MEASURES
 from ..records import Records
 from ..scores.axes import axis_of, in_seconds
 from ..scores.failures import failures
@@ -24,9 +23,12 @@ from ..scores.finals import (
     cluster_name,
     final_scores,
     is_crowd,
+    is_higher_better,
+    is_measured,
     labels_of,
     local_label,
     mean_over_seeds,
+    measure_names,
     newcomer_labels,
     population,
     score_of,
@@ -41,7 +43,6 @@ from .matrices import reliability
 from .tables import (
     client_summary,
     confusion_of,
-    measure_names,
     measure_summary,
     newcomer_summary,
     reliability_of,
@@ -95,13 +96,20 @@ def measures_section(records: Records) -> Markup:
     if not set(names) - {records.score, "loss"} and records.confusion.empty:
         return Markup()
     table = measure_summary(records)
-    higher = {name: measure.higher_is_better for name, measure in MEASURES.items()}
-    higher |= {"loss": False, records.score: records.higher_is_better}
+    higher = {name: is_higher_better(records, name) for name in names}
     arrows = {True: " ↑", False: " ↓", None: ""}  # None: a user's own measure
     scores = [score_of(replace(records, score=name)) for name in names]
     words = [score.words.removeprefix("test ") for score in scores]
     rows = [
-        [label, *(s.show(v) for s, v in zip(scores, table.loc[label], strict=True))]
+        [
+            label,
+            *(
+                s.show(value) if is_measured(records, label, name) else "–"
+                for s, name, value in zip(
+                    scores, names, table.loc[label].to_numpy(float), strict=True
+                )
+            ),
+        ]
         for label in labels_of(records)
     ]
     without = {
@@ -114,7 +122,7 @@ def measures_section(records: Records) -> Markup:
         "measures.html",
         axis=axis_of(records),
         score_name=records.score,
-        headers=[w + arrows[higher.get(n)] for w, n in zip(words, names, strict=True)],
+        headers=[w + arrows[higher[n]] for w, n in zip(words, names, strict=True)],
         rows=rows,
         undefined=without,
         certainty=_certainty_rows(records) if sure else [],

@@ -24,6 +24,7 @@ from ..scores.finals import (
     labels_of,
     local_label,
     mean_over_seeds,
+    measure_names,
     newcomer_gains,
     newcomer_labels,
     newcomer_scores,
@@ -284,14 +285,6 @@ def infinite_losses(records: Records) -> list[str]:
                 )
                 break
     return found
-
-
-def measure_names(records: Records) -> list[str]:
-    """The measures of test data, the score first and the loss last."""
-    columns = [str(column) for column in records.metrics]
-    names = [c.removeprefix("test_") for c in columns if c.startswith("test_")]
-    ends = {records.score: 0, "loss": 2}
-    return sorted(names, key=lambda name: ends.get(name, 1))
 
 
 def measure_summary(records: Records) -> pd.DataFrame:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from .. import checks
 from ..checks import InputError
 from ..models import MEASURES, OfClient
-from ..models.measures import measure_words
+from ..models.measures import base_measure, measure_words
 from ..records import Records
 from .caching import cached
 from .words import figure
@@ -27,7 +29,7 @@ _Scores = TypeVar("_Scores", pd.DataFrame, pd.Series)
 CROWD = 200
 """Above this number of clients, figures show groups instead of single clients."""
 
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 """Differences below this share of the score count as 0."""
 
 _UNITS = {
@@ -114,12 +116,56 @@ def score_of(records: Records) -> Score:
     return score
 
 
+def by_measure(records: Records, measure: str) -> Records:
+    """The records with another measure of test data as their score."""
+    if measure == records.score:
+        return records
+    checks.one_of("measure", measure, measure_names(records))
+    higher = is_higher_better(records, measure)
+    if higher is None:
+        raise InputError(
+            f"`measure` {measure!r} is a measure of your own, and the records do not "
+            "say whether higher is better: only `model.score` may be one."
+        )
+    return replace(records, score=measure, higher_is_better=higher)
+
+
+def is_higher_better(records: Records, measure: str) -> bool | None:
+    """Whether higher is better; None for a user's own measure, if it is not the score.
+
+    Measures on pooled test data are like those that they are made from.
+    """
+    base = base_measure(measure)
+    if base == base_measure(records.score):
+        return records.higher_is_better
+    known = MEASURES.get(base)
+    if base == "loss":
+        return False
+    return None if known is None else known.higher_is_better
+
+
+def is_measured(records: Records, label: str, measure: str) -> bool:
+    """Whether an algorithm has any value: methods without a global model have none."""
+    mine = records.metrics[records.metrics["algorithm"] == label]
+    pooled = base_measure(measure) != measure
+    return not pooled or bool(mine[f"test_{measure}"].notna().any())
+
+
+def measure_names(records: Records) -> list[str]:
+    """The measures of test data, the score first and the loss last."""
+    columns = [str(column) for column in records.metrics]
+    names = [c.removeprefix("test_") for c in columns if c.startswith("test_")]
+    ends = {records.score: 0, "loss": 2}
+    return sorted(names, key=lambda name: ends.get(name, 1))
+
+
 def unit_of(records: Records) -> str:
     """The unit of errors, from the study or from the name of the target column."""
     data = records.study.get("data")
     data = data if isinstance(data, dict) else {}
     name = str(data.get("target", ""))
-    if records.task != "regression" or records.score not in ("rmse", "mae"):
+    in_units = base_measure(records.score) in ("rmse", "mae")
+    if records.task != "regression" or not in_units:
         return ""
     if data.get("unit"):
         return str(data["unit"])
@@ -135,7 +181,7 @@ def unit_of(records: Records) -> str:
 def score_named(measure: str, higher_is_better: bool, said: str = "") -> Score:
     """The score by a measure. `said` is its name with the class that it is about."""
     words, column = f"test {said or measure}", f"test_{measure}"
-    if measure == "accuracy":
+    if base_measure(measure) == "accuracy":
         gain = "gain (percentage points)"
         return Score(column, words, 1, 100.0, gain, "~%")
     if higher_is_better:
@@ -245,9 +291,10 @@ def undefined_for(records: Records, measure: str | None = None) -> list[int]:
 
 def may_be_undefined(measure: str) -> bool:
     """Whether some samples leave the measure undefined, as one of a whole client."""
-    known = MEASURES.get(measure)
+    base = base_measure(measure)
+    known = MEASURES.get(base)
     of_samples = known is not None and not isinstance(known.measure, OfClient)
-    return measure != "loss" and not of_samples
+    return base != "loss" and not of_samples
 
 
 @cached
@@ -312,7 +359,7 @@ def difference_of(
 
 def without_rounding(gains: _Scores, scores: _Scores) -> _Scores:
     """The differences, with 0 for those that are rounding errors of the scores."""
-    return gains.mask(gains.abs() <= _ROUNDING * scores.abs(), 0.0)
+    return gains.mask(gains.abs() <= ROUNDING * scores.abs(), 0.0)
 
 
 def newcomer_labels(records: Records) -> list[str]:

@@ -120,9 +120,19 @@ def client_scores(
 @cached
 def score_error(records: Records, label: str) -> float:
     """The standard error of the mean score, which counts seeds and test samples."""
+    return float(score_estimate(records, label)[0].error)
+
+
+@cached
+def score_estimate(records: Records, label: str) -> tuple[Estimate, int]:
+    """The estimate of the mean score over clients, inside the range of its measure.
+
+    The number of test samples that count comes second (0: only seeds count).
+    """
     scores = final_scores(records, label)
-    _, whole = _estimates(records, scores, _trials(records, [label], scores))
-    return float(whole.error)
+    trials = _trials(records, [label], scores)
+    _, whole = _estimates(records, scores, trials)
+    return score_interval(records.score, whole), _sample_count(trials)
 
 
 def _verdict(low: float, high: float) -> str:

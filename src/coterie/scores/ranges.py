@@ -33,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..models import RANGES
+from ..models.measures import base_measure
 from .intervals import Estimate
 
 
@@ -81,7 +82,7 @@ def difference_interval(measure: str, found: Estimate, *own: Estimate) -> Estima
 
 
 def _range(measure: str) -> tuple[float, float]:
-    return RANGES.get(measure, (-np.inf, np.inf))
+    return RANGES.get(base_measure(measure), (-np.inf, np.inf))
 
 
 def _distance(found: Estimate, end: float) -> _Distance:

@@ -10,6 +10,7 @@ from ..records import Records
 from .caching import cached, with_cache
 from .failures import failures
 from .finals import (
+    ROUNDING,
     final_scores,
     labels_of,
     local_label,
@@ -19,7 +20,7 @@ from .finals import (
     score_of,
     worst_decile,
 )
-from .gains import gain_of, score_error
+from .gains import gain_of, score_error, score_estimate
 
 _GAINS = ("gain", "gain_low", "gain_high", "gaining", "losing", "cannot_tell")
 
@@ -75,6 +76,43 @@ def summary_of(records: Records, labels: list[str]) -> pd.DataFrame:
         row["seeds"] = len(scores)
         rows[label] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
+
+
+def standings(records: Records) -> pd.DataFrame:
+    """One row per algorithm: its mean test score at the last round, and its rank.
+
+    - `mean` over clients and seeds, with its 95 % interval from `low` to `high`.
+    - `best` marks the best mean. `like_best` marks those that are not distinguishable
+      from it: the 95 % interval of the paired difference contains 0.
+    - `seeds` and `round` are numbers. `samples` is the number of test samples that
+      count for the interval (0: only seeds count).
+    - `ranked` is false for oracles, for failed training, and for algorithms that
+      stopped earlier than others. None of them is best or like the best.
+    """
+    records = with_cache(records)  # only while the table is made
+    out, rows = failures(records), {}
+    for label in labels_of(records):
+        found, samples = score_estimate(records, label)
+        known = {"low": float(found.low), "high": float(found.high)}
+        unknown = {"low": -np.inf, "high": np.inf}
+        row = {"mean": float(found.mean), **(unknown if label in out else known)}
+        row |= {"best": False, "like_best": False}
+        row |= {"oracle": label in records.oracles, "failed": label in out}
+        row["round"] = int(runs_of(records, label)["round"].max())
+        row |= {"seeds": len(final_scores(records, label)), "samples": samples}
+        rows[label] = row
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
+    late = table["round"] < table["round"].max()
+    table["ranked"] = ~(table["oracle"] | table["failed"] | late)
+    means = rank_methods(records, table.loc[table["ranked"], "mean"])
+    if means:
+        first, most = means[-1]
+        for label, mean in means:
+            same = abs(mean - most) <= ROUNDING * abs(most)
+            lead = gain_of(records, first, over=label)
+            table.loc[label, "best"] = same
+            table.loc[label, "like_best"] = not same and lead.verdict != "gains"
+    return table
 
 
 @cached

@@ -118,12 +118,14 @@ class Study:
         """The study as nested plain values, as it is stored with its results.
 
         `run.log` is left out, because it does not change results, and so are settings
-        that are chosen automatically. `baselines` and `mixed_precision` are written
-        only if they are not the default, so that older runs keep their names.
+        that are chosen automatically. `baselines`, `mixed_precision` and `pooled_test`
+        are written only if they are not the default, so that older runs keep their
+        names.
         """
         left_out = {"log", *self.chooses}
         left_out |= {"baselines"} if self.run.baselines else set()
         left_out |= {"mixed_precision"} if self.run.mixed_precision == "off" else set()
+        left_out |= set() if self.run.pooled_test else {"pooled_test"}
         run = {n: v for n, v in asdict(self.run).items() if n not in left_out}
         tables = {
             "name": self.name,

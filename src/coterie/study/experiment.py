@@ -138,6 +138,10 @@ class Result:
         """One row for each algorithm, on test data at the last round."""
         return self._run.table()
 
+    def curves(self) -> pd.DataFrame:
+        """Every recorded number of every client over rounds, as one long table."""
+        return self.records.curves()
+
     def newcomers(self) -> pd.DataFrame:
         """One row for each algorithm, on test data of the newcomers."""
         from ..report.tables import newcomer_summary

@@ -42,6 +42,8 @@ class Training(NamedTuple):
     inner: Callable[[State], State]  # the algorithm's own state
     lr: float = math.nan  # its step size, if it has one
     blank: Callable[[], State] | None = None  # as `init`, for clients without data
+    # The global model of the algorithm's own state, if the method has one
+    shared: Callable[[State], Tensor] | None = None
 
     def like(self) -> State:
         """A state of the same types; with [privacy] no client is asked for it."""
@@ -61,7 +63,9 @@ def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
     known = parameters_of(algorithm_factory(entry.name)).get("lr")
     lr = entry.options.get("lr", math.nan if known is None else known.default)
     lr = math.nan if isinstance(lr, str) else float(lr)  # each client has its own
-    training = training._replace(lr=lr)
+    own = setup.algorithm(entry)
+    shared = own.shared if own.flow is None else None
+    training = training._replace(lr=lr, shared=shared)
     return _naming_own_code(training, entry.name) if ":" in entry.name else training
 
 

@@ -47,6 +47,7 @@ from .ingredients import (
     ingredients_of,
 )
 from .newcomers import Newcomers, hold_out, on_the_device_of
+from .pooled import kernel_for_all
 from .search import folds_of
 from .settings.rules import with_defaults
 
@@ -95,6 +96,11 @@ class Setup:
         """The same function, for the training clients and the newcomers."""
         assert self.newcomers is not None  # only called with newcomers
         return _algorithm_builder(self, self.newcomers.everybody)
+
+    @functools.cached_property
+    def pooled_kernel(self) -> tuple[Kernel, Tensor]:
+        """Measures models on the test data of all clients; see `kernel_for_all`."""
+        return kernel_for_all(self)
 
     @property
     def folds(self) -> list[Setup]:

@@ -56,6 +56,7 @@ class RunTable:
     loop: bool = False  # debug mode, client after client
     checkpoint_seconds: float = 30.0
     log: tuple[str, ...] = ()  # where evaluations are sent, see `records.sinks`
+    pooled_test: bool = False  # measures models on all clients' test data, too
     baselines: bool = True  # a constant and scikit-learn, see `study.baselines`
 
     def __post_init__(self) -> None:

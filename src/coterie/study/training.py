@@ -26,6 +26,7 @@ from .config import Entry, Study, algorithm_factory
 from .division import Division, SharedFolder, from_first, refuse_any
 from .loops import Training, outcomes_of, sharpness_of, training_of, with_outcomes
 from .newcomers import models_for, newcomer_table
+from .pooled import with_global, with_pooled
 from .private import CellAccount, spent_of, stopped_text
 from .settings.stopping import last_round
 from .setup import Setup
@@ -218,7 +219,7 @@ def _conclude(
         folder.save_models(cell.label, cell.seed, rows, of="newcomers")
         cell = replace(cell, newcomers=table, newcomer_outcomes=samples)
     folder.save_models(cell.label, cell.seed, x)
-    return with_outcomes(cell, setup, x)
+    return with_pooled(with_outcomes(cell, setup, x), setup, x)
 
 
 def _welcome(
@@ -368,6 +369,7 @@ def _evaluate(
     refuse_nonfinite(x, cell, setup)
     values = measures_of(study, simulation, x) | spent_of(cell.state, study)
     values |= sharpness_of(cell, setup, x)
+    values = with_global(values, setup, training, cell)
     info = setup.division.join_info(info)
     row = {
         "round": cell.t,

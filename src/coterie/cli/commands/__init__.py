@@ -26,6 +26,8 @@ _PLACES = {
     "audit": "audits",
     "list": "listings",
     "report": "runs",
+    "table": "papers",
+    "figures": "papers",
     "pack": "archives",
     "export": "exports",
     "predict": "exports",

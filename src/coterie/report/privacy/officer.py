@@ -29,6 +29,7 @@ SIGHTS = (
         (
             *("fedavg", "fedavg_finetune", "ditto", "apfl", "pfedme", "per_fedavg"),
             *("low_rank_corrections", "fedrep"),
+            *("fedprox", "scaffold", "feddyn", "fedper", "lg_fedavg"),
         ),
         "one model of each client; with secure sums, only their sum",
         "the average model",
@@ -44,13 +45,14 @@ SIGHTS = (
         "the average of a group",
     ),
     Sight(("karula",), "one model of each client", "only its own new model"),
+    Sight(("fedamp",), "one model of each client", "a mixture of models"),
     Sight(
         ("decentralised_sgd", "extra", "gradient_tracking"),
         "nothing",
         "a neighbour sees one or two rows, which also depend on clients further away",
     ),
     Sight(
-        ("neighbours", "cobo"),
+        ("neighbours", "cobo", "fedfomo"),
         "nothing",
         "a neighbour sees a model, and for `neighbours` mean losses",
     ),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from ...checks import InputError
 from ...records import Cell
 from ..config import Entry, Study
+from ..pooled import without_pooled
 from ..tables import RunTable
 from ..training import keeps_snapshot
 from .places import Note
@@ -89,7 +90,7 @@ def _snapshot_rounds(evaluations: list[int], run: RunTable) -> set[int]:
 def reopen(cell: Cell) -> Cell:
     """A cell that has ended, as it was before its end, to go on."""
     return replace(
-        cell,
+        without_pooled(cell),
         done=False,
         newcomers={},
         outcomes={},

@@ -1,0 +1,110 @@
+"""Every client is pulled to a mixture of models, in which similar models weigh more.
+
+For P clients in the round,
+
+    xi_ij = share / (P - 1) exp(-|x_i - x_j|^2 / sigma)    for j != i
+    xi_ii = 1 - sum_{j != i} xi_ij
+    u_i = sum_j xi_ij x_j
+    `steps` times  x_i <- x_i - lr (g_i(x_i) + lam (x_i - u_i))
+
+So the server takes a step on the sum over pairs of A(|x_i - x_j|^2), with
+A(s) = 1 - exp(-s / sigma) and the step size alpha = share sigma / (P - 1). Each client
+then takes gradient steps on f_i(x_i) + lam/2 |x_i - u_i|^2.
+
+References:
+    Huang, Chu, Zhou, Wang, Liu, Pei, Zhang, "Personalized cross-silo federated learning
+    on non-IID data", AAAI 2021, arXiv 2007.03797.
+
+Differences: `share` replaces the paper's alpha. So xi_ii is at least 1 - share for any
+number of clients, and u_i is a weighted mean. `lam` is the paper's lambda / alpha. A
+client takes a fixed number of steps and does not solve its problem exactly. The paper's
+second method for deep networks, with cosine distances, is not here. In the paper all
+clients take part.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..optim.steps import (
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    proximal_sgd,
+    velocity,
+)
+from ..options import BelowOne, Count, NotNegative, Positive, Share, method
+from ..types import Algorithm, Info, Oracle, Releases
+from .local import State
+
+
+def attend(
+    server: None,
+    who: Int[Tensor, " p"],
+    x: Float[Tensor, "p d"],
+    *,
+    clients: int,
+    share: float,
+    sigma: float,
+) -> tuple[None, Tensor, Tensor]:
+    """A coordinator's program: the mixture u_i of every client, and its weights xi_i.
+
+    Rows of clients that are not there are 0.
+    """
+    centred = x - x.mean(0)  # so that rounding is that of differences
+    gram = centred @ centred.T
+    squares = gram.diagonal()[:, None] + gram.diagonal() - 2 * gram
+    xi = share / max(1, len(who) - 1) * (-squares.clamp(min=0) / sigma).exp()
+    xi.fill_diagonal_(0)
+    xi.diagonal().copy_(1 - xi.sum(1))
+    u, weights = x.new_zeros(clients, x.shape[1]), x.new_zeros(clients, clients)
+    u[who] = xi @ x
+    weights[who[:, None], who] = xi
+    return None, u, weights
+
+
+@method()
+def fedamp(
+    *,
+    lr: LocalLr = 0.1,
+    momentum: BelowOne = 0.0,
+    weight_decay: LocalDecay = 0.0,
+    schedule: Schedule = "constant",
+    steps: Count = 1,
+    lam: NotNegative = 1.0,
+    share: Share = 0.5,
+    sigma: Positive = 1.0,
+) -> Algorithm:
+    """FedAMP: personal models that are pulled to a mixture of similar models.
+
+    A newcomer gets the model that fits its training data best.
+
+    Args:
+        lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
+        momentum: factor of the running sum of gradients.
+        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
+        steps: local gradient steps in one round.
+        lam: strength of the pull to the mixture.
+        share: weight of all others in a mixture, if all models are equal.
+        sigma: squared distance of models at which a weight has fallen to 1/e.
+    """
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
+
+    def init(x: Tensor, oracle: Oracle) -> State:
+        return State(x, velocity(rule, x), 0)
+
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        x, v, t = state
+        n = len(oracle.present)
+        _, u, weights = oracle.central(
+            attend, None, x, clients=n, share=share, sigma=sigma
+        )
+        rows = x, v, u
+        x, v = oracle.each(proximal_sgd, *rows, rule=rule, lam=lam, steps=steps, t=t)
+        return State(x, v, t + steps), {"weights": weights}
+
+    return Algorithm(init, step, releases=Releases(central=1))
