@@ -137,7 +137,7 @@ def _check(signature: Signature, given: Mapping[str, Any], *shape: int) -> None:
     Rules of ingredients get the number of clients, or of columns of a model.
     """
     for name, value in given.items():
-        for rule in _rules(signature.parameters[name].annotation):
+        for rule in rules_of(signature.parameters[name].annotation):
             if value is None:
                 continue
             if isinstance(rule, OfModels):
@@ -146,7 +146,8 @@ def _check(signature: Signature, given: Mapping[str, Any], *shape: int) -> None:
                 rule(name, value, *shape[:1])
 
 
-def _rules(annotation: Any) -> list[Callable[..., object] | OfModels]:
+def rules_of(annotation: Any) -> list[Callable[..., object] | OfModels]:
+    """The rules in the annotation of a parameter."""
     kind, rules = annotation, []
     if typing.get_origin(annotation) is Annotated:
         kind, *beside = typing.get_args(annotation)

@@ -159,7 +159,7 @@ def test_one_client_alone_trains_fedavg_as_local_training_does(federation):
         (
             "lr",
             "0.1",
-            r"`lr` must be a number or curvature\(1\) or adam\(1\), got '0.1'",
+            r"`lr` must be a number or curvature\(1\), adam\(1\), sgd\(1\), got '0.1'",
         ),
         ("lr", "curvature(0)", "`lr curvature` must be greater than 0"),
         ("lr", "adam(0.1, 2)", "`lr` adam takes 1 number, got"),

@@ -101,5 +101,11 @@ __all__ = [
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __all__}
 """The factory of each method, by its name."""
 
+AVERAGING = (
+    *("apfl", "ditto", "fedavg", "fedavg_finetune", "fedper", "fedprox", "fedrep"),
+    *("lg_fedavg", "low_rank_corrections", "per_fedavg"),
+)
+"""Methods whose server averages one model of all clients, and makes no other step."""
+
 CHOOSING = ("coteries", "fedfomo", "neighbours")
 """Methods that need validation data, to choose by."""

@@ -44,7 +44,7 @@ class State(NamedTuple):
 
     x: Rows  # (n, D), used only in the head
     w: Rows  # (n, D), the same row for everybody and in memory only once
-    v: Rows  # (n, D) momentum, or (n, 0) without
+    v: Rows  # (n, 2 V), buffers of the head and of the body; V = 0 without momentum
     t: int  # rounds
 
 
@@ -60,14 +60,11 @@ def part_sgd(
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """A client program: gradient steps of some columns, from number t."""
-    own, buffered = (
-        rule_in_numbers(rule, clients, x, together),
-        v.shape[1] // x.shape[1],
-    )
+    own = rule_in_numbers(rule, clients, x, together)
     for t_local in range(t, t + steps):
-        moved, faster = descend(own, x, clients.grad(x), v, t_local)
+        g = torch.where(part, clients.grad(x), 0)
+        moved, v = descend(own, x, g, v, t_local)
         x = torch.where(part, moved, x)
-        v = torch.where(part.repeat(1, buffered), faster, v)
     return x, v
 
 
@@ -84,12 +81,12 @@ def fedrep_round(
     together: float,
 ) -> tuple[Tensor, Tensor]:
     """A client program: steps of the head, then of the body, in round t."""
-    work = head_steps, t * head_steps
-    x, v = part_sgd(clients, x, v, head, rule=rule, steps=work[0], t=work[1])
-    work = steps, t * steps
-    return part_sgd(
-        clients, x, v, ~head, rule=rule, steps=work[0], t=work[1], together=together
-    )
+    own, shared = v.chunk(2, 1)
+    work: Options = {"rule": rule, "steps": head_steps, "t": t * head_steps}
+    x, own = part_sgd(clients, x, own, head, **work)
+    work |= {"steps": steps, "t": t * steps, "together": together}
+    x, shared = part_sgd(clients, x, shared, ~head, **work)
+    return x, torch.cat([own, shared], 1)
 
 
 @method()
@@ -126,7 +123,7 @@ def fedrep(
 
     def init(x: Tensor, oracle: Oracle) -> State:
         refuse_personal(oracle)
-        return State(x, mean_of_all(oracle, x), velocity(rule, x), 0)
+        return State(x, mean_of_all(oracle, x), velocity(rule, x).repeat(1, 2), 0)
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         return torch.where(head.to(state.x.device), state.x, state.w)

@@ -17,7 +17,7 @@ from ..__main__ import COMMANDS, PURPOSE
 
 KINDS = (
     *("algorithms", "ingredients", "datasets", "splits", "models", "graphs"),
-    *("measures", "losses"),
+    *("measures", "losses", "optimizers", "servers"),
 )
 """What `coterie list` can list."""
 

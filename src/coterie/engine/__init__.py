@@ -6,8 +6,10 @@ from .clocks import Clock, Delays, LinkDelays, Rings, clock, trace
 from .events import Event, EventLoop, run_events
 from .periods import Pace
 from .rounds import Round, run_rounds
+from .servers import SERVERS, with_server
 
 __all__ = [
+    "SERVERS",
     "Clock",
     "Delays",
     "Event",
@@ -20,4 +22,5 @@ __all__ = [
     "run_events",
     "run_rounds",
     "trace",
+    "with_server",
 ]

@@ -8,7 +8,7 @@ simulation and the single one of a site. Schedules count gradient steps from 0.
 Steps inside a client may depend on the client's own data:
 
     lr = "curvature(c)"          c / (L_i + decay), L_i the curvature of its loss
-    lr = "adam(c)"               Adam (Kingma and Ba, ICLR 2015) with step size c
+    lr = "adam(c)"               Adam with step size c; see `optimisers` for more words
     weight_decay = "samples(k)"  k / (n_i C), of weights and not of biases
     weight_decay = "samples(k, s)"   the same, with s for models that clients share
 
@@ -28,9 +28,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import InputError, brief, call, number, one_of, several
+from ..checks import InputError, brief, call, number, one_of
 from ..options import BelowOne, Formula, NotNegative, Positive
 from ..types import Clients, ClientsWithMeasurements, Oracle
+from .optimisers import Optimiser, adam_step, optimiser_of
+from .projections import cap_norms
 
 _SCHEDULES = {"constant": 0, "step": 2, "inverse": 1, "cosine": 1}
 
@@ -53,42 +55,32 @@ def schedule(name: str, text: str) -> str:
 Schedule = Annotated[str, schedule]
 
 
-_EXAMPLES = {"adam": 0.005, "curvature": 1, "samples": 1}
-"""A usual number for each word, for errors to suggest."""
-
-
-def _number_or_call(
-    name: str, value: float | str, words: dict[str, int], **limits: float
-) -> None:
-    """Refuses a number beyond the limits, and a text that is not such a word."""
-    if not isinstance(value, str):
-        number(name, value, **limits)
-        return
-    form = re.fullmatch(r"(\w+)\(([^()]+)\)", value)
-    if value in words:
-        raise InputError(
-            f"`{name}` {value!r} needs a number in brackets, such as "
-            f'"{value}({_EXAMPLES[value]})".'
-        )
-    if form is None or form[1] not in words:
-        known = " or ".join(f"{word}(1)" for word in words)
-        raise InputError(f"`{name}` must be a number or {known}, got {brief(value)}.")
-    given = call(name, value)[1]
-    if len(given) > words[form[1]]:
-        most = several(words[form[1]], "number")
-        raise InputError(f"`{name}` {form[1]} takes {most}, got {brief(value)}.")
-    for each in given:
-        number(f"{name} {form[1]}", each, above=0)
-
-
 def local_lr(name: str, value: float | str) -> None:
     """Refuses a value that cannot be a step size inside a client."""
-    _number_or_call(name, value, {"curvature": 1, "adam": 1}, above=0)
+    if isinstance(value, str):
+        optimiser_of(name, str(value))
+    else:
+        number(name, value, above=0)
 
 
 def local_decay(name: str, value: float | str) -> None:
     """Refuses a value that cannot be a weight decay inside a client."""
-    _number_or_call(name, value, {"samples": 2}, at_least=0)
+    if not isinstance(value, str):
+        number(name, value, at_least=0)
+        return
+    if value == "samples":
+        raise InputError(
+            f'`{name}` {value!r} needs a number in brackets, such as "samples(1)".'
+        )
+    if not re.fullmatch(r"samples\([^()]+\)", value):
+        raise InputError(
+            f"`{name}` must be a number or samples(1), got {brief(value)}."
+        )
+    given = call(name, value)[1]
+    if len(given) > 2:
+        raise InputError(f"`{name}` samples takes 2 numbers, got {brief(value)}.")
+    for each in given:
+        number(f"{name} samples", each, above=0)
 
 
 LocalLr = Annotated[float | Formula, local_lr]
@@ -100,7 +92,8 @@ class LocalDescent(NamedTuple):
 
     Args:
         lr: step size at the start; `curvature(c)` is c over the curvature of a
-            client's own loss, `adam(c)` takes steps of Adam.
+            client's own loss, `adam(c)` takes steps of Adam. For more options of
+            steps, such as `sgd(c, clip=1)`, see `coterie.optim.optimisers`.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model that is added to its gradient; `samples(k)` is
             k over the number of samples that the model is trained on, and
@@ -136,9 +129,9 @@ class RowDescent(NamedTuple):
 
     lr: Float[Tensor, "n 1"]
     momentum: float
-    weight_decay: Float[Tensor, "n 1"] | Float[Tensor, "n d"]
+    weight_decay: Float[Tensor, "n 1"] | Float[Tensor, "n d"] | None  # None: 0
     schedule: str
-    adam: bool
+    optimiser: Optimiser
 
 
 AnyDescent = Descent | RowDescent
@@ -165,12 +158,21 @@ def rule_in_numbers(
     lr, momentum, weight_decay, schedule = rule
     if not isinstance(lr, str) and not isinstance(weight_decay, str):
         return Descent(lr, momentum, weight_decay, schedule)
+    optimiser = optimiser_of("lr", str(lr)) if isinstance(lr, str) else Optimiser()
+    refuse_idle_momentum(optimiser, momentum)
+    size = optimiser.size if isinstance(lr, str) else lr
+    sizes, decays = x.new_full((len(x), 1), size), None
+    measures = optimiser.word == "curvature" or isinstance(weight_decay, str)
+    if not measures:
+        if weight_decay and not isinstance(weight_decay, str):
+            decays = torch.full_like(sizes, weight_decay)
+        return RowDescent(sizes, momentum, decays, schedule, optimiser)
     if not isinstance(clients, ClientsWithMeasurements):
         raise InputError(
             "with [privacy] and [time], `lr` and `weight_decay` must be numbers, got "
             f"{lr!r} and {weight_decay!r}."
         )
-    word, decays = "", x.new_ones(len(x), 1)
+    decays = torch.ones_like(sizes)
     if isinstance(weight_decay, str):
         given = call("weight_decay", weight_decay)[1]
         count = torch.as_tensor(together, device=x.device)
@@ -178,17 +180,21 @@ def rule_in_numbers(
         decays = (k / (clients.sizes.to(x) * count))[:, None]
     else:
         decays = decays * weight_decay
-    sizes = torch.ones_like(decays)
-    if isinstance(lr, str):
-        word, (factor,) = call("lr", lr)
-        sizes = sizes * factor
-        if word == "curvature":
-            sizes = sizes / (clients.curvature[:, None] + decays + pull)
-    else:
-        sizes = sizes * lr
+    if optimiser.word == "curvature":
+        sizes = sizes / (clients.curvature[:, None] + decays + pull)
     if isinstance(weight_decay, str):
         decays = decays * clients.weights
-    return RowDescent(sizes, momentum, decays, schedule, word == "adam")
+    return RowDescent(sizes, momentum, decays, schedule, optimiser)
+
+
+def refuse_idle_momentum(optimiser: Optimiser, momentum: float) -> None:
+    """Refuses a momentum that the optimiser does not use, or one that it lacks."""
+    if optimiser.is_adam and momentum:
+        raise InputError(
+            f"`momentum` must be 0 with `lr` adam, which has `beta1`, got {momentum:g}."
+        )
+    if optimiser.nesterov and not momentum:
+        raise InputError("`nesterov` needs a `momentum` above 0, got 0.")
 
 
 @typing.overload
@@ -205,6 +211,13 @@ def step_size(rule: AnyDescent, t: int) -> float | Tensor:
     >>> step_size(Descent(1.0, schedule="step(10, 0.5)"), 25)
     0.25
     """
+    if isinstance(rule, RowDescent) and t + 1 < rule.optimiser.warmup:
+        return _size_by_schedule(rule, t) * ((t + 1) / rule.optimiser.warmup)
+    return _size_by_schedule(rule, t)
+
+
+def _size_by_schedule(rule: AnyDescent, t: int) -> float | Tensor:
+    """The step size by the schedule, without warm-up."""
     name, arguments = call("schedule", rule.schedule)
     if name == "step":
         try:
@@ -223,12 +236,11 @@ def velocity(
 ) -> Float[Tensor, "n v"]:
     """The first buffer: zeros, without columns if the rule needs no buffer.
 
-    It holds the running sum of gradients or, for Adam, first the means of gradients and
-    then those of their squares.
+    It holds the running sum of gradients or, for Adam, the means of gradients, those of
+    their squares, and the number of steps.
     """
-    if isinstance(rule.lr, str) and call("lr", rule.lr)[0] == "adam":
-        return x.new_zeros(len(x), 2 * x.shape[1])
-    return x.new_zeros(len(x), x.shape[1] if rule.momentum else 0)
+    optimiser = optimiser_of("lr", rule.lr) if isinstance(rule.lr, str) else Optimiser()
+    return x.new_zeros(len(x), optimiser.columns(x.shape[1], rule.momentum))
 
 
 def add_weight_decay(
@@ -244,13 +256,16 @@ def descend(
     g: Float[Tensor, "n d"],
     v: Float[Tensor, "n v"],
     t: int,
+    *,
+    reuse: bool = False,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
     """Models and momentum after gradient step t.
 
-    A result takes the memory of g, which saves N D values in every step.
+    A result takes the memory of g, which saves N D values in every step. With `reuse`,
+    a result may also take the memory of v, which the caller must not need any more.
     """
     if isinstance(rule, RowDescent):
-        return _adam(rule, x, g, v, t) if rule.adam else _descend_rows(rule, x, g, v, t)
+        return _descend_rows(rule, x, g, v, t, reuse)
     g = add_weight_decay(rule, x, g)
     if rule.momentum:
         v = g.add_(v, alpha=rule.momentum)
@@ -259,32 +274,24 @@ def descend(
 
 
 def _descend_rows(
-    rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: int
+    rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: int, reuse: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `descend`, with a step size and a decay for each row."""
-    g = g.addcmul_(rule.weight_decay.expand_as(x), x)
-    lr = step_size(rule, t)
+    """As `descend`, with the numbers and the optimiser of each row."""
+    lr, optimiser, decay = step_size(rule, t), rule.optimiser, rule.weight_decay
+    if optimiser.clip < math.inf:
+        g = cap_norms(g, optimiser.clip)
+    if optimiser.is_adam:
+        return adam_step(x, g, v, optimiser, lr=lr, decay=decay, reuse=reuse)
+    if decay is not None:
+        g = g.addcmul_(decay.expand_as(x), x)
     if rule.momentum:
-        v = g.add_(v, alpha=rule.momentum)
-        return torch.addcmul(x, lr, v, value=-1), v
+        v = (
+            g.add(v, alpha=rule.momentum)
+            if optimiser.nesterov
+            else g.add_(v, alpha=rule.momentum)
+        )
+        g = g.add_(v, alpha=rule.momentum) if optimiser.nesterov else v
     return torch.addcmul(x, lr, g, value=-1), v
-
-
-_BETAS = 0.9, 0.999
-"""Factors of Adam's old means: of gradients, and of their squares."""
-
-
-def _adam(
-    rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: int
-) -> tuple[Tensor, Tensor]:
-    """A step of Adam, with weight decay outside of the gradient (AdamW)."""
-    (first, second), lr = _BETAS, step_size(rule, t)
-    mean, square = v.chunk(2, 1)
-    mean, square = mean.lerp(g, 1 - first), square.lerp(g * g, 1 - second)
-    root = (square / (1 - second ** (t + 1))).sqrt_().add_(1e-8)
-    x = x * (1 - lr * rule.weight_decay)
-    x = x.addcdiv_(lr * mean, root, value=-1 / (1 - first ** (t + 1)))
-    return x, torch.cat([mean, square], 1)
 
 
 def sgd(
@@ -315,7 +322,7 @@ def take_steps(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
     """Models and momentum after these gradient steps."""
     for t_local in range(t, t + steps):
-        x, v = descend(rule, x, clients.grad(x), v, t_local)
+        x, v = descend(rule, x, clients.grad(x), v, t_local, reuse=t_local > t)
     return x, v
 
 
@@ -343,7 +350,7 @@ def proximal_sgd(
     rows = rule_in_numbers(LocalDescent(*rule), clients, v, together, pull=lam)
     for t_local in range(t, t + steps):
         g = clients.grad(v).add_(torch.sub(v, w, out=away), alpha=lam)
-        v, v_velocity = descend(rows, v, g, v_velocity, t_local)
+        v, v_velocity = descend(rows, v, g, v_velocity, t_local, reuse=t_local > t)
     return v, v_velocity
 
 

@@ -25,6 +25,7 @@ from ..records import replacing
 from ..records.sheets import write_csv
 from ..scores.words import figure
 from ..study import Setup, Study, data_of, prepare, simulation_of
+from ..study.config import trained_options
 from .expectations import WORTHWHILE, Outlook, outlook_of
 from .pilot import Pilot, PilotTraining, large_enough, run_pilot
 from .prospects import PilotFindings, Prospects, prospects_of
@@ -455,7 +456,7 @@ def _steps_of(study: Study) -> tuple[float | None, int]:
     """Step size and steps of fedavg, or of the first algorithm with a step size."""
     order = sorted(study.algorithms, key=lambda entry: entry.name != "fedavg")
     for entry in order:
-        lr, steps = entry.options.get("lr"), entry.options.get("steps", 1)
+        lr, steps = trained_options(entry).get("lr"), entry.options.get("steps", 1)
         if isinstance(lr, float | int) and isinstance(steps, int):
             return float(lr), steps
     return None, _USUAL_STEPS

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .experiment import Page, Progress, Result, run_study
     from .identity import identity_of
     from .ingredients import RECIPES, Context, ingredients_of
+    from .settings.optimisers import OPTIMISERS
     from .setup import Setup, data_of, federation_of, prepare, simulation_of
 
 # Late, since a study brings pandas and all methods with it, and a recipe does not.
@@ -23,6 +24,7 @@ __getattr__ = late_names(
         "experiment": "Page Progress Result run_study",
         "identity": "identity_of",
         "ingredients": "RECIPES Context ingredients_of",
+        "settings.optimisers": "OPTIMISERS",
         "setup": "Setup data_of federation_of prepare simulation_of",
     },
 )
@@ -34,6 +36,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "OPTIMISERS",
     "RECIPES",
     "Context",
     "Entry",

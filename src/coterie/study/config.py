@@ -1,7 +1,7 @@
 """A study as its author wrote it: TOML tables, checked before any work is done.
 
     [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune] [privacy]
-    [diagnostics]
+    [diagnostics] [optimizer]
 
 The options of a table are the parameters of what it names.
 """
@@ -41,6 +41,13 @@ from ..privacy.mechanisms.settings import Privacy
 from ..types import Algorithm
 from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
+from .settings.optimisers import (
+    checked_table,
+    local_options,
+    local_part,
+    refuse_other_steps,
+    table_for,
+)
 from .tables import (
     Diagnostics,
     Graph,
@@ -57,7 +64,7 @@ from .tables import (
 
 TABLES = (
     *("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune"),
-    *("privacy", "diagnostics"),
+    *("privacy", "diagnostics", "optimizer"),
 )
 
 
@@ -74,6 +81,8 @@ class Entry:
     options: dict[str, Any] = field(default_factory=dict)
     tune: dict[str, Any] = field(default_factory=dict)  # values to search, by option
     waits: bool | None = None  # for the slowest client, with [time]; None: by method
+    optimizer: dict[str, Any] = field(default_factory=dict)  # what it uses
+    own_optimizer: dict[str, Any] = field(default_factory=dict)  # what it says itself
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,7 @@ class Study:
     diagnostics: Diagnostics | None = None
     given: Table | None = field(default=None, repr=False, compare=False)  # from Python
     chooses: tuple[str, ...] = ()  # automatic settings of [run]: rounds, batch_size
+    optimizer: dict[str, Any] = field(default_factory=dict)  # of all methods
     found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Options of [data] that nobody wrote, found in the data."""
 
@@ -135,6 +145,7 @@ class Study:
             "algorithm": [
                 {"name": e.name, "label": e.label, **e.options}
                 | ({} if e.waits is None else {"waits": e.waits})
+                | ({"optimizer": e.own_optimizer} if e.own_optimizer else {})
                 | ({"tune": e.tune} if e.tune else {})
                 for e in self.algorithms
             ],
@@ -143,6 +154,8 @@ class Study:
         for name in ("graph", "time", "privacy"):
             if (table := getattr(self, name)) is not None:
                 tables[name] = table.table()
+        if self.optimizer:
+            tables["optimizer"] = self.optimizer
         if self.diagnostics is not None:
             tables["diagnostics"] = asdict(self.diagnostics)
         return tables | ({} if self.tune is None else {"tune": asdict(self.tune)})
@@ -278,7 +291,10 @@ def _check_tables(
             "`run.newcomers` must be 0 with `model.personal`, because a newcomer has "
             f"no personal parameters, got {run.newcomers}."
         )
-    read = tuple(_entry(entry, timed) for entry in entries)
+    shared = checked_table("[optimizer]", _table(tables, "optimizer"))
+    tuned = () if tune is None else tuple(tune.space)
+    read = tuple(_entry(entry, timed, shared, tuned) for entry in entries)
+    _refuse_unused_optimizer(shared, read)
     _refuse_same_labels(read)
     _refuse_choices(split, read, tune)
     time = _time(_table(tables, "time"), read) if timed else None
@@ -301,7 +317,9 @@ def _check_tables(
         if "diagnostics" in tables
         else None,
         given,
+        optimizer=shared,
     )
+    _refuse_private_clipping(study)
     chosen = _choices_of(study, _table(tables, "run"))
     return replace(
         study, chooses=chosen, found=_found_options(data, _table(tables, "data"))
@@ -336,7 +354,7 @@ def chooses_steps(study: Study, entry: Entry) -> bool:
     """
     known = options_of(entry.name)
     usual = "lr" in known and "weight_decay" in known and known["lr"].default == 0.1
-    said = "lr" in entry.options or "lr" in entry.tune
+    said = "lr" in entry.options or "lr" in entry.tune or local_part(entry.optimizer)
     return usual and not said and study.privacy is None and study.time is None
 
 
@@ -397,11 +415,20 @@ def options_of(name: str) -> dict[str, Any]:
     return {**parameters_of(maker), **dict.fromkeys(ingredients_of(maker), text)}
 
 
-def _entry(table: Any, timed: bool) -> Entry:
+def trained_options(entry: Entry) -> dict[str, Any]:
+    """The options with which an entry is trained, its optimiser included."""
+    known = parameters_of(algorithm_factory(entry.name))
+    return local_options(entry.optimizer, entry.options, known)
+
+
+def _entry(
+    table: Any, timed: bool, shared: dict[str, Any], tuned: tuple[str, ...]
+) -> Entry:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         raise InputError(f"every [[algorithm]] needs a `name`, got {table!r}.")
     options, name = _options(table), table["name"]
     tune, waits = options.pop("tune", {}), options.pop("waits", None)
+    own = options.pop("optimizer", {})
     label = text("algorithm.label", table.get("label", name))
     if waits is not None and not timed:
         raise InputError(
@@ -414,7 +441,31 @@ def _entry(table: Any, timed: bool) -> Entry:
         raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
     maker, given = algorithm_factory(name), [*options, *tune]
     refuse_unused(name, maker, given, waits=waits is not False)
-    return Entry(name, label, options, tune, waits)
+    own = checked_table(f"`optimizer` of {label}", own)
+    sets_lr = "lr" in (*given, *tuned)
+    known = parameters_of(maker)
+    if not sets_lr:
+        refuse_other_steps(shared, label, known)
+    used = table_for(shared, own, name, label, known, options)
+    return Entry(name, label, options, tune, waits, used, own)
+
+
+def _refuse_unused_optimizer(shared: dict[str, Any], entries: Sequence[Entry]) -> None:
+    """Refuses options of [optimizer] that no method uses."""
+    for key in shared:
+        if not any(key in entry.optimizer for entry in entries):
+            raise InputError(f"[optimizer]: no algorithm uses `{key}`; leave it out.")
+
+
+def _refuse_private_clipping(study: Study) -> None:
+    """Refuses to clip gradients a second time, after their noise."""
+    if study.privacy is None or study.privacy.unit != "sample":
+        return
+    if any(entry.optimizer.get("clip") for entry in study.algorithms):
+        raise InputError(
+            "`optimizer.clip` cannot be used with `privacy.unit` sample, where "
+            "`privacy.clip` bounds every sample's gradient: leave it out."
+        )
 
 
 def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, ...]:

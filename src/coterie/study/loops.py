@@ -26,7 +26,7 @@ from ..privacy.mechanisms import PerSampleState
 from ..privacy.mechanisms.per_sample import PrivateSimulation
 from ..records import Cell
 from ..types import Algorithm, Flow, Oracle, State
-from .config import Entry, algorithm_factory
+from .config import Entry, algorithm_factory, trained_options
 from .division import Division
 from .paces import pace_of
 from .private import Guard, exact_epsilon, guard_of, releases_of, without_data
@@ -61,7 +61,7 @@ def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
             blank = functools.partial(_blank_state, setup, guard)
             training = training._replace(blank=blank)
     known = parameters_of(algorithm_factory(entry.name)).get("lr")
-    lr = entry.options.get("lr", math.nan if known is None else known.default)
+    lr = trained_options(entry).get("lr", math.nan if known is None else known.default)
     lr = math.nan if isinstance(lr, str) else float(lr)  # each client has its own
     own = setup.algorithm(entry)
     shared = own.shared if own.flow is None else None

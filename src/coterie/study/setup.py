@@ -23,6 +23,7 @@ from ..data.federation import Federation, Table
 from ..data.fitting import with_preparation
 from ..data.splits import divide
 from ..engine.faces import one_face, refuse_unused
+from ..engine.servers import with_server
 from ..models import (
     BESIDE,
     OBJECTIVES,
@@ -36,7 +37,7 @@ from ..models import (
     refuse_misshapen,
 )
 from ..types import Algorithm
-from .config import Entry, Study, algorithm_factory, most_steps
+from .config import Entry, Study, algorithm_factory, most_steps, trained_options
 from .division import Division, read_once
 from .identity import choosing_of, content_of
 from .ingredients import (
@@ -49,6 +50,7 @@ from .ingredients import (
 from .newcomers import Newcomers, hold_out, on_the_device_of
 from .pooled import kernel_for_all
 from .search import folds_of
+from .settings.optimisers import refuse_in_time, server_of
 from .settings.rules import with_defaults
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ def _algorithm_builder(setup: Setup, federation: Federation) -> Build:
 
     def build(entry: Entry) -> Algorithm:
         key = repr((entry.name, entry.waits, sorted(entry.options.items())))
+        key += repr(entry.optimizer)
         if key not in built:
             timed = setup.study.time is not None
             made = build_algorithm(entry, ingredients, timed=timed)
@@ -362,7 +365,7 @@ def build_algorithm(
     It has the face that the entry runs, rounds or a flow, and not the other.
     """
     maker = algorithm_factory(entry.name)
-    options = dict(entry.options)
+    options = trained_options(entry)
     given = []
     for name in ingredients_of(maker):
         given.append(ingredients(name, options.pop(name, None), entry.label))
@@ -382,7 +385,10 @@ def build_algorithm(
     name, label = entry.name, entry.label
     algorithm = one_face(algorithm, name, label, timed=timed, waits=entry.waits)
     refuse_unused(name, maker, options, waits=algorithm.flow is None)
-    return algorithm
+    if algorithm.flow is not None:
+        refuse_in_time(entry.optimizer, maker, label)
+    server = server_of(entry.optimizer)
+    return algorithm if server is None else with_server(algorithm, server, label)
 
 
 def _try_model(

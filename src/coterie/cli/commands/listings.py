@@ -16,9 +16,10 @@ from ...checks import InputError, brief, parameters_of, suggestion
 from ...conformance import faces_of
 from ...data.datasets import DATASETS
 from ...data.splits import SPLITS
+from ...engine import SERVERS
 from ...graphs.families import GRAPHS
 from ...models import LOSSES, MEASURES, MODELS, OfClient
-from ...study import RECIPES, ingredients_of
+from ...study import OPTIMISERS, RECIPES, ingredients_of
 from ..completion import kinds
 from ..tables import print_json
 from ..terminal import out
@@ -44,7 +45,7 @@ def list_(
         typer.Argument(
             metavar="KIND",
             help="One of algorithms, ingredients, datasets, splits, models, graphs, "
-            "measures or losses; without it, lists all.",
+            "measures, losses, optimizers or servers; without it, lists all.",
             autocompletion=kinds,
         ),
     ] = "",
@@ -100,6 +101,14 @@ def _measures() -> list[Item]:
     )
 
 
+def _servers() -> list[Item]:
+    """Server optimisers, with the keys that their options have in a study."""
+    return [
+        item._replace(options={f"server_{k}": v for k, v in item.options.items()})
+        for item in _items(SERVERS)
+    ]
+
+
 KINDS: dict[str, Callable[[], list[Item]]] = {
     "algorithms": _algorithms,
     "ingredients": _ingredients,
@@ -109,6 +118,8 @@ KINDS: dict[str, Callable[[], list[Item]]] = {
     "graphs": lambda: _items(GRAPHS),
     "measures": _measures,
     "losses": lambda: _items({name: loss.make for name, loss in LOSSES.items()}),
+    "optimizers": lambda: _items(OPTIMISERS),
+    "servers": _servers,
 }
 """Kind of thing -> the function that lists its items."""
 

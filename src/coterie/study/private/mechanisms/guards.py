@@ -79,7 +79,8 @@ def guard_of(setup: Setup, entry: Entry, *, held: bool = False) -> Guard:
 
 def _settings(entry: Entry) -> str:
     options = sorted(entry.options.items())
-    return repr((entry.label, entry.name, entry.waits, options))
+    settings = entry.label, entry.name, entry.waits, options
+    return repr((*settings, entry.optimizer) if entry.optimizer else settings)
 
 
 def _name(setup: Setup, entry: Entry) -> str:
