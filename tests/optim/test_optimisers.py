@@ -161,6 +161,7 @@ def test_one_step_sees_less_than_its_clip_as_it_is():
             return g.clone()
 
         loss = losses = hvp = same_batch = whole = validation = grad
+        evaluate = class_counts = stream = grad
 
     ends = []
     for lr in ("sgd(0.5, clip=100)", "sgd(0.5)"):
@@ -189,6 +190,7 @@ def test_many_columns_are_computed_in_pieces_with_the_same_bits():
             return self.g.clone()
 
         loss = losses = hvp = same_batch = whole = validation = grad
+        evaluate = class_counts = stream = grad
 
     rule = LocalDescent("adam(0.01)", weight_decay=0.1)
     buffer = velocity(rule, x)
@@ -211,6 +213,7 @@ def test_one_pass_over_large_models_makes_the_same_steps(columns, decoupled):
             return points - best
 
         loss = losses = hvp = same_batch = whole = validation = grad
+        evaluate = class_counts = stream = grad
 
     found = []
     for fused in ("true", "false"):
