@@ -96,6 +96,7 @@ class Scripted:
 
     grads = blended = compare = loss = losses = unused
     hvp = same_batch = whole = validation = unused
+    evaluate = class_counts = stream = unused
 
 
 def test_steps_grow_where_local_runs_lead_somewhere_and_shrink_where_they_shake():

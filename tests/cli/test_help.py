@@ -146,7 +146,7 @@ def test_help_says_when_one_needs_resume_and_an_error_says_what_can_be_listed():
     assert "needed only if it was moved or renamed" in shown
     said = refusal(called, "list", "modles")
     assert said.startswith("`coterie list` cannot list 'modles', only algorithms, ")
-    assert said.endswith(", losses. Did you mean 'models'?")
+    assert said.endswith(", servers. Did you mean 'models'?")
 
 
 def test_every_purpose_fits_its_line():

@@ -25,6 +25,7 @@ class Losses:
 
     # What else a client is asked, which no test here does.
     loss = losses = hvp = same_batch = validation = whole
+    evaluate = class_counts = stream = whole
 
 
 def logistic(samples=30, d=4):

@@ -329,7 +329,7 @@ def test_parts_have_every_sample_once():
 
 
 def test_gradients_without_noise_are_refused():
-    refuses("same for every sample", pilot.shrink_to_mean, np.zeros((2, 5)))
+    refuses("all gradients are the same", pilot.shrink_to_mean, np.zeros((2, 5)))
 
 
 STUDY = """

@@ -37,6 +37,7 @@ def test_recorded_table_2_has_three_seeds_of_every_method(name):
 # Of the environment.
 VARIABLES = {"COTERIE_DATA", "COTERIE_PATIENCE", "OMP_NUM_THREADS"}
 VARIABLES |= {"ATEN_CPU_CAPABILITY", "MKL_CBWR", "OPENBLAS_CORETYPE"}
+VARIABLES |= {"TYPE_CHECKING"}  # of Python
 VARIABLES |= {"MLFLOW_ALLOW_FILE_STORE", "MLFLOW_TRACKING_URI", "WANDB_MODE"}
 
 

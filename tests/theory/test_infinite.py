@@ -275,5 +275,5 @@ def test_what_cannot_be_a_law_is_refused():
 def test_an_agent_that_is_near_nobody_is_refused():
     third = torch.full((3,), 1 / 3, dtype=REAL)
     kernel = nodes(torch.zeros(3, 1, dtype=REAL), third, closer_than(0.1))
-    with pytest.raises(InputError, match="`near` must join agent 1 to a point"):
+    with pytest.raises(InputError, match="`near` must join agent 1 to at least"):
         kernel(torch.tensor([[0.0], [1.0]], dtype=REAL), agents(2) * 0)

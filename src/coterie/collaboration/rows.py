@@ -83,14 +83,7 @@ def without_personal(
 
 
 def share_of_present(oracle: Oracle, shares: Real[Tensor, " m"]) -> float:
-    """The share of the clients of this round, of the shares (N,) of all clients.
-
-    >>> import torch
-    >>> from types import SimpleNamespace
-    >>> oracle = SimpleNamespace(present=torch.tensor([True, False]))
-    >>> share_of_present(oracle, torch.tensor([1, 3]))
-    0.25
-    """
+    """The share of the clients of this round, of the shares (N,) of all clients."""
     part = shares.double()
     return float(part[oracle.present.to(part.device)].sum() / part.sum())
 

@@ -10,6 +10,7 @@ arrays are mapped and not read into memory.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +32,6 @@ from .reading import (
     FRAMES,
     MISSING,
     Cells,
-    as_tensor,
     cells_of,
     ending_of,
     finite_numbers,
@@ -742,3 +742,12 @@ def _join_names(names: Sequence[str]) -> str:
     """At most twenty of the names, joined by commas."""
     more = f", ... ({len(names)} in all)" if len(names) > 20 else ""
     return ", ".join(str(name)[:40] for name in names[:20]) + more
+
+
+def as_tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """The array as a tensor of this type, without a copy if it has the type."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        # A file that is larger than memory is mapped to be read alone.
+        warnings.filterwarnings("ignore", message=".*not writable")
+        return torch.from_numpy(array).to(dtype)

@@ -14,7 +14,6 @@ import io
 import math
 import re
 import tokenize
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
 from ..checks import InputError, brief, several
 from .looking.formats import (
@@ -418,15 +416,6 @@ def _map_array(path: Path) -> np.ndarray:
             raise
         # A mapping that could be changed would need as much memory as the file.
         return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-def as_tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """The array as a tensor of this type, without a copy if it has the type."""
-    array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-    with warnings.catch_warnings():
-        # A file that is larger than memory is mapped to be read alone.
-        warnings.filterwarnings("ignore", message=".*not writable")
-        return torch.from_numpy(array).to(dtype)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:

@@ -40,6 +40,7 @@ def table(
         list[str] | None,
         typer.Option(
             "--measure",
+            metavar="MEASURE",
             help="A measure of test data; default: the score (repeatable).",
         ),
     ] = None,
@@ -47,6 +48,7 @@ def table(
         list[str] | None,
         typer.Option(
             "--name",
+            metavar="NAME",
             help="The name of a run; default: of its study (once for each run).",
         ),
     ] = None,

@@ -13,8 +13,8 @@ from torch import Tensor
 from ...checks import InputError, one_of, several
 from ...models import OBJECTIVES, outputs_for
 from ..federation import Table, client_name
+from ..files import as_tensor
 from ..given import table_of_tensors
-from ..reading import as_tensor
 
 
 class ClientRows(NamedTuple):
