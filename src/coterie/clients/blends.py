@@ -1,7 +1,8 @@
-"""Blends of gradients: which readers ask which contributors, in how many passes.
+"""Blends of gradients: sums of the gradients of several clients at one client's model.
 
-Row i of a blend is sum_k weights[i, k] g_k(x_i), the gradient of one loss over the
-samples of all contributors of reader i.
+Row i of a blend is sum_k weights[i, k] g_k(x_i). Client i is the reader, and the
+clients k with a weight are its contributors. A row is the gradient of one loss over the
+samples of all contributors, so one backward pass computes it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from .samples import Batch
 class BlendPlan:
     """Groups of readers that need about the same number of contributors.
 
-    Rows of a group are filled up to its largest number of contributors, which is less
-    than twice the smallest. Other columns of weight zero cost nothing. A compiled
-    kernel is made anew for every shape. For it there is one group of all readers, with
-    a quarter, a half or all of the columns.
+    All rows of a group get as many columns as its largest number of contributors, which
+    is less than twice the smallest. Other contributors of weight zero cost nothing. A
+    compiled kernel must be compiled again for every new shape. So for a compiled
+    kernel, all readers are one group, with a quarter, a half or all of the columns.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class BlendPlan:
             weights: of contributors, a row for each reader.
             reading: which readers take part.
             active: which contributors take part.
-            steady: keeps to few shapes, for a compiled kernel.
+            steady: whether to use few different shapes, for a compiled kernel.
         """
         self.weights = weights
         self.used = weights * reading[:, None] * active
@@ -57,7 +58,7 @@ class BlendPlan:
             if steady:
                 most = next(c for c in steady_widths(n) if c >= most)
             readers = torch.tensor(mine, device=weights.device)
-            # When most columns are needed, all rows share one set of samples.
+            # If most columns are needed, all rows use the same samples.
             if 2 * most > n:
                 columns = active if steady else present[readers].any(0)
                 columns = columns.nonzero()[:, 0]
@@ -85,7 +86,7 @@ class BlendPlan:
 
 
 def blend(batch: Batch, columns: Tensor, share: Float[Tensor, "r c"]) -> Batch:
-    """The samples of these contributors, weighted by the shares of each reader."""
+    """The samples of these contributors, with the weights of each reader."""
     index = batch.index[columns].flatten(-2)
     weight = (share[:, :, None] * batch.weight[columns]).flatten(1)
     keys = None if batch.keys is None else batch.keys[columns].flatten(-2)
@@ -93,7 +94,7 @@ def blend(batch: Batch, columns: Tensor, share: Float[Tensor, "r c"]) -> Batch:
 
 
 Release = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Maps gradients (p, D), readers (p,) and contributors (p,) to what leaves, (p, D)."""
+"""Maps gradients (p, D), readers (p,) and contributors (p,) to what is sent, (p, D)."""
 
 
 def as_it_is(g: Tensor, readers: Tensor, contributors: Tensor) -> Tensor:
@@ -129,7 +130,7 @@ def blended_by_pairs(
     chunk: int,
     release: Release,
 ) -> Float[Tensor, "m s"]:
-    """Blends for which every pair takes its own gradient.
+    """Blends from a separate gradient for every pair of reader and contributor.
 
     Args:
         grad: gradients of the clients' losses.
@@ -139,7 +140,7 @@ def blended_by_pairs(
         own: models of the contributors.
         home: the personal columns, taken from the contributors' models (None: none).
         chunk: the number of pairs to compute at once.
-        release: maps gradients to what leaves.
+        release: maps gradients to what the contributors send.
     """
     blends = torch.zeros_like(points)
     for some in used.nonzero().split(chunk):

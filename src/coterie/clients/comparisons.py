@@ -16,13 +16,13 @@ from .groups import Group, fetch_rows
 from .samples import Batch
 
 HalfGrads = Callable[[Tensor, tuple[Batch, Batch], Tensor], tuple[Tensor, Tensor]]
-"""Maps points, halves and clients k to the gradients of both halves at the points."""
+"""Maps points, half-batches and clients k to the gradients of both halves there."""
 
 
 def of_shared_columns(
     half_grads: HalfGrads, own: Float[Tensor, "a d"], home: Bool[Tensor, " d"]
 ) -> HalfGrads:
-    """The gradients in shared columns, at the personal columns of clients k."""
+    """Gradients in the shared columns, with the personal columns of clients k."""
 
     def half_grads_shared(
         points: Tensor, halves: tuple[Batch, Batch], k: Tensor
@@ -105,7 +105,7 @@ def _fetched_readers(
     wanted: Tensor,
     counts: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Models, both gradients and sizes of all readers who ask, sent as one message."""
+    """Models, both gradients and sample numbers of the readers, sent as one message."""
     x, a, b, used = own
     columns = torch.cat([x, a, b, used[:, None].to(x)], 1)
     d = x.shape[1]

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 
 def repeatable() -> contextlib.AbstractContextManager[None]:
-    """Settings of torch with which convolutions repeat bit by bit.
+    """Settings of torch that make convolutions repeat bit by bit.
 
     The user's setting for TensorFloat32 stays; torch allows it by default.
     """
@@ -40,7 +40,7 @@ def compile_for(
     if not inputs[0].is_cuda:
         return torch._inductor.compile(traced, list(inputs))
     with warnings.catch_warnings():
-        # It suggests a lower precision, which would be faster but was not asked for.
+        # Torch suggests a lower precision. It would be faster, but nobody asked for it.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
         compiled = torch.compile(traced, dynamic=False, mode="reduce-overhead")
         compiled(*inputs)

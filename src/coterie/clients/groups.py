@@ -1,8 +1,8 @@
-"""How processes that divide a federation reach each other's rows.
+"""How the processes that divide a federation exchange the rows of their clients.
 
-Process r of R holds a block of consecutive clients. The verbs of an oracle need a few
-collectives, which all processes call in the same order. A single process holds all
-clients, and its collectives do nothing.
+Process r of R holds a block of consecutive clients. The methods of an oracle, such as
+`average`, need a few collective operations, which all processes call in the same order.
+A single process holds all clients, and its collectives do nothing.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Group(Protocol):
         """The counts[r] rows for this process r, of each tensor that process 0 has.
 
         Raises:
-            InputError: in every process, if process 0 gives a text: the message.
+            InputError: in every process, if process 0 gives a text as its message.
         """
 
     def gather(self, value: Found) -> list[Found]:
-        """In every process, the values of all; only a few types can travel."""
+        """In every process, the values of all; only a few types can be sent."""
 
 
 class SingleProcess:
@@ -140,7 +140,7 @@ def blocks(clients: int, processes: int) -> list[int]:
 def fetch_rows(
     group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
 ) -> Tensor:
-    """The rows of all clients whose row any client at hand wants.
+    """The rows that the clients of this process want, from any process.
 
     Args:
         group: the processes.
@@ -166,7 +166,7 @@ def _exchange_rows(
 def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
     """The product `weights @ rows`, where rows of weight zero are not used.
 
-    A row that is not finite turns the sums that use it into NaN, and no others.
+    A row that is not finite turns only those sums into NaN that use it.
 
     >>> rows = torch.tensor([[1.0], [torch.inf]])
     >>> weighted_sums(torch.eye(2), rows)[0]
@@ -233,7 +233,7 @@ def _sparse(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
-    """Row i is sum_k weights[i, k] rows[k] over all clients, for i at hand.
+    """Row i is sum_k weights[i, k] rows[k] over all clients, for i in this process.
 
     Rows of weight zero are not used. Sparse weights are never made dense.
 
@@ -268,8 +268,8 @@ def mix_rows_at_hand(
 ) -> Tensor:
     """Like `mix_rows`, where a process knows only the weights of its own clients.
 
-    Weights are mutual: a client sends its row to those for whom it has a weight. Each
-    row travels with the position of its client.
+    Weights are mutual: a client sends its row to the clients for which it has a weight.
+    Each row is sent with the position of its client.
 
     Args:
         group: the processes.

@@ -1,13 +1,14 @@
 """Losses, gradients and measures of many models at once.
 
-All questions to clients have one form. Row j of `points` (n, D) is a model, and its
-samples are weighted, so that the loss of row j is
+All computations have one form. Row j of `points` (n, D) is a model. Its samples have
+weights, so that the loss of row j is
 
     sum_b weight[j, b] loss(model(points[j], features[index[j, b]]), targets[...]).
 
 A minibatch has weights 1/B. A whole part has weights 1/size, with zeros where it is
-padded. A blend of many clients' minibatches has these times the collaboration weights.
-So sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one backward pass.
+padded. A blend of many clients' minibatches has weights alpha_ik / B, with the
+collaboration weights alpha_ik. So sum_k alpha_ik g_k(x_i) is the gradient of one loss
+and costs one backward pass.
 
 The device and the model decide how rows are run. The rule does not use timing, because
 results must not depend on how busy a machine is (`benchmarks/` has the measurements):
@@ -64,7 +65,7 @@ _LONG_ROW = 64
 """The number of samples per row beyond which CPU convolutions run row after row."""
 
 _FORWARD = threading.Lock()
-"""Held for forward derivatives, whose levels torch counts for the whole process."""
+"""A lock for forward derivatives: torch counts their levels for the whole process."""
 
 
 class Kernel:
@@ -93,7 +94,7 @@ class Kernel:
             dtype: of the models (None: that of real features, or the module's own).
             by_row: whether to run rows one after the other (None: the rule above).
             compiled: whether to compile gradients: seconds at first, faster after.
-            classes: their number; 0 if targets are not classes.
+            classes: the number of classes; 0 if targets are not classes.
             autocast: a lower precision for products inside the module (None: none).
         """
         self.layout = layout(module)
@@ -214,7 +215,7 @@ class Kernel:
     def _own_slopes(
         self, of_row: Callable[..., Tensor], points: Tensor, batch: Batch, rows: Any
     ) -> Tensor:
-        """Gradients of losses of rows, which are functions of `_see` and `rows`."""
+        """Gradients of a loss of each row, a function of `_see` and `rows`."""
         if not self._looks_up:
             with torch.enable_grad():
                 point = points.detach().requires_grad_()
@@ -236,14 +237,14 @@ class Kernel:
         return vmap(grad(of_point))(points, more, features, targets, batch.weight, rows)
 
     def _layer_inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """What layers get in a training pass, with a row for each model."""
+        """Additional inputs of layers in a training pass, with a row for each model."""
         keys = () if batch.keys is None else (batch.keys.expand(batch.weight.shape),)
         return self._layers.inputs(batch.weight, keys)
 
     def _see(
         self, points: Tensor, batch: Batch, *, trains: bool
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """The parts of an `Evaluation`, and what layers add to a loss in training."""
+        """The parts of an `Evaluation`, and what layers add to a training loss."""
         features, targets = self.data(batch.index.expand(batch.weight.shape))
         through = self._seeing.chain
         if through is None:
@@ -316,7 +317,7 @@ class Kernel:
     ) -> dict[str, Float[Tensor, " n"]]:
         """The weighted loss and every measure of the objective, for each row.
 
-        Measures of a client as a whole get the samples of a row that have a weight.
+        A measure of all samples of a client together gets the samples with a weight.
         """
         size = self.evaluated_at_once(batch.width)
         found = [
@@ -339,7 +340,7 @@ class Kernel:
         return {name: values.to(points.device) for name, values in found.items()}
 
     def evaluated_at_once(self, samples: int) -> int:
-        """The number of rows with that many samples to measure in one chunk."""
+        """The number of rows to measure in one chunk, if rows have this many samples."""
         return self.chunk(min(_EVALUATED_AT_ONCE, samples))
 
     def _measure_chunk(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
@@ -380,7 +381,7 @@ class Kernel:
         return list(zip(*split, strict=True))
 
     def chunk(self, samples: int, extra: int = 0) -> int:
-        """The number of rows with that many samples that fit into one chunk.
+        """The number of rows that fit into one chunk, if rows have this many samples.
 
         Args:
             samples: per row.
@@ -612,7 +613,7 @@ class Kernel:
         weight: Tensor,
         *keys: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Outputs of one row in training, and what layers add to its loss."""
+        """Outputs of one row in training, and the terms that layers add to its loss."""
         outputs = self._call(module, point | self._layers.inputs(weight, keys), x)
         return outputs, weight.new_zeros(()) + penalty_of(module)
 

@@ -36,8 +36,8 @@ _VALUES_PER_STEP = 20
 class WeightsFirst(nn.Module):
     """A linear layer that computes W h' and not h W'.
 
-    With one W for each client and a thin h, this batched product is twice as fast on
-    the CPU. If all clients share the samples h, it is a single product.
+    If each client has its own W and few samples, this batched product is twice as fast
+    on the CPU. If all clients share the samples h, it is a single product.
     """
 
     weight: Tensor
@@ -231,7 +231,7 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
 
 
 class SeeingModule:
-    """A module whose pass also gives what enters its layer `head`.
+    """A module that also returns the inputs of its layer `head`.
 
     A pass gives outputs, what layers add to a loss in training, and these features,
     unless there is not exactly one layer of that name.
@@ -264,7 +264,7 @@ class SeeingModule:
         self._kept.append(given[0])
 
     def _split_chain(self) -> Callable[..., tuple[Tensor, ...]] | None:
-        """The pass of many models, if they are chains of plain layers before `head`."""
+        """The pass of many models, if the layers before `head` are plain chains."""
         parts = dict(self._module.named_children())
         if type(self._module) is not nn.Sequential or [*parts][-1:] != ["head"]:
             return None
@@ -290,10 +290,10 @@ def _drop_units(layer: NamedDropout, h: Tensor, keys: Tensor | None) -> Tensor:
 
 
 class TrainingLayers:
-    """The layers of a module that do something else in a training pass."""
+    """The layers of a module that behave differently in training and in evaluation."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Gives every random layer a place of its own, by its name."""
+        """Gives every random layer its own number, computed from its name."""
         self._random, self._norms = list[str](), list[str]()
         for name, layer in module.named_modules():
             dotted = f"{name}." if name else ""
@@ -325,7 +325,7 @@ class TrainingLayers:
 
 
 def penalty_of(module: nn.Module) -> Tensor | float:
-    """What the last training pass of a module adds to the loss."""
+    """The sum of the terms that the last training pass of a module adds to the loss."""
     norms = (layer for layer in module.modules() if isinstance(layer, BatchStatistics))
     found = [part for norm in norms if (part := norm.take_penalty()) is not None]
     return torch.stack(found).sum() if found else 0.0
@@ -394,7 +394,7 @@ def _take_over(layer: nn.Module, old: nn.Module) -> None:
 
 
 def values_in_pass(module: nn.Module, sample: Tensor) -> int:
-    """About how many values a sample and the outputs of all layers for it have."""
+    """The approximate number of values in a sample and in its layers' outputs."""
     total = [sample.numel()]
 
     def count(layer: nn.Module, _: Any, out: Any) -> None:

@@ -1,4 +1,4 @@
-"""What verbs send: the links and the number of values, by a server or between peers.
+"""What an oracle sends: links and numbers of values, by a server or between peers.
 
 `average` and `central` send through a server: up from every client that takes part, and
 down to it. `mix`, `blended` and `compare` send from peer to peer.
@@ -30,10 +30,10 @@ from .blends import Release, as_it_is
 
 @runtime_checkable
 class Sending(Oracle, Protocol):
-    """An oracle that others may wrap to change what leaves a client."""
+    """An oracle that other code may wrap to change what a client sends."""
 
     def wrap_with(self, wrap: Wrap) -> Oracle:
-        """The same oracle, where what leaves a client goes through the wrap."""
+        """The same oracle, where the wrap changes everything that a client sends."""
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
         """The same round and counts, but without these clients, out of all N."""
@@ -48,7 +48,7 @@ class Sending(Oracle, Protocol):
     ) -> Tensor:
         """`Oracle.blended`, but `home` columns stay at the client.
 
-        `release` maps the gradients of pairs to what leaves (None: the gradients).
+        `release` maps the gradients of pairs to what is sent (None: the gradients).
         """
 
     def compare(
@@ -158,7 +158,7 @@ def server_links(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:
 def peer_links(
     weights: Tensor, present: Bool[Tensor, " n"], *, readers: bool = False
 ) -> Int[Tensor, "l 2"]:
-    """The links from contributor k to reader i, one for every weight [i, k] but [i, i].
+    """The links from client k to client i: one for every weight [i, k] except [i, i].
 
     Contributors that take no part send nothing.
 
@@ -219,7 +219,7 @@ class Meter:
     def count_at_hand(
         self, verb: str, weights: Tensor, values: int, start: int
     ) -> None:
-        """Counts values from clients at hand to everybody they have a weight for.
+        """Counts what each client of this process sends along its weights.
 
         Args:
             verb: sends them.

@@ -100,7 +100,7 @@ def check_same_seed_same_result(case: Case) -> None:
 
 
 def check_no_global_randomness(case: Case) -> None:
-    """A run takes nothing from the global generators of torch and NumPy."""
+    """A run draws nothing from the global generators of torch and NumPy."""
     instead = "`rng`" if case.face == "rounds" else "that of the arrivals"
     torch_before = torch.get_rng_state()
     numpy_before = repr(np.random.get_state())  # noqa: NPY002

@@ -37,7 +37,7 @@ EVENTS = 18
 """The number of arrivals in a run in time, with answers of the slow client too."""
 
 PACES = clock("lognormal(1, 0.5)", "stragglers(1, 2.5)")
-"""A clock by which no two tasks end at the same time, and client 0 is slow."""
+"""A clock where no two tasks end at the same time and client 0 is slow."""
 
 ACTIVE = torch.tensor([False, False, True, True, False, True])
 """Clients that take part if not all do: none in the first of three processes."""
@@ -53,7 +53,7 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """A factory under test, the options that it gets, and the face that is tested."""
+    """A factory under test, its options, and the face to test: in rounds or in time."""
 
     factory: Factory
     options: Mapping[str, object] = field(default_factory=dict)
@@ -304,7 +304,7 @@ def newcomer_models(
     *,
     instead: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """The models that an algorithm gives to all but the first `trained` clients.
+    """The models that an algorithm gives to all clients after the first `trained`.
 
     Args:
         case: the algorithm.
@@ -312,7 +312,7 @@ def newcomer_models(
         federation: all clients, the newcomers last.
         trained: the number of clients that trained.
         setting: of the run.
-        instead: ingredients for all clients that replace those of the recipes.
+        instead: ingredients for all clients, in place of the usual ones.
     """
     later = federation.select(torch.arange(trained, len(federation)))
     oracle = simulation_of(later, setting).at(ROUNDS, purpose="welcome")

@@ -112,9 +112,10 @@ def check_divided(case: Case) -> None:
 def check_inactive_rows(case: Case) -> None:
     """The personal model of a client that takes no part does not change.
 
-    Methods whose clients share models are exempt, because a new global model is new for
-    everybody. In such a method, two clients have exactly the same model, perhaps only
-    if they do not answer and so cannot tune it before use.
+    Methods that share models between clients are exempt, because everybody gets the new
+    global model. We recognise such a method by two clients with exactly the same model.
+    Some clients tune a shared model before use; then we see it only if clients do not
+    answer.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
@@ -150,8 +151,9 @@ def check_inactive_rows(case: Case) -> None:
 def check_inactive_state(case: Case) -> None:
     """The rows of a client that takes no part do not change in any state.
 
-    The check looks at every field of type `Rows`. A row that a client shares with
-    another one, before and after, is the model of all or of a group and may change.
+    The check looks at every field of type `Rows`. A client may have the same row as
+    another client, before and after. Then the row is the model of all clients or of a
+    group, and may change.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
@@ -173,7 +175,7 @@ def check_inactive_state(case: Case) -> None:
 
 
 def _changed_alone(i: int, old: Tensor, new: Tensor) -> bool:
-    """Whether something of row i changed that it does not share with another row."""
+    """Whether a value in row i changed that no other row shares."""
     changed = ~torch.isclose(old[i], new[i], rtol=0.0, atol=0.0, equal_nan=True)
     if not changed.any():
         return False
@@ -247,6 +249,6 @@ def _is_never(name: str, declared: Releases, found: Releases) -> bool:
 
 
 def _dry_run(algorithm: Algorithm, columns: int) -> CallPlan:
-    """What the method would send if all clients take part at first, and some later."""
+    """The planned messages if all clients take part at first, and only some later."""
     rounds = [torch.ones_like(ACTIVE)] * _HALF + [ACTIVE] * (ROUNDS - _HALF)
     return plan_calls(algorithm, rounds, seed=0, label="it", columns=columns)

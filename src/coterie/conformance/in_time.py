@@ -1,4 +1,4 @@
-"""Checks of what methods promise in time, if clients do not wait."""
+"""Checks of what methods promise in time, where clients do not wait for each other."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ALMOST = 100
 
 
 def check_runs_do_not_meet(case: Case) -> None:
-    """A method has no state of its own: two of its runs do not disturb each other."""
+    """A method stores nothing outside its runs: two runs do not disturb each other."""
     federation = small_federation()
     algorithm = case.build(federation)
     x = starting_rows(federation, Setting())

@@ -1,4 +1,4 @@
-"""Checks that every algorithm must pass, and that anybody can run on their own.
+"""Checks that every algorithm must pass, and that you can run on your own algorithm.
 
     for finding in check_algorithm(my_factory):
         print(*finding)
@@ -6,9 +6,10 @@
 The ingredients of a factory are its positional parameters, and are made by their names
 (`study.ingredients`). Its options keep their defaults unless given. A check is a
 function of a `Case`. It raises AssertionError with a sentence if the algorithm fails,
-and `NotApplicable` if this kind of method does not promise what it checks. A check for
-both faces runs in rounds and in time, if the method has both. The checks run on the
-federations of `conformance.federations`.
+and `NotApplicable` if this kind of method does not promise what it checks. A method has
+two faces: it can run in rounds, in time, or both. A check for both faces runs in each
+face that the method has. The checks run on the federations of
+`conformance.federations`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Finding(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A check, and the faces of a method that it is for."""
+    """A check, and the faces of a method to which it applies."""
 
     run: Callable[[Case], None]
     faces: tuple[Face, ...] = _FACES

@@ -1,9 +1,10 @@
 """Signs of life, so that nobody waits for a process that has stopped.
 
 A thread of each process increases a counter in the store of torchrun, and reads the
-counters of the others. A process that computes for a long time still counts. A process
-that was stopped, or whose machine is gone, does not. After `COTERIE_PATIENCE` seconds
-the others name it and end, because a collective would wait for it forever.
+counters of the others. A process that computes for a long time still increases its
+counter. A process that was stopped, or that lost its machine, does not. After
+`COTERIE_PATIENCE` seconds the others name it and end, because a collective would wait
+for it forever.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LEFT = 1 << 40  # a process that ends normally adds this to its counter
 
 
 class Store(Protocol):
-    """Counters by name that all processes share, like a store of torch.distributed."""
+    """Named counters that all processes share, as in a store of torch.distributed."""
 
     def add(self, key: str, amount: int) -> int:
         """The counter's value after the amount was added; it begins at 0."""
@@ -108,7 +109,7 @@ def _key(rank: int) -> str:
 def _leave(
     lost: list[int], rank: int, size: int, seconds: float, ended: threading.Event
 ) -> None:
-    """Ends this process; the first of those that remain says why before others end."""
+    """Ends this process; the lowest rank that remains first prints why."""
     if rank == min(set(range(size)) - set(lost)):
         who = ", ".join(map(str, lost))
         sentence = (

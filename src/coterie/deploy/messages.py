@@ -105,7 +105,7 @@ def _value(plain: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def as_bytes(rows: Sequence[Tensor]) -> Tensor:
-    """The bytes of some tensors on one device, one after the other."""
+    """The bytes of some tensors on the same device, joined in one tensor."""
     if not rows:
         return torch.empty(0, dtype=torch.uint8)
     return torch.cat([row.contiguous().flatten().view(torch.uint8) for row in rows])

@@ -27,7 +27,7 @@ from .messages import RowType, as_bytes, decode, encode, from_bytes, size_of
 Found = TypeVar("Found")
 
 _LONGEST = timedelta(days=1)
-"""How long a process waits for others that are alive (`heartbeats`) and compute."""
+"""How long a process waits for others that still compute (see `heartbeats`)."""
 
 
 class Processes:
@@ -35,8 +35,8 @@ class Processes:
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        # The kinds of rows that process 0 collected -> those that it answered with, or
-        # None if these change. It is the same in all processes.
+        # Maps the kinds of rows that process 0 collected to the kinds of its answer, or
+        # to None if the answer's kinds vary. It is the same in all processes.
         self._answers: dict[tuple[RowType, ...], _Answer | None] = {}
         self._collected: tuple[RowType, ...] = ()
 
@@ -87,8 +87,8 @@ class Processes:
     ) -> Sequence[Tensor]:
         """This process's rows of each tensor of process 0: counts[r] in process r.
 
-        This takes one message if shapes and types are as they were the last time.
-        Otherwise process 0 first tells the others what to expect.
+        If shapes and types are the same as in the last call, this takes one message.
+        Otherwise process 0 first sends the new shapes and types to the others.
         """
         about: str | _Answer | None = rows if isinstance(rows, str) else None
         if rows is not None and not isinstance(rows, str):

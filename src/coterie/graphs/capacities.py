@@ -1,8 +1,8 @@
-"""Loss networks: how often edges should ring, and how often both ends are free.
+"""Loss networks: how often edges should start exchanges, and how often they can.
 
-An exchange on an edge that rings at time t keeps both its ends busy until t plus its
-length. It begins only if both ends are free at t; otherwise the ring is lost, and
-nobody waits.
+Every edge has a clock that rings at random times. A ring starts an exchange, which
+keeps both ends of the edge busy for some time, its length. If an end is already busy,
+the ring is lost, and nobody waits.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -39,9 +39,9 @@ def exchange_rates(
 ) -> Float64[Tensor, " e"]:
     """How often per second each edge rings while both its ends are free.
 
-    In a loss network, the chance of a set M of exchanges that go on at once is
-    proportional to the product of rho_e = rate_e length_e over M, whatever the law of
-    the lengths. The chance that v is free of all but w is
+    In a loss network, the chance that exactly the exchanges of a set M are in progress
+    is proportional to the product of rho_e = rate_e length_e over M. This holds for any
+    law of the lengths. The chance that v is not busy with a neighbour other than w is
 
         u_vw = 1 / (1 + sum_{w' != w} rho_vw' u_w'v).
 
@@ -68,7 +68,7 @@ def exchange_rates(
 def loss_rates(
     edges: Int[Tensor, "e 2"], busy: Float[Tensor, " e"]
 ) -> Float[Tensor, " e"]:
-    """How often each edge should ring, from local knowledge; Theorem 5.5.
+    """How often each edge should ring, from what its ends can know (Theorem 5.5).
 
     `p_vw = min(1 / max_{e' ~ vw} tau'_e', 1 / (2 (max(d_v, d_w) - 1) tau'_vw))`. The
     clock of a node has the rate `sum_w p_vw / 2`, so that idle edges ring at rate p_vw.

@@ -5,8 +5,8 @@ state to every other; pi is its stationary law. Times are as in the reference:
 
     tau_hit = max_{v,w} E[tau_w | v_0 = v],   tau_w = inf{t >= 1 : v_t = w}
 
-so tau_hit counts returns, which take 1 / pi_w for v = w. Hitting times need dense
-matrices: milliseconds for 200 states, a second for 1500.
+so tau_hit includes returns: for v = w the mean time is 1 / pi_w. Hitting times need
+dense matrices: milliseconds for 200 states, a second for 1500.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -32,7 +32,7 @@ Chain = Float[Tensor, "n n"]
 
 
 def stationary_law(chain: Chain) -> Float64[Tensor, " n"]:
-    """The law pi = pi P, also of a periodic chain, from one sparse system.
+    """The law pi = pi P, also for a periodic chain, from one sparse linear system.
 
     >>> stationary_law(torch.tensor([[0.0, 1.0], [0.5, 0.5]]))
     tensor([0.3333, 0.6667], dtype=torch.float64)
@@ -66,14 +66,14 @@ def hitting_time(chain: Chain) -> float:
 
 
 def hitting_time_of(walk: Walk) -> float:
-    """tau_hit of a token, from any client and with any memory.
+    """tau_hit of a token: the longest mean time, over all states of its walk.
 
     >>> hitting_time_of(Walk("iid", ((1, 2), (0, 2), (0, 1))))
     3.0
     """
     n = len(walk.neighbours)
     if walk.kind == "reshuffled":
-        # The first client of an epoch comes at a uniform place of the next one:
+        # The first client of an epoch has a uniformly random place in the next epoch:
         # n - 1 + (n + 1) / 2 steps on average.
         return (3 * n - 1) / 2
     if n == 1 or walk.kind in ("cyclic", "iid"):

@@ -10,9 +10,9 @@ from torch import Tensor
 def colouring(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "m n"]:
     """(m, n) row r has each node's partner in the r-th matching, or the node itself.
 
-    Every edge is in one matching: the first in which both its ends are free. So there
-    are fewer than twice as many matchings as the largest degree. At least that degree
-    are needed.
+    Every edge is in one matching: the first in which both its ends are free. Let d be
+    the largest degree. There are fewer than 2 d matchings, and at least d are
+    necessary.
 
     >>> colouring(torch.tensor([[0, 1], [1, 2], [2, 3]]), 4)
     tensor([[1, 0, 3, 2],

@@ -1,7 +1,7 @@
 """Graphs by name, their degrees and checks, and random pairs of clients.
 
-A graph is an (E, 2) list of edges between nodes 0, ..., n - 1. Each pair is there once,
-in either order.
+A graph is a list (E, 2) of edges between nodes 0, ..., n - 1. It has each pair once, in
+either order.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def star(n: int, seed: int) -> Pairs:
 
 
 def grid(n: int, seed: int) -> Pairs:
-    """A rectangle of rows and columns, as near to a square as n allows."""
+    """A rectangle of rows and columns, as close to a square as n allows."""
     sides = _sides(n, 2, least=2)
     if sides is None:
         raise InputError(
@@ -229,7 +229,7 @@ def stochastic_block(
     rng, parts = np.random.default_rng(_stream(seed)), [*itertools.pairwise(ends)]
     drawn = []
     for first, second in itertools.combinations_with_replacement(parts, 2):
-        # First how many edges, then which: they are few of many pairs.
+        # Draw first the number of edges, then the edges: they are few of many pairs.
         rows, columns = first[1] - first[0], second[1] - second[0]
         chance = within if first == second else between
         count = rng.binomial(rows * columns, chance)
@@ -342,9 +342,9 @@ def matchings(
 ) -> Int[Tensor, "m n"]:
     """(m, n) row r has the partner of every client in the r-th random matching.
 
-    A client without a partner is its own. The matchings are rounds of one tournament
-    over the active clients in random order, so no pair meets twice. Each matching by
-    itself is uniform among those that leave at most one client out.
+    A client without a partner is its own partner. The matchings are rounds of a
+    tournament of the active clients in random order, so no pair meets twice. Each
+    single matching is uniform among all matchings that leave out at most one client.
 
     With `meetings` of at least m - 1, for m active clients, every pair meets exactly
     once. If m is odd, that takes m matchings, and another client rests in each.

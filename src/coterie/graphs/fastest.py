@@ -1,15 +1,16 @@
 """The gossip matrix that mixes fastest, by an interior-point method.
 
 It is the symmetric, non-negative matrix `W = I - Delta(w)` of a graph, with rows that
-sum to 1, for which `|W - J|` is smallest. That norm is the second largest modulus of an
-eigenvalue. W solves a convex programme, the smallest t with
+sum to 1, for which `|W - J|` is smallest, where all entries of J are 1 / n. That norm
+is the second largest modulus of an eigenvalue. W solves a convex programme, the
+smallest t with
 
     -t I <= I - J - Delta(w) <= t I,   w >= 0,   sum of w at a node <= 1.
 
-With logarithmic barriers of all constraints and weight c for t, the minimum of the
-barrier is at most `(3 n + E) / c` above the optimum, so c says how exact it is.
-Newton's method finds it. Derivatives of `log det` by the weight of an edge (v, w) need
-only `u' X u`, with u = e_v - e_w and the inverse X.
+Newton's method minimises c t plus logarithmic barriers of all constraints. There, t is
+at most `(3 n + E) / c` above the optimum, so c determines the accuracy. Derivatives of
+`log det` by the weight of an edge (v, w) need only `u' X u`, with u = e_v - e_w and the
+inverse X.
 
 References:
     Boyd, Diaconis, Xiao, "Fastest mixing Markov chain on a graph", SIAM Review, 2004.
@@ -84,7 +85,7 @@ def mixing_of(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "
 
 
 def _least(ends: np.ndarray, n: int, w: np.ndarray) -> np.ndarray:
-    """(E,) the weights with the smallest t, from weights inside all constraints."""
+    """(E,) the weights with the smallest t; w must satisfy all constraints."""
     at = np.zeros((n, len(ends)))  # which edges are at a node
     at[ends.T, np.arange(len(ends))] = 1
     # t begins at 1.5: no gossip matrix has more than 1.
@@ -110,7 +111,7 @@ def _centre(x: np.ndarray, c: float, ends: np.ndarray, at: np.ndarray) -> np.nda
 def _length(
     x: np.ndarray, step: np.ndarray, c: float, ends: np.ndarray, at: np.ndarray
 ) -> float:
-    """The length of a step for which the value is smallest.
+    """The length of a step that makes the value smallest.
 
     Along the step, the barrier is `-sum log(1 + length rate)` with known rates.
     """

@@ -24,7 +24,7 @@ def read_links(
 ) -> FileLinks:
     """The links of a CSV file with the columns v and w.
 
-    The file calls nodes by `names` if all its nodes are there, otherwise by number.
+    If all nodes in the file are in `names`, they are names; otherwise they are numbers.
 
     Args:
         path: of the file.
@@ -67,7 +67,7 @@ def nodes_in(path: Path) -> tuple[tuple[str, ...], set[str]]:
 def numbered_rows(file: Iterable[str]) -> list[tuple[int, dict[str, str]]]:
     """The rows of a CSV file by column, each with its number.
 
-    The header is row 1, and blank rows count, as for a person who opens the file.
+    The header is row 1, and blank rows count, as in an editor.
     """
     rows = list(enumerate(csv.reader(file), 1))
     filled = [(number, row) for number, row in rows if row]

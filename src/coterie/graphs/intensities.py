@@ -1,19 +1,21 @@
 """How often to use each edge, and which edges not to use (Braess's paradox).
 
-Pairs average p_e times a second after messages that take tau_e. Edges e' ~ e share a
-node, and e ~ e. So that late values do no harm, an edge must move slowly if its
-neighbours are used often or take long:
+The two ends of edge e average their values p_e times a second, with messages that take
+tau_e seconds. We write e' ~ e if two edges share a node, and e ~ e. Late values may do
+harm. So an edge must take small steps if edges near it are used often or have long
+delays. Its gain is
 
     K_e = p_e / (1 + S_e),   S_e = sum_{e' ~ e} p_e' (tau_e + e tau_e'),   e = 2.718...
 
 Then all differences vanish at a rate of order lambda_2(Delta(K)). One slow edge slows
-all its neighbours, so the network may be faster without it. The best rates maximise
+down all edges near it, so the network may be faster without the slow edge. The best
+rates maximise
 
     Phi(p) = lambda_2(Delta(K(p))) - price sum_e p_e tau_e
 
 over p >= 0, and edges with p_e = 0 are left out. Phi is neither concave nor smooth, so
 the result need not be the best. It is at least as good as p_e = 1 / tau_e on all edges,
-or on those up to some delay.
+or on the edges up to some delay.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -56,7 +58,7 @@ def delayed_gains(
 def slowdowns(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
 ) -> Float64[Tensor, " e"]:
-    """1 + S_e: how much slower than its ringing an edge must move."""
+    """1 + S_e: the factor by which an edge must move slower than it rings."""
     p, tau = rates.double().cpu().numpy(), delays.double().cpu().numpy()
     _, around = _moves(edges.cpu().numpy(), nodes_of(edges), p, tau)
     return torch.from_numpy(1 + around).to(rates.device)
@@ -163,7 +165,7 @@ def _climb(
 def phi_slope(
     ends: np.ndarray, n: int, p: np.ndarray, tau: np.ndarray, price: float
 ) -> tuple[float, np.ndarray]:
-    """Phi and its slope by p, a mean over eigenvectors if lambda_2 is almost double.
+    """Phi and its gradient in p, a mean over eigenvectors if lambda_2 is almost double.
 
     With a unit eigenvector u of lambda_2, `d lambda_2 / d K_e = (u_v - u_w)^2`.
 

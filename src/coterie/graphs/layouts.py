@@ -24,7 +24,7 @@ def places(edges: Int[Tensor, "e 2"], n: int) -> Float64[np.ndarray, "n 2"]:
     eigenvectors of the Laplacian are coordinates: 10,000 nodes take a second.
 
     Args:
-        edges: they need not join all nodes.
+        edges: of the graph, which may have several components.
         n: the number of nodes.
     """
     ends = edges.cpu().numpy()

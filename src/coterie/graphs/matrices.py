@@ -1,8 +1,8 @@
 """Sparse matrices of a graph, and the graph of a matrix.
 
-Delta(nu) is the Laplacian of weights nu: `-nu_vw` off the diagonal, and a diagonal with
-which rows sum to 0. `W = I - Delta(nu)` is symmetric and its rows sum to 1. It is a
-gossip matrix if no entry is negative.
+Delta(nu) is the Laplacian of weights nu. It has `-nu_vw` off the diagonal, and its rows
+sum to 0. `W = I - Delta(nu)` is symmetric and its rows sum to 1. It is a gossip matrix
+if no entry is negative.
 
 Differences:
     The thesis prints `W = I + (D - A) / d`, which diverges; it is `I - (D - A) / d`.
@@ -42,9 +42,9 @@ def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
 def max_degree(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """`W = I - (D - A) / d`, d the largest degree: sparse and doubly stochastic.
 
-    If all nodes have d neighbours, no node counts itself. If the graph is bipartite too
-    (a ring or torus of even sides, a hypercube), W has the eigenvalue -1 and averages
-    nothing. Then use `lazy`.
+    If all nodes have d neighbours, no node gives weight to itself. If the graph is also
+    bipartite (a ring or torus of even sides, a hypercube), W has the eigenvalue -1 and
+    does not converge to the average. Then use `lazy`.
 
     >>> max_degree(torch.tensor([[0, 1]]), 2).to_dense()
     tensor([[0., 1.],
@@ -150,10 +150,10 @@ Gossip = Annotated[Tensor, symmetric, connected]
 def among_present(
     matrix: Float[Tensor, "n n"], present: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """The matrix if only some take part: a client gets the weights of absent ones.
+    """The matrix for present clients: each adds the weights of absent ones to its own.
 
-    Rows still sum to 1, and so do columns if the matrix is symmetric. Absent clients
-    keep what they have.
+    Rows still sum to 1, and columns too if the matrix is symmetric. Absent clients keep
+    their values.
 
     >>> ring = torch.full((3, 3), 1 / 3)
     >>> among_present(ring, torch.tensor([True, True, False]))

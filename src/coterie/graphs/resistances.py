@@ -3,11 +3,12 @@
 With conductances nu, `R(v, w) = (e_v - e_w)' Delta(nu)^+ (e_v - e_w)`. They are exact
 up to rounding, and found in two steps:
 
-- A node with few neighbours is replaced by links between them (star and mesh). With
-  conductances c_i to its neighbours and their sum C, the link between neighbours i and
-  k gets `c_i c_k / C` more, and all other resistances stay. The way back is
-  `R(v, j) = 1 / C + sum_i p_i R(i, j) - sum_ik p_i p_k R(i, k) / 2` with p = c / C.
-  This does rings, trees and most of every sparse graph.
+- A node with few neighbours is replaced by links between them (star and mesh). Let c_i
+  be the conductances to its neighbours, and C their sum. Then the conductance between
+  neighbours i and k increases by `c_i c_k / C`. The resistances between the other nodes
+  do not change. Afterwards, with p = c / C, the removed node v has the resistances
+  `R(v, j) = 1 / C + sum_i p_i R(i, j) - sum_ik p_i p_k R(i, k) / 2`.
+  This removes all nodes of rings and trees, and most nodes of every sparse graph.
 - The nodes that are left have many neighbours. Their matrix is dense and is inverted.
 
 10,000 nodes take seconds, even as an expander, which leaves some 3,500 nodes.
@@ -56,7 +57,7 @@ def resistances(
     tensor([0.6667, 0.6667, 0.6667], dtype=torch.float64)
 
     Args:
-        edges: they must join all nodes 0, ..., n - 1.
+        edges: they must connect all nodes 0, ..., n - 1.
         weights: positive conductances, such as how often an edge is used.
         pairs: any nodes; many pairs that are not edges take long.
 

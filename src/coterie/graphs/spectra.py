@@ -1,8 +1,9 @@
 """Spectral gaps of graphs and gossip matrices, also of large and sparse ones.
 
 Up to 500 nodes, a dense eigenvalue problem is solved. For more nodes, Lanczos finds
-eigenvalues that lie apart, as in expanders. In long graphs, such as rings, eigenvalues
-crowd near 0; factors of the Laplacian, which are sparse there, find them.
+eigenvalues that lie apart, as in expanders. In long graphs, such as rings, many
+eigenvalues are close to 0. There, a factorisation of the Laplacian is sparse, and we
+use it to find them.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
 def spectral_gap(matrix: Float[Tensor, "n n"]) -> float:
     """The gap rho = min(1 - lambda_2, 1 + lambda_n) of a symmetric gossip matrix.
 
-    `|W^k x - x_bar| <= (1 - rho)^k |x - x_bar|`; the gap is 0 if nothing converges.
+    `|W^k x - x_bar| <= (1 - rho)^k |x - x_bar|`. The gap is 0 if W^k x does not
+    converge to x_bar.
     """
     return 1 - contraction([matrix])
 
@@ -124,7 +126,7 @@ def _second(
     Args:
         n: nodes.
         most: no eigenvalue is larger.
-        times: multiplies the Laplacian with a vector.
+        times: multiplies the Laplacian by a vector.
         whole: makes the matrix itself; called only if needed.
     """
     # At the edge of an expander's spectrum, eigenvalues are about n^(-2/3) apart.

@@ -1,6 +1,7 @@
 """Walks on a graph: which client gets a token next.
 
-A token at client v goes to w with chance
+A token is a model that moves from client to client. From client v it goes to w with
+chance
 
     metropolis        P_vw = 1 / (1 + max(d_v, d_w)) for neighbours; otherwise it stays
     simple            P_vw = 1 / d_v for neighbours
@@ -59,7 +60,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk on a graph; its trail is a list of what it must remember.
+    """A walk on a graph. Its trail is the list of what it must remember.
 
     >>> around = walk_on("cyclic", torch.tensor([[0, 1], [1, 2], [0, 2]]), 3)
     >>> around.following(2, around.trail(2), torch.Generator())
@@ -111,7 +112,7 @@ class Walk:
         return token.at
 
     def _metropolis(self, at: int, rng: torch.Generator) -> int:
-        """A neighbour or the client itself; one with more neighbours may be refused."""
+        """A random neighbour, or the client itself if it rejects that neighbour."""
         to = _draw((*self.neighbours[at], at), rng)
         here, there = (1 + len(self.neighbours[v]) for v in (at, to))
         refused = torch.rand((), generator=rng) * there >= here
@@ -220,7 +221,7 @@ def _draw(choices: list[int] | tuple[int, ...] | range, rng: torch.Generator) ->
 
 @dataclass
 class Visits:
-    """When a token was where: what it carries, and the marks that clients keep."""
+    """When a token was at each client, from what it carries and what clients store."""
 
     marks: list[int]  # of each client: its last visit, or the last epoch with a visit
     epoch: int = 1
@@ -241,8 +242,8 @@ def oldest(visits: Visits, client: int, t: int) -> int:
 def oldest_by_epochs(visits: Visits, client: int, t: int) -> int:
     """A bound on `oldest`, for which a token carries only four numbers.
 
-    An epoch ends when all clients were visited. So all were visited since the previous
-    epoch began.
+    An epoch ends when the token has visited all clients. So every client was visited
+    after the previous epoch began.
     """
     if visits.marks[client] != visits.epoch:
         visits.marks[client] = visits.epoch

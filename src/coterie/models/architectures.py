@@ -1,8 +1,8 @@
 """Architectures: the factory of a model, its options, and the shape of its data.
 
-A row holds what a client trained. An architecture makes the module around it again,
-without data. Frozen parameters and buffers are not in the row. They come from the
-factory and the seed, and a digest checks them.
+A row holds the parameters that a client trained. An architecture rebuilds the module
+for a row, without data. Frozen parameters and buffers are not in the row. The factory
+makes them again from the seed, and a digest checks that they are the same.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Architecture(NamedTuple):
         """The model at its start.
 
         Args:
-            make: its factory. None imports the one that is named, which only the user's
-                own study may do. A folder that was read needs `trusted_factory`.
+            make: its factory. None imports the factory that is named, which is safe
+                only for the user's own study. For a folder from others, use
+                `trusted_factory`.
 
         Raises:
-            InputError: if it cannot be made.
+            InputError: if the model cannot be made.
         """
         make = _factory(self.name) if make is None else make
         given = (tuple(self.shape), self.outputs)
@@ -79,7 +80,8 @@ class Architecture(NamedTuple):
             make: its factory.
 
         Raises:
-            InputError: if it differs, as after a change of its source.
+            InputError: if the model differs from the description, as after a change of
+                its source.
         """
         module = self.build(make)
         found = description(module)

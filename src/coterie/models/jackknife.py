@@ -6,16 +6,18 @@ value without sample j, and m_c the mean of m_j over the n_c samples of j's clas
     m + sqrt(n (n - 1) (n_c - 1) / n_c) (m_c - m_j)
 
 have the mean m, and the variance of their mean is the stratified jackknife's estimate
-of the variance of m. So they can be used like values of a mean over samples. For an AUC
-the estimate is DeLong's, and for a sensitivity that of a share. Strata are classes, if
-the measure does not depend on class frequencies and no class has a single sample.
-Otherwise there is one stratum, n_c = n. If a measure is undefined without a sample (the
-only one of its class), it depends on that sample entirely, and m_j counts as 0.
+of the variance of m. So these values can be used as if m were their mean over samples.
+For an AUC the estimate is DeLong's. For a sensitivity it is the usual variance of a
+proportion. The classes are the strata, if the measure does not depend on class
+frequencies and every class has at least two samples. Otherwise there is one stratum
+with n_c = n. If a measure is undefined without a sample (the only one of its class), it
+depends on that sample entirely, and m_j counts as 0.
 
 A calibration error is a sum over bins of |gap|. It has no slope where a gap is about 0,
 and its jackknife would give twice its variance. So |gap| - |gap without j| is replaced
-by erf(gap / s) times what j adds to the gap. That is the slope of |gap|, blurred by
-half its variance, and s^2 is the sum of the squares of what samples add.
+by erf(gap / s) times what j adds to the gap. erf(gap / s) is the slope of |gap| after
+smoothing over half the variance of the gap. s^2 is the sum of the squares of what
+samples add.
 
 References:
     Efron, Stein. The jackknife estimate of variance. Annals of Statistics 9, 1981.
@@ -95,7 +97,7 @@ def outcomes(
 def sample_values(
     name: str, of: OfClient, outputs: Tensor, targets: Tensor
 ) -> np.ndarray:
-    """(B,) the values of the module docstring; all NaN if the measure is NaN."""
+    """(B,) a value for each sample, see the module; all NaN if the measure is NaN."""
     n, whole = len(targets), value_of(name, of, outputs, targets)
     if n < 2 or not math.isfinite(whole):
         return np.full(n, whole)
@@ -118,12 +120,12 @@ def _strata(of: OfClient, targets: Tensor) -> np.ndarray:
 
 
 def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """(B,) about how much a measure of counts changes with one sample.
+    """(B,) the approximate change in a measure of counts by one more correct sample.
 
-    With two classes, sensitivity and F1 count samples of class 1, and specificity those
-    of class 0. Otherwise all classes have the same weight. One more right sample
-    changes F1 by (2 - F1) / (samples of the class + samples predicted as it). That is
-    about two thirds of the change in sensitivity.
+    With two classes, sensitivity and F1 count samples of class 1, and specificity
+    counts samples of class 0. Otherwise all classes have the same weight. One more
+    correct prediction changes F1 by (2 - F1) / (samples of the class + predictions of
+    the class). This change is about two thirds of the change in sensitivity.
     """
     labels = targets.long().numpy()
     sizes = np.bincount(labels, minlength=max(2, outputs.shape[1]))

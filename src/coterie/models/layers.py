@@ -2,8 +2,8 @@
 
 A module that somebody calls does not train: dropout and augmentation do nothing, and
 normalisation uses its running statistics. In training, a kernel gives every layer a key
-for each sample. Masks and crops are a pure function of the key, of the layer's name and
-of the place in the sample, so a run repeats bit by bit, also if it is divided or
+for each sample. Masks and crops are a pure function of the key, the layer's name and
+the position in the sample. So a run repeats bit by bit, even if it is divided or
 resumed. No layer draws from a generator.
 
 Running statistics m and v are columns of a row, like weights. A training pass adds
@@ -11,8 +11,9 @@ Running statistics m and v are columns of a row, like weights. A training pass a
     |m - mean|^2 / 2 + |v - var|^2 / 2
 
 to the loss, with the mean and the variance of the batch. So a gradient step of size lr
-moves the statistics by the part lr towards those of the batch, as torch does with
-`momentum` = lr. Clients average them, or keep them at home, as they do with weights.
+moves the statistics by the share lr towards the statistics of the batch, as torch does
+with `momentum` = lr. Clients average running statistics or keep them at home, as they
+do with weights.
 
 References:
     Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov. Dropout. JMLR 15, 2014.
@@ -48,7 +49,7 @@ def with_own_layers(module: nn.Module) -> nn.Module:
 
 
 def _bits(keys: Tensor, place: int, size: int) -> Tensor:
-    """(..., size) whole numbers below 2^31 for every sample, and for this layer."""
+    """(..., size) whole numbers below 2^31, for every sample in this layer."""
     return seeds.words(keys + place, size) >> 33 & (2**31 - 1)
 
 
@@ -210,7 +211,7 @@ class BatchStatistics(nn.Module):
         return found
 
     def _of_batch(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the samples with a weight; keeps the penalty."""
+        """Mean and variance of the samples with a weight; also stores the penalty."""
         if len(h) < 2:
             raise InputError(
                 "batch normalisation needs at least two samples in a batch, got 1: "
@@ -253,7 +254,7 @@ def is_random(module: nn.Module) -> bool:
 
 
 def couples_samples(module: nn.Module) -> bool:
-    """Whether a training pass answers for a sample depending on the others."""
+    """Whether in training the output for a sample depends on other samples."""
     return any(
         isinstance(layer, BatchStatistics) and not layer.frozen
         for layer in module.modules()

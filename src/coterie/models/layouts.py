@@ -64,8 +64,9 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
 
     A shell pattern such as `body.1`, `norm*` or `head` can match the dotted name of a
     parameter, the path of a module around it, or the name of any module on that path.
-    It can also match the parameter's own name, such as `B`, unless that is a `weight`
-    or a `bias`, which all layers have: `b*` should match `body`.
+    It can also match the last part of a parameter's name, such as `B`. Patterns do not
+    match the last parts `weight` and `bias`, because all layers have them: `b*` should
+    match `body` only.
 
     >>> columns(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), ["1"]).tolist()
     [False, False, False, True, True]
@@ -150,7 +151,7 @@ def ravel(module: nn.Module) -> Float[Tensor, " d"]:
 
 
 def with_row(module: nn.Module, row: Float[Tensor, " d"]) -> nn.Module:
-    """A copy of the module whose parameters are those of a row."""
+    """A copy of the module with the parameters of a row."""
     twin = copy.deepcopy(module)
     values = layout(module).unravel(row.detach().clone())
     for name, parameter in twin.named_parameters():
@@ -225,8 +226,8 @@ def with_group_norm(module: nn.Module, *, groups: int = 8) -> nn.Module:
 
     Args:
         module: any module.
-        groups: the most groups a layer gets; it takes the largest common divisor with
-            its number of channels.
+        groups: the largest number of groups. A layer gets the greatest common divisor
+            of this number and its number of channels.
     """
     twin = copy.deepcopy(module)
     if isinstance(twin, _BatchNorm):

@@ -1,7 +1,7 @@
 """Losses by name: each maps outputs (B, ...) and targets (B, ...) to numbers (B,).
 
-They are differentiated twice, and computed for many models at once, so they must use
-tensor operations only.
+The code differentiates losses twice and computes them for many models at once. So they
+must use tensor operations only.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def entropy() -> PerSample:
 
 
 def focal(*, gamma: float = 2.0) -> PerSample:
-    """(1 - p)^gamma (-log p), p that of the right class: hard samples count more.
+    """(1 - p)^gamma (-log p), with p of the right class: hard samples count more.
 
     References:
         Lin, Goyal, Girshick, He, Dollar. Focal loss for dense object detection.
@@ -123,7 +123,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss_named(name: str, text: str, task: str | None = None) -> PerSample:
-    """The loss of a text such as "focal(2)", or a user's by "module:function".
+    """The loss that a text names: ours as in "focal(2)", a user's as "module:function".
 
     >>> loss_named("loss", "absolute", "regression").__name__
     'absolute_error'

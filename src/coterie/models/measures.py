@@ -2,8 +2,8 @@
 
 For labels, a model has one logit for two classes (class 1 is the positive one), or one
 output for each class. With two classes, F1, sensitivity and specificity are those of
-class 1. With more, they are means over the classes that the client has. If a client's
-samples leave a measure undefined, it is NaN for every model. So all models are compared
+class 1. With more, they are means over the classes that the client has. If a measure is
+undefined for a client's samples, it is NaN for every model. So all models are compared
 on the same clients.
 """
 
@@ -100,7 +100,7 @@ def f1_of(table: np.ndarray) -> float:
 
 
 def sensitivity(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the samples of class 1 that are found; NaN if there are none.
+    """Share of the samples of class 1 that are predicted as it; NaN if there are none.
 
     With more than two classes, the mean over those that the client has.
     """
@@ -114,7 +114,7 @@ def sensitivity_of(table: np.ndarray) -> float:
 
 
 def specificity(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the other samples that are not taken for class 1; NaN without such.
+    """Share of the samples of other classes not predicted as class 1; NaN without them.
 
     With more than two classes, the mean over those that the client has.
     """
@@ -129,7 +129,7 @@ def specificity_of(table: np.ndarray) -> float:
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Mean over classes of the share that is found; NaN if there is one class."""
+    """Mean over classes of the share predicted correctly; NaN if there is one class."""
     return balanced_accuracy_of(confusion(outputs, targets))
 
 
@@ -152,7 +152,7 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
 
 
 def rankings(outputs: Tensor, targets: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Scores of all samples, and which of them should be large.
+    """Pairs of the scores of all samples, and whether each score should be large.
 
     There is one pair for class 1 of two, or one for each class that the client has.
     """
@@ -197,7 +197,8 @@ def in_bins(outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, ...]:
 def ece(outputs: Tensor, targets: Tensor) -> float:
     """Expected calibration error: how far confidence is from accuracy; lower is better.
 
-    The mean over samples of |accuracy - confidence| of their bin, of ten equally wide.
+    There are ten bins of equal width. The result is the mean over samples of |accuracy
+    - confidence| in the bin of each sample.
 
     References:
         Guo, Pleiss, Sun, Weinberger. On calibration of modern neural networks.
@@ -215,7 +216,7 @@ def errors_of(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> float:
-    """Root of the mean squared error, mean over a target's entries; lower is better."""
+    """Root mean squared error of each target entry, then the mean; lower is better."""
     error, _ = errors_of(outputs, targets)
     return float(error.square().mean(0).sqrt().mean())
 
@@ -246,7 +247,7 @@ def dice(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Measure(NamedTuple):
-    """A measure, whether higher is better, and the tasks that it is for."""
+    """A measure, whether higher is better, and the tasks that allow it."""
 
     measure: PerSample | OfClient
     higher_is_better: bool = True

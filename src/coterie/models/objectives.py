@@ -2,9 +2,9 @@
 
 An objective has a loss, measures, and a score, by which models are compared. The loss
 and most measures map a model's outputs (B, ...) and targets (B, ...) to one number per
-sample (B,), so that sums over any grouping of samples can be merged. A measure of a
-client as a whole maps outputs and targets of all samples of one client's part to one
-number.
+sample (B,), so that sums over any grouping of samples can be merged. Other measures are
+of a client as a whole: they map outputs and targets of all its samples, for example all
+test samples, to one number.
 
 The task of a data set is one word that says what to learn from it. It names the
 objective of a study, unless the study says otherwise.
@@ -108,7 +108,7 @@ def outputs_for(task: str, classes: int) -> int:
 
 
 def objective_named(name: str, value: str) -> Objective:
-    """The objective of this name, or a user's by "module:name".
+    """The objective with this name, or a user's objective as "module:name".
 
     >>> objective_named("objective", "regression").score
     'loss'
@@ -142,8 +142,8 @@ def adapt_objective(
         task: of the data.
         loss: text of `model.loss`; empty keeps the loss.
         measures: texts of `model.measures`, added to those of the objective.
-        score: text of `model.score`; one of our measures is added if it is missing.
-            Empty keeps the score.
+        score: text of `model.score`. If it names one of our measures that the objective
+            lacks, the measure is added. Empty keeps the score.
     """
     if loss:
         objective = objective._replace(loss=loss_named("model.loss", loss, task))
@@ -169,7 +169,7 @@ def adapt_objective(
 
 
 def refuse_settings(model: Mapping[str, Any]) -> None:
-    """Refuses errors in a table [model] that can be seen without data."""
+    """Refuses errors in a table [model] that can be found without data."""
     texts = model.get("measures", [])
     if not isinstance(texts, list | tuple):
         raise InputError(f"`model.measures` must be a list of names, got {texts!r}.")

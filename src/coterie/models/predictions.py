@@ -1,7 +1,7 @@
 """Tables that summarise predictions of labels, client by client.
 
-They leave out empty rows, so that they grow with the number of samples and not with the
-square of the number of classes.
+The tables leave out empty rows. So they grow with the number of samples and not with
+the square of the number of classes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from .measures import calibration, confusion
 class Tally(NamedTuple):
     """The columns of two tables, of confusion and of calibration."""
 
-    # client, target, predicted, count: samples of a class that were taken for one
+    # client, target, predicted, count: the number of samples of class `target`
+    # predicted as class `predicted`
     confusion: dict[str, Tensor]
-    # client, bin, count, confidence, right: of the samples in a bin of confidence their
-    # number, the sum of their confidences, and how many were predicted right
+    # client, bin, count, confidence, right: for the samples in a bin, their number, the
+    # sum of their confidences, and how many predictions are right
     calibration: dict[str, Tensor]
 
 
 def tally(clients: Iterable[int], pairs: Iterable[tuple[Tensor, Tensor]]) -> Tally:
-    """The tables of clients, for outputs and targets of each.
+    """The tables for these clients, from the outputs and targets of each client.
 
     A client whose outputs are not all numbers has no rows.
     """

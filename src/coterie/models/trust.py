@@ -72,7 +72,8 @@ def refuse_untrusted(
     """Refuses the study of a run folder that names code of modules not trusted.
 
     Args:
-        path: of the study; outside run folders, it is the user's and may name any code.
+        path: of the study. A study outside run folders is the user's and may name any
+            code.
         tables: of the study.
         trust: modules that the reader trusts, with all that is in them.
     """
@@ -96,7 +97,7 @@ def is_trusted(module: str, trust: Sequence[str]) -> bool:
 
 
 def import_trusted(name: str, value: str, trust: Sequence[str], folder: Path) -> Any:
-    """The object of "module:attribute", if the module is trusted and elsewhere.
+    """The object of "module:attribute", if the module is trusted and not in the folder.
 
     Args:
         name: of the setting.

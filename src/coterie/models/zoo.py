@@ -1,7 +1,7 @@
 """Small models by name: functions of a sample's shape and the number of outputs.
 
-Each has a `body` and ends in a layer `head`. Normalisation layers are called `norm`. So
-`columns` can name these parts.
+Each model has a `body` and ends in a layer `head`. Normalisation layers have names that
+begin with `norm`. So patterns for `layouts.columns` can name these parts.
 """
 
 from __future__ import annotations
@@ -118,13 +118,13 @@ def cnn(
 
 
 def _dropout(chance: float) -> list[nn.Module]:
-    """The layer that leaves out units with this chance, unless it is 0."""
+    """The layers that leave out units with this chance; none if it is 0."""
     number("dropout", chance, at_least=0, below=1)
     return [NamedDropout(chance)] if chance else []
 
 
 def _augment(ways: Sequence[str]) -> dict[str, nn.Module]:
-    """The first layer of a model that changes samples in these ways, if any."""
+    """The layer that changes samples in these ways, by its name; none without ways."""
     if not isinstance(ways, list | tuple) or not all(type(w) is str for w in ways):
         raise InputError(f"`augment` must be a list of texts, got {brief(ways)}.")
     return {"augment": Augment(*ways)} if ways else {}

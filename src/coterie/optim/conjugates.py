@@ -3,14 +3,15 @@
     grad f^*(y) = argmin_x f(x) - <y, x>,    f(x) = loss(x) + (decay / 2) |x|^2
 
 of a client's loss on all its training data. Here f is 1 / lr-smooth and strongly
-convex. Nesterov's method goes on from the last point found:
+convex. Nesterov's method starts from the last point that was found:
 
     x' = p - lr (grad f(p) - y),    p <- x' + beta (x' - x),    x <- x',
     beta = (1 - r) / (1 + r),    r = sqrt(lr curvature).
 
-After k steps, the squared distance is at most (1 + 1 / r^2) (1 - r)^k times the first
-one. So some number of steps leaves at most `accuracy` of the distance. Quadratics have
-closed forms, which are not used here (`coterie_theory.descent.dual`).
+After k steps, the squared distance to the minimiser is at most (1 + 1 / r^2) (1 - r)^k
+times the first one. We take enough steps to leave at most the share `accuracy` of the
+distance. We do not use the closed forms for quadratics (`coterie_theory.descent.dual`
+does).
 
 References:
     Nesterov, "Lectures on convex optimization", Springer, 2018, section 2.2.
@@ -30,7 +31,7 @@ from ..types import Clients
 
 
 class ConvexLoss(NamedTuple):
-    """What is known about the losses f of all clients, as options of dual methods.
+    """Smoothness and curvature of all clients' losses, as options of dual methods.
 
     Args:
         lr: 1 / smoothness of the losses, including weight decay.
@@ -52,7 +53,7 @@ class ConvexLoss(NamedTuple):
         return self
 
     def steps(self, accuracy: float) -> int:
-        """The number of steps that leaves at most this part of the distance.
+        """The number of steps that leave at most this share of the distance.
 
         >>> ConvexLoss(0.1, 1.0).steps(0.1), ConvexLoss(1.0, 1.0).steps(0.1)
         (19, 1)

@@ -10,7 +10,7 @@ Late = Literal["constant", "adaptive", "heterogeneous"]
 
 
 def _balance(name: str, most: float) -> float:
-    """Returns `most` if it is a largest factor of balanced steps: 0, or at least 1."""
+    """Returns `most` if it is a valid limit on factors: 0, or at least 1."""
     return number(name, most, at_least=1 if most else 0)
 
 
@@ -20,9 +20,10 @@ Balance = Annotated[float, _balance]
 def factor(late: str, workers: int, tau: int) -> float:
     """1; `min(1, M / tau)` if `adaptive`; `min(1, M / (2 tau))` if `heterogeneous`.
 
-    The mean of tau is at most the number M of workers, however slow one of them is. So
-    few answers count much less. The second form is that of Theorem 3.2.1. The third is
-    that of 3.2.3 and, for clients whose data differ, of 3.3.
+    tau is the delay of an answer, counted in answers, and M the number of workers. The
+    mean of tau is at most M, however slow a worker is. So only few answers count much
+    less. The second form is from Theorem 3.2.1. The third is from Theorem 3.2.3, and
+    from Theorem 3.3 for clients with different data.
 
     >>> factor("adaptive", 10, 5), factor("adaptive", 10, 40)
     (1.0, 0.25)
@@ -37,8 +38,9 @@ def factor(late: str, workers: int, tau: int) -> float:
 def balance(most: float, answers: list[int], client: int) -> float:
     """The factor `p_bar / p_i`, at most `most`, which makes all clients count equally.
 
-    p_i is the client's share of all answers so far. The limit keeps the steps of very
-    rare clients short, so these still count less. With `most` 0 all factors are 1.
+    p_i is the client's share of all answers so far, and p_bar the mean of these shares.
+    The limit keeps the steps of clients that answer very rarely short, so such clients
+    still count less. If `most` is 0, all factors are 1.
 
     >>> balance(10, [6, 2], 0), balance(10, [6, 2], 1), balance(10, [99, 1], 1)
     (0.6666666666666666, 2.0, 10)

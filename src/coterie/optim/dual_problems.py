@@ -23,7 +23,7 @@ from .newton import (
 )
 
 _NEARLY = 0.01
-"""Relative gap up to which equal multipliers of all pairs are a good start."""
+"""Equal multipliers of all pairs are a good start up to this relative duality gap."""
 
 _DIRECT = 2500
 """Size of a working set above which conjugate gradients are faster."""
@@ -82,10 +82,10 @@ class PairProblem(NamedTuple):
     even: Float[np.ndarray, "g g"]
 
     def even_start(self) -> Float[np.ndarray, " p"] | None:
-        """Equal multipliers if they are nearly the best, None otherwise.
+        """Equal multipliers if they are nearly optimal, None otherwise.
 
-        With 1 / s = 1 + n lam they shrink all distances by the factor s. That is the
-        projection if every distance is too large by the same factor.
+        Equal multipliers lam shrink all distances by the factor s = 1 / (1 + n lam).
+        The result is the projection if every distance is too large by the same factor.
         """
         squared = squared_distances(self.gram, self.pairs)
         if not (squared > self.limits).all():
@@ -143,7 +143,7 @@ class PairProblem(NamedTuple):
         n = len(self.mass)
         wanted = max(n, room, int(held.sum()) // 2)
         if int((violated > 0).sum()) > wanted:
-            # Choose pairs of every model: the most violated ones repeat each other.
+            # Choose pairs of every model: the most violated pairs are nearly redundant.
             matrix = _symmetric(n, violated, self.pairs.flat)
             few = min(n, -(-wanted // n))
             least = np.partition(matrix, n - few, axis=1)[:, n - few]

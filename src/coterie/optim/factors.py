@@ -1,12 +1,12 @@
 """Personal corrections of low rank: a product A_l B_l for each matrix of a model.
 
 A row of factors holds A_l (o, k) and then B_l (k, i) of one matrix after another, where
-k = min(rank, o, i). Their products change the matrices of a model and nothing else. A
-gradient in the parameters, G_l in a matrix, gives the gradient in the factors:
+k = min(rank, o, i). Their products change only the matrices of a model. Let G_l be the
+gradient in a matrix. Then the gradient in the factors is
 
     grad A_l = G_l B_l',    grad B_l = A_l' G_l.
 
-A `shape` is the rank, and then begin, rows and columns of every matrix.
+A `shape` is the rank, and then the first column, rows and columns of every matrix.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hessians of clients' losses times vectors, and how sharp losses are.
+"""Products of Hessians and vectors for clients' losses, and the largest eigenvalues.
 
 exact   H_i(w_i) u_i
 hf      (g_i(w_i + h u_i) - g_i(w_i - h u_i)) / (2 h),   h = delta / |u_i|
@@ -25,7 +25,7 @@ def hessian_times(
     """Row j is the Hessian of client j at w[j], times u[j].
 
     Args:
-        clients: to ask; they must use the same minibatch twice for `hf`.
+        clients: compute this; for `hf` they must use the same minibatch twice.
         w: the models.
         u: the vectors.
         variant: `exact`; `hf`, differences of gradients; or `fo`, zeros.
@@ -52,11 +52,12 @@ def sharpness(
     """A client program: the eigenvalue of largest size of each client's Hessian at x.
 
     This is the Rayleigh quotient of power iteration on all training data, so it is
-    never too large. Gradient descent with steps above 2 over it moves away from x.
+    never too large. Gradient descent with steps above 2 divided by the result moves
+    away from x.
 
     Args:
         clients: to ask.
-        found: the place for the result; its values are not used.
+        found: memory for the result; its values are not used.
         x: the models.
         iterations: products with the Hessian; each costs two gradients of all data.
     """

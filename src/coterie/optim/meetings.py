@@ -10,9 +10,10 @@ by alpha times the difference:
 
     eta = sqrt(mu / (2 R)),    alpha = 1 / sqrt(2 mu R).
 
-In s seconds without an event, each vector of a node goes (1 - exp(-2 eta s)) / 2 of the
-way to the other. So the code computes this only when something happens. A smaller mu
-and a larger R are safe; a larger mu or a smaller R may diverge.
+In s seconds without an event, each vector of a node moves towards the other by the
+share (1 - exp(-2 eta s)) / 2 of their difference. So the code computes this move only
+when an event happens. The method is stable if mu is chosen too small or R too large. It
+may diverge if mu is too large or R too small.
 
 References:
     Even, Berthier, Bach, Flammarion, Hendrikx, Gaillard, Massoulié, Taylor,
@@ -99,7 +100,7 @@ def companions(start: Float[Tensor, "n d"], eta: float = 0.0) -> Companions:
 
 
 def share_of_way(spans: Float64[Tensor, "*s"], eta: float) -> Float64[Tensor, "*s"]:
-    """The share of the way to the other row that a row goes in these times."""
+    """By what share of their difference a row moves to the other row in these times."""
     return -torch.expm1(-2 * eta * spans) / 2
 
 

@@ -3,8 +3,8 @@
     phi(x) = f(x) + (ridge / 2) |x|^2,    f the loss of all training data of a client
     x <- argmin_z <lr g, z> + D_phi(z, x),  that is  grad phi(z) = grad phi(x) - lr g
 
-with D_phi(z, x) = phi(z) - phi(x) - <grad phi(x), z - x>. Newton's method solves this,
-and its conjugate gradients need only products with Hessians.
+with D_phi(z, x) = phi(z) - phi(x) - <grad phi(x), z - x>. Newton's method solves this.
+It uses conjugate gradients, which need only products with Hessians.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..options import Count
 from ..types import Clients
 
 _LEFT = 1e-4
-"""Share of the right side that conjugate gradients leave to the next Newton step."""
+"""Conjugate gradients stop when the residual is this share of the right side."""
 
 
 class Newton(NamedTuple):
@@ -40,8 +40,8 @@ def conjugate_gradients(
 ) -> Float[Tensor, "n d"]:
     """Row j is about the solution u of H_j u = b_j; rows do not depend on each other.
 
-    A row stops when little is left, or when its curvature is not positive. If that is
-    so in the first step, the result is b_j.
+    A row stops when its residual is small, or when its curvature is not positive. If
+    the curvature is not positive in the first step, the result is b_j.
 
     Args:
         times: the products H_j u_j of all rows.
@@ -78,11 +78,11 @@ def inverse_mirror(
 ) -> Float[Tensor, "n d"]:
     """Row j is about the point where the gradient of phi_j is target_j.
 
-    A Newton step that does not bring the gradient nearer is undone, and the next one is
-    half as long.
+    A Newton step is undone if it does not bring the gradient nearer to its target. Then
+    the next step is half as long.
 
     Args:
-        clients: to ask; they must always use the same samples.
+        clients: compute gradients and products; they must always use the same samples.
         x: where to start.
         target: the gradients to reach.
         ridge: the curvature that phi has in addition to the loss.
@@ -117,7 +117,8 @@ def preconditioned_step(
 ) -> Float[Tensor, "n d"]:
     """A client program: the step from x along g in the geometry of phi.
 
-    phi has all training data; g may be any gradient, such as that of all clients.
+    phi uses all training data of a client. g may be any gradient, such as the mean over
+    all clients.
     """
     own = clients.whole()
     target = own.grad(x) + ridge * x - lr * g

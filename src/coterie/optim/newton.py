@@ -3,8 +3,8 @@
 The function is the dual of projecting v onto {x : d_p(x)^2 <= R_p for all p}. Its
 gradient is (d_p^2 - R_p) / 2. Every step maximises its quadratic model over lam >= 0 on
 a working set: all p with a positive multiplier, and the most violated of the others. If
-v violates the bounds by much, Newton steps would be short and the working set large. So
-the radii shrink to R in stages.
+v violates the bounds by far, Newton steps would be short and the working set large. So
+the code shrinks the radii to R in stages.
 
 Vectors and matrices are small and in double precision. NumPy starts an operation faster
 than torch, so we use torch only if two threads help.
@@ -23,10 +23,10 @@ _STAGE = 4.0
 """The factor between the squared radii of two stages."""
 
 _STEPS, _PIVOTS, _DAMPINGS = 300, 6, 16
-"""The largest numbers of Newton steps, of exchanges in one, and of attempts at one."""
+"""Limits on Newton steps, on exchanges in one step, and on attempts at one step."""
 
 _LARGE = 64
-"""Matrices of at least this size go to torch; its threads then do not fight NumPy's."""
+"""Torch handles matrices of at least this size; then only torch uses threads."""
 
 ROUNDING = 32 * float(np.finfo(np.float64).eps)
 """The relative error of a few operations."""
@@ -86,7 +86,7 @@ class DualProblem(Protocol):
         Args:
             held: which have a positive multiplier.
             violated: how much each of the others is violated, 0 if it is not.
-            room: the number of others to take, if it is more than usual.
+            room: the number of violated constraints to take, if it is more than usual.
         """
 
 
@@ -95,7 +95,7 @@ def ascend(
 ) -> tuple[Point, int]:
     """The maximum, up to a gap of tolerance * objective, and the number of steps.
 
-    If rounding stops the progress, the gap tells how far it went.
+    If rounding errors stop the progress early, the gap tells how good the result is.
     """
     radius = problem.limits
     point = None if start is None else problem.evaluate(start)
@@ -137,8 +137,8 @@ def _newton(
 ) -> tuple[Point | None, float]:
     """The problem after one step towards squared radii `target`, and the next damping.
 
-    A step that gains less than its model promised is tried again with more damping.
-    The result is None if nothing helps, which only rounding causes.
+    If a step gains less than its model predicts, it is tried again with more damping.
+    If no damping helps, which only rounding errors cause, the result is None.
     """
     model, more = problem.model(point, chosen), 0.5 * (target - problem.limits)
     before = point.value - dot(more, point.multipliers)

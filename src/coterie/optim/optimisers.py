@@ -1,4 +1,4 @@
-"""What turns a client's gradient into a step, as the text of an `lr` says it.
+"""How a client's gradient becomes a step, as the text of a setting `lr` says.
 
     lr = "sgd(0.1, nesterov=true)"       momentum looks ahead (Nesterov)
     lr = "curvature(1, clip=2)"          c over the curvature of a client's loss
@@ -6,8 +6,8 @@
     lr = "adam(0.001, decoupled=false)"  Adam with weight decay in the gradient
     lr = "adam(0.001, fused=true)"       the same steps in one pass over large models
 
-All of them take `clip`, the largest norm of a client's gradient, and `warmup`, the
-number of steps in which the step size grows in a line to its value.
+All of them take two more numbers. `clip` is the largest norm of a client's gradient.
+`warmup` is the number of steps in which the step size grows linearly to its value.
 
 References:
     Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015, arXiv
@@ -33,7 +33,7 @@ from torch import Tensor
 from ..checks import InputError, brief, integer, number, one_of, suggestion
 
 _LARGE = 4096
-"""The parameters of a model from which one pass over memory pays."""
+"""From this number of parameters on, one pass over memory is faster."""
 
 _PIECE = {"cpu": 2**18, "cuda": 2**24}
 """The most values of Adam's step to compute at once, which stay in the cache."""
@@ -148,7 +148,7 @@ def adam_step(
         x <- x (1 - lr decay) - lr m / (1 - b1^k) / (sqrt(s / (1 - b2^k)) + epsilon)
 
     A row of v holds m, s and k, the number of steps that this client has taken. A
-    client that was away goes on with all three.
+    client that was absent continues with all three.
     """
     d, (b1, b2) = x.shape[1], (optimiser.beta1, optimiser.beta2)
     if v.shape[1] != 2 * d + 1:
@@ -189,7 +189,7 @@ def _fused_step(
     lr: Tensor,
     decay: Tensor | None,
 ) -> Tensor:
-    """Models after the same step; changes the means in `after`, which has the new k."""
+    """Models after the same step. Changes m and s in `after`, which has the new k."""
     d = x.shape[1]
     if decay is not None and optimiser.decoupled:
         moved = x * (1 - lr * decay)

@@ -13,9 +13,9 @@ gives that matrix, `optim.newton` solves the dual problem in it, and one product
 
 `project_onto_balls` is the same for single points and fixed centres.
 
-The certificate: x, scaled towards the mean, is feasible. Its objective minus the dual
-value is `gap`. The objective is strongly convex, so the exact projection lies within
-sqrt(2 gap) of x.
+The result has a certificate. The code scales x towards the mean until x is feasible.
+The objective of x minus the dual value is `gap`. The objective is strongly convex, so
+the exact projection lies within sqrt(2 gap) of x.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _SAME = 1e-24
 def squared_radii(
     dissimilarity: Float[Tensor, "n n"], t: float, *, among: int | None = None
 ) -> Float[Tensor, "n n"]:
-    """Bounds t D on squared distances, where D is 1 on average.
+    """Bounds t D on squared distances, where D is `dissimilarity` scaled to mean 1.
 
     Args:
         dissimilarity: infinite for two clients that are not tied.
         t: the mean of the bounds.
-        among: the mean is over pairs of this number of first clients; None: of all.
+        among: the mean is over pairs of the first `among` clients; None: of all.
     """
     here = dissimilarity[:among, :among]
     tied = here.isfinite().fill_diagonal_(False)
@@ -87,7 +87,7 @@ def project(
     an infinite one does not tie them. Models that are feasible are returned unchanged.
 
     Args:
-        x: the models, on any device; the dual problem is solved on the CPU.
+        x: the models, on any device; the CPU solves the dual problem.
         squared_radius: R, symmetric with entries >= 0.
         tolerance: stop when gap <= tolerance |x - v|^2 / 2.
         start: multipliers of an earlier call with models nearby.
@@ -237,14 +237,15 @@ def onto_balls(
     x_j is the nearest to points[j] with |x_j - centres_k|^2 <= squared_radius_jk. The
     centres are the same for all rows, the radii are not. If the balls of a row have no
     common point, x_j makes the largest excess |x_j - centres_k|^2 - squared_radius_jk
-    as small as possible. Both are (nearly) the minimum of
+    as small as possible. In both cases, x_j is (nearly) the minimum of
 
         1/2 |x_j - p_j|^2 + stiffness / 2 excess^2,     excess >= 0.
 
-    The stiffness is so large that an avoidable excess stays below about 1e-12 of the
-    largest squared distance, times |x_j - p_j| over the radius. A squared radius of 0
-    gives the centre itself (the mean of several); an infinite one sets no bound. The
-    function takes points, and multipliers of an earlier call with points nearby.
+    If the balls have a common point, the large stiffness keeps the excess below about
+    1e-12 of the largest squared distance, times |x_j - p_j| over the radius. A squared
+    radius of 0 gives the centre itself (the mean of several); an infinite one sets no
+    bound. The function takes points, and multipliers of an earlier call with points
+    nearby.
 
     Args:
         centres: fixed models.

@@ -1,9 +1,10 @@
 """Personal parameters: columns of a row that never leave their client.
 
 `PersonalOracle` wraps an oracle. Its `average`, `mix` and `central` see only the shared
-columns, and return personal columns unchanged. A partner evaluates a reader's shared
-columns with its own personal ones. So any method can keep a head, or normalisation
-layers, at home. With FedAvg that gives FedPer, FedBN, or LG-FedAvg.
+columns, and return personal columns unchanged. If a client computes something at the
+model of another client, it combines the shared columns of that model with its own
+personal columns. So with any method, a head or normalisation layers can stay at their
+client. With FedAvg that gives FedPer, FedBN, or LG-FedAvg.
 
 References:
     Arivazhagan, Aggarwal, Singh, Choudhary, "Federated learning with personalization
@@ -64,7 +65,7 @@ class PersonalOracle(Wrapping[Sending]):
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """The answers of a coordinator's program on the shared columns.
+        """The results of a coordinator's program, which sees only the shared columns.
 
         Answer j gets the personal columns of rows[j].
         """
@@ -80,7 +81,7 @@ class PersonalOracle(Wrapping[Sending]):
     def blended(
         self, x: Float[Tensor, "n d"], weights: Float[Tensor, "m m"]
     ) -> Float[Tensor, "n d"]:
-        """Blends in the shared columns, and each client's own gradient in the others.
+        """Blends in shared columns, and the client's own gradient in personal columns.
 
         Contributor k evaluates the shared columns of reader i with its own personal
         columns, so every pair takes its own gradient.
