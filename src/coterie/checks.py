@@ -155,7 +155,8 @@ def one_of(name: str, value: str, choices: Collection[str]) -> str:
 _EPOCHS = ", in minibatches: an epoch of n samples takes n / batch_size of them"
 _ELSEWHERE = {
     **dict.fromkeys(("learning_rate", "step_size", "eta", "local_lr"), ("lr", "")),
-    **dict.fromkeys(("epochs", "local_epochs"), ("steps", _EPOCHS)),
+    "epochs": ("steps", _EPOCHS),
+    **dict.fromkeys(("local_epochs", "num_epochs"), ("epochs", "")),
     **dict.fromkeys(("local_steps", "num_steps", "local_updates"), ("steps", "")),
     **dict.fromkeys(("num_rounds", "global_rounds", "comm_rounds"), ("rounds", "")),
     **dict.fromkeys(("batch", "batchsize", "local_bs"), ("batch_size", "")),

@@ -324,6 +324,25 @@ otherwise it holds numbers.
 """
 
 
+class StepNumbers(NamedTuple):
+    """A local step of clients that do not all take the same number of steps."""
+
+    number: Float[Tensor, "n 1"]  # of each client's own step, counted from 0
+    moving: Bool[Tensor, "n 1"] | None = None  # who takes it; None: all
+
+
+@runtime_checkable
+class ClientsInEpochs(Clients, Protocol):
+    """Clients that may count local steps in passes through their own data."""
+
+    def step_numbers(self, t: int, steps: int) -> Iterable[int | StepNumbers]:
+        """The numbers of the next steps: t to t + steps - 1, or those of epochs.
+
+        In epochs, `t` and `steps` count epochs, and every client takes as many steps as
+        it has minibatches. One without a step is not `moving`, and answers zero.
+        """
+
+
 @runtime_checkable
 class Oracle(Protocol):
     """Everything that an algorithm may ask of the clients in one round.

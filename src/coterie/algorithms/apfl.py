@@ -32,8 +32,10 @@ from ..optim.steps import (
     LocalDescent,
     LocalLr,
     Schedule,
+    StepNumber,
     descend,
     rule_in_numbers,
+    step_numbers,
     step_size,
     velocity,
 )
@@ -69,11 +71,11 @@ def mixture_sgd(
     rule: LocalDescent,
     adaptive: bool,
     steps: int,
-    t: int,
+    t: StepNumber,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: steps of v and a from number t, with w fixed."""
     own = rule_in_numbers(rule, clients, v)
-    for t_local in range(t, t + steps):
+    for t_local in step_numbers(clients, t, steps):
         g = clients.grad(mixture(w, v, a))
         a_now = a
         if adaptive:
@@ -100,7 +102,7 @@ def apfl_round(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A client program: local steps of w, v and a from number t."""
     shared = rule_in_numbers(rule, clients, w, together)
-    for t_local in range(t, t + steps):
+    for t_local in step_numbers(clients, t, steps):
         batch = clients.same_batch()
         v, a, v_velocity = mixture_sgd(
             batch, v, a, v_velocity, w, rule=rule, adaptive=adaptive, steps=1, t=t_local

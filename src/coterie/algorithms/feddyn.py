@@ -47,6 +47,7 @@ from ..optim.steps import (
     Schedule,
     descend,
     rule_in_numbers,
+    step_numbers,
     velocity,
 )
 from ..options import BelowOne, Count, Positive, Sizes, method
@@ -78,7 +79,7 @@ def dynamic_sgd(
 ) -> tuple[Tensor, Tensor]:
     """A client program: steps on f_i(theta) - <h_i, theta> + alpha/2 |theta - w|^2."""
     own = rule_in_numbers(rule, clients, theta, together, pull=alpha)
-    for t_local in range(t, t + steps):
+    for t_local in step_numbers(clients, t, steps):
         g = clients.grad(theta).add_(theta - w, alpha=alpha).sub_(h_i)
         theta, v = descend(own, theta, g, v, t_local)
     return theta, v

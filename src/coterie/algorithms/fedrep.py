@@ -33,6 +33,7 @@ from ..optim.steps import (
     Schedule,
     descend,
     rule_in_numbers,
+    step_numbers,
     velocity,
 )
 from ..options import BelowOne, Count, Head, Sizes, method
@@ -61,7 +62,7 @@ def part_sgd(
 ) -> tuple[Tensor, Tensor]:
     """A client program: gradient steps of some columns, from number t."""
     own = rule_in_numbers(rule, clients, x, together)
-    for t_local in range(t, t + steps):
+    for t_local in step_numbers(clients, t, steps):
         g = torch.where(part, clients.grad(x), 0)
         moved, v = descend(own, x, g, v, t_local)
         x = torch.where(part, moved, x)

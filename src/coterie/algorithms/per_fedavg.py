@@ -46,6 +46,7 @@ from ..optim.steps import (
     Schedule,
     descend,
     rule_in_numbers,
+    step_numbers,
     train_alone,
     velocity,
 )
@@ -69,7 +70,7 @@ def meta_sgd(
 ) -> tuple[Tensor, Tensor]:
     """A client program: `steps` steps on F_i, from number t."""
     own = rule_in_numbers(rule, clients, w, together)
-    for t_local in range(t, t + steps):
+    for t_local in step_numbers(clients, t, steps):
         g = clients.grad(w)
         u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
         # Draw it even if it is not used, so that all variants see the same D and D'.

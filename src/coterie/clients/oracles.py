@@ -29,6 +29,7 @@ from ..types import (
 )
 from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
 from .comparisons import ComparisonPlan, HalfGrads, compare_pairs, of_shared_columns
+from .epochs import packs_of
 from .groups import (
     Group,
     average_rows,
@@ -40,7 +41,7 @@ from .groups import (
     of_present,
     return_answers,
 )
-from .programs import Evaluator, SimulatedClients, only
+from .programs import Evaluator, SimulatedClients, minibatches_of, only
 from .samples import Batch, ClientSamples, FreshMinibatches
 from .traffic import Meter, Sending, Wrap
 
@@ -129,9 +130,9 @@ class SimulatedOracle:
         whole = len(asked) == len(self.active)
         given = rows if whole else tuple(row[asked] for row in rows)
 
-        def run(some: slice) -> tuple[Tensor, ...]:
+        def run(some: slice | Tensor) -> tuple[Tensor, ...]:
             who = asked[some]
-            draw = FreshMinibatches(
+            draw = minibatches_of(
                 self._samples, who, lambda number: seeds.key(call, number)
             )
             cost = only(who, self._samples.counts)
@@ -144,6 +145,8 @@ class SimulatedOracle:
         if self._loop and len(asked):
             parts = [self._ask_client(j, run, asked) for j in range(len(asked))]
             results = tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
+        elif self._samples.epochs and "steps" in options and len(asked):
+            results = self._in_packs(run, asked)
         else:
             results = run(slice(None))
         if whole:
@@ -337,6 +340,16 @@ class SimulatedOracle:
             self.gradients += times * counts
         else:
             self.gradients[who.cpu()] += times * counts[who.cpu()]
+
+    def _in_packs(
+        self, run: Callable[[Tensor], tuple[Tensor, ...]], asked: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The results for all asked clients, computed pack by pack; see `epochs`."""
+        packs = packs_of(self._samples.batches[asked].tolist())
+        order = torch.tensor([j for pack in packs for j in pack], device=asked.device)
+        parts = [run(torch.tensor(pack, device=asked.device)) for pack in packs]
+        joined = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+        return tuple(pieces[order.argsort()] for pieces in joined)
 
     def _by_client(self, ask: Callable[[slice], Tensor]) -> Tensor:
         """The answers for all rows at once, or one by one in debug mode."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +13,8 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError
 from ..data.federation import PartName
-from ..types import Evaluation, OwnLoss, Widths, refuse_no_classes
+from ..types import Evaluation, OwnLoss, StepNumbers, Widths, refuse_no_classes
+from .epochs import EpochMinibatches
 from .samples import Batch, ClientSamples, FreshMinibatches, Measurements
 
 
@@ -112,16 +113,18 @@ class SimulatedClients:
         """Row j is the gradient of client j's loss, or of `loss`, at points[j]."""
         if loss is None and (rows or options):
             raise InputError("`clients.grad` takes rows and options only with `loss`.")
-        self._gradients += self._cost
         if loss is None:
-            return self._kernel.grad(points, self._draw())
+            batch = self._draw_and_count(1)
+            return self._of_moving(self._kernel.grad(points, batch), batch)
         for row in rows:
             if row.dim() < 1 or len(row) != len(points):
                 raise InputError(
                     f"rows of a loss must have {len(points)} rows, one for each client "
                     f"as the models, got shape {tuple(row.shape)}."
                 )
-        return self._kernel.grad_of(loss, points, self._draw(), rows, options)
+        batch = self._draw_and_count(1)
+        found = self._kernel.grad_of(loss, points, batch, rows, options)
+        return self._of_moving(found, batch)
 
     def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
         """Outputs, features, targets and losses of the clients' samples at points."""
@@ -152,8 +155,40 @@ class SimulatedClients:
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"]
     ) -> Float[Tensor, "n d"]:
         """Row j is the Hessian on client j's samples, times vectors[j]."""
-        self._gradients += 2 * self._cost
-        return self._kernel.hvp(points, vectors, self._draw())
+        batch = self._draw_and_count(2)
+        return self._of_moving(self._kernel.hvp(points, vectors, batch), batch)
+
+    def step_numbers(self, t: int, steps: int) -> Iterable[int | StepNumbers]:
+        """The numbers of the next local steps; see `types.ClientsInEpochs`."""
+        if isinstance(self._draw, EpochMinibatches):
+            return self._draw.step_numbers(t, steps)
+        return range(t, t + steps)
+
+    def _draw_and_count(self, gradients: int) -> Batch:
+        """The samples of the next question, counted as this number of gradients."""
+        if isinstance(self._draw, EpochMinibatches) and not self._draw.inside:
+            raise InputError(
+                "`epochs` needs a client program that takes its gradients in a loop "
+                "over `coterie.optim.step_numbers`, and this method has another one."
+            )
+        batch = self._draw()
+        self._gradients += gradients * self._cost_now
+        return batch
+
+    def _of_moving(self, found: Tensor, batch: Batch) -> Tensor:
+        """The rows, with zero for clients that wait for others to finish an epoch.
+
+        Without samples, penalties of a model may still have a gradient.
+        """
+        if not self._samples.epochs:
+            return found
+        return torch.where((batch.weight != 0).any(1, keepdim=True), found, 0)
+
+    @property
+    def _cost_now(self) -> Float[Tensor, " m"]:
+        """What a gradient of the last samples adds to the count of every client."""
+        drawn = self._draw
+        return drawn.cost if isinstance(drawn, EpochMinibatches) else self._cost
 
     def half_grads(
         self, points: Float[Tensor, "n d"], samples: int | None
@@ -197,7 +232,7 @@ class SimulatedClients:
     def same_batch(self) -> SimulatedClients:
         """The same clients; all answers use one minibatch, which is drawn now."""
         batch = self._draw()
-        return self._with(lambda: batch, self._cost)
+        return self._with(lambda: batch, self._cost_now)
 
     def whole(self) -> SimulatedClients:
         """The same clients, who answer on all of their training data."""
@@ -231,6 +266,14 @@ class SimulatedClients:
         )
 
 
+def minibatches_of(
+    samples: ClientSamples, who: Tensor, stream: Callable[[int], int | list[int]]
+) -> FreshMinibatches | EpochMinibatches:
+    """The source of these clients' minibatches: with replacement, or in epochs."""
+    source = EpochMinibatches if samples.epochs else FreshMinibatches
+    return source(samples, who, stream)
+
+
 def task_clients(
     samples: ClientSamples,
     kernel: Evaluator,
@@ -249,7 +292,7 @@ def task_clients(
             calls = [seeds.key(seed, "step", t, verb, call) for t in rounds]
             return [seeds.key(one, number) for one in calls]
 
-        draw = FreshMinibatches(samples, who, keys)
+        draw = minibatches_of(samples, who, keys)
         roots = [seeds.key(seed, "step", t, verb, call) for t in rounds]
         given = counted, who, draw, cost, roots, keys, of_call
         return SimulatedClients(samples, kernel, *given)

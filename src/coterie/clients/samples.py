@@ -51,6 +51,17 @@ class Batch:
             yield Batch(self.index[..., some], self.weight[:, some])
 
 
+def batches_of(sizes: Int[Tensor, " n"], batch_size: int) -> Int[Tensor, " n"]:
+    """(n,) minibatches in a pass through the data of clients with these sizes.
+
+    >>> batches_of(torch.tensor([3, 4, 5]), 4)
+    tensor([1, 1, 2])
+    """
+    if batch_size == 0:
+        return torch.ones_like(sizes)
+    return torch.div(sizes + (batch_size - 1), batch_size, rounding_mode="floor")
+
+
 class Measurements(NamedTuple):
     """What clients know of their own losses before training."""
 
@@ -75,6 +86,9 @@ class ClientSamples:
     """Draws the random words for Poisson minibatches, from streams and clients."""
     measurements: Measurements | None = None  # None until clients measure them
     randomised: bool = False  # whether models draw masks or crops for each sample
+    epochs: bool = False
+    """Whether local steps are counted in passes through a client's data; see `epochs`.
+    """
 
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
@@ -212,10 +226,20 @@ class ClientSamples:
         return found.scatter_add_(1, labels, mask.to(self.dtype))
 
     @cached_property
+    def batches(self) -> Int[Tensor, " n"]:
+        """(N,) minibatches in a pass through the data of each client."""
+        return batches_of(self.federation.train.size, self.batch_size)
+
+    @cached_property
     def counts(self) -> Float[Tensor, " n"]:
-        """(N,) number of samples in each client's minibatch, on the CPU, to count."""
+        """(N,) number of samples in each client's minibatch, on the CPU, to count.
+
+        With `epochs`, it is the mean, because the last minibatch may be smaller.
+        """
         if self.batch_size == 0 or self.poisson:
             return self.expected_sizes.cpu()
+        if self.epochs:
+            return (self.federation.train.size.double() / self.batches).cpu()
         n = len(self.federation)
         return torch.full((n,), self.batch_size, dtype=torch.float64)
 

@@ -9,6 +9,7 @@ site gives the same answer.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
@@ -127,6 +128,18 @@ class Simulation:
         )
         return oracle.gradients
 
+    def in_epochs(self) -> Simulation:
+        """The same clients, whose local steps are counted in epochs.
+
+        An epoch is a pass through a client's training data in minibatches without
+        replacement, so that clients with more data take more steps.
+        """
+        if self.kernel.couples and self.batch_size:
+            _refuse_single_rests(self.federation, self.batch_size)
+        found = copy.copy(self)
+        found.samples = replace(self.samples, epochs=True)
+        return found
+
     def __repr__(self) -> str:
         samples = f"batches of {self.batch_size}" if self.batch_size else "full batches"
         return (
@@ -231,6 +244,17 @@ class Simulation:
         for group in who.split(self.kernel.evaluated_at_once(int(part.size.max()))):
             index, mask = part.rows(group)
             yield from self.kernel.outputs(x[group], Batch(index, mask.to(self.dtype)))
+
+
+def _refuse_single_rests(federation: Federation, batch_size: int) -> None:
+    """Refuses epochs whose last minibatch has one sample, without statistics."""
+    single = (federation.train.size % batch_size == 1).nonzero()[:1, 0]
+    for client in map(int, single):
+        raise InputError(
+            "batch normalisation needs two samples in a batch, but the last one in an "
+            f"epoch of {federation.name_of(client)} has 1 sample with `batch_size` "
+            f"{batch_size}: use another `batch_size`, or `steps`."
+        )
 
 
 def _refuse_single_samples(federation: Federation, batch_size: int) -> None:

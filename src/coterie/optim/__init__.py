@@ -13,6 +13,7 @@ from .steps import (
     descend,
     follow,
     sgd,
+    step_numbers,
     step_size,
     velocity,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "project",
     "sgd",
     "sharpness",
+    "step_numbers",
     "step_size",
     "velocity",
 ]

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 import re
 import typing
+from collections.abc import Iterable
 from typing import Annotated, NamedTuple
 
 import torch
@@ -30,7 +31,13 @@ from torch import Tensor
 
 from ..checks import InputError, brief, call, number, one_of
 from ..options import BelowOne, Formula, NotNegative, Positive
-from ..types import Clients, ClientsWithMeasurements, Oracle
+from ..types import (
+    Clients,
+    ClientsInEpochs,
+    ClientsWithMeasurements,
+    Oracle,
+    StepNumbers,
+)
 from .optimisers import Optimiser, adam_step, optimiser_of
 from .projections import cap_norms
 
@@ -197,20 +204,44 @@ def refuse_idle_momentum(optimiser: Optimiser, momentum: float) -> None:
         raise InputError("`nesterov` needs a `momentum` above 0, got 0.")
 
 
+StepNumber = int | StepNumbers
+"""The number of a step: the same for all clients, or that of each client's own step."""
+
+
+def step_numbers(clients: Clients, t: StepNumber, steps: int) -> Iterable[StepNumber]:
+    """The numbers of the next local steps, from number t.
+
+    A client program takes its gradients in a loop over them, and gives each number to
+    `descend`. If local steps are counted in epochs, so are `t` and `steps`, and clients
+    take different numbers of steps. A single step of a loop elsewhere is that step.
+    """
+    if isinstance(t, StepNumbers):
+        return (t,)
+    if isinstance(clients, ClientsInEpochs):
+        return clients.step_numbers(t, steps)
+    return range(t, t + steps)
+
+
 @typing.overload
 def step_size(rule: Descent, t: int) -> float: ...
 
 
 @typing.overload
-def step_size(rule: RowDescent, t: int) -> Tensor: ...
+def step_size(rule: RowDescent, t: StepNumber) -> Tensor: ...
 
 
-def step_size(rule: AnyDescent, t: int) -> float | Tensor:
+@typing.overload
+def step_size(rule: AnyDescent, t: StepNumber) -> float | Tensor: ...
+
+
+def step_size(rule: AnyDescent, t: StepNumber) -> float | Tensor:
     """The step size of gradient step t = 0, 1, ...
 
     >>> step_size(Descent(1.0, schedule="step(10, 0.5)"), 25)
     0.25
     """
+    if isinstance(t, StepNumbers):
+        return _sizes_in_epochs(rule, t.number)
     if isinstance(rule, RowDescent) and t + 1 < rule.optimiser.warmup:
         return _size_by_schedule(rule, t) * ((t + 1) / rule.optimiser.warmup)
     return _size_by_schedule(rule, t)
@@ -229,6 +260,24 @@ def _size_by_schedule(rule: AnyDescent, t: int) -> float | Tensor:
     if name == "cosine":
         return rule.lr * (1 + math.cos(math.pi * min(1.0, t / arguments[0]))) / 2
     return rule.lr
+
+
+def _sizes_in_epochs(rule: AnyDescent, t: Float[Tensor, "n 1"]) -> float | Tensor:
+    """The step size of each client's own step."""
+    name, arguments = call("schedule", rule.schedule)
+    warmup = rule.optimiser.warmup if isinstance(rule, RowDescent) else 0
+    if name == "constant" and not warmup:
+        return rule.lr
+    share, done = torch.ones_like(t, dtype=torch.float64), t.double()
+    if name == "step":
+        share = arguments[1] ** (done / int(arguments[0])).floor()
+    elif name == "inverse":
+        share = arguments[0] / (arguments[0] + done)
+    elif name == "cosine":
+        share = (1 + (math.pi * (done / arguments[0]).clamp(max=1)).cos()) / 2
+    if warmup:
+        share = share * ((done + 1) / warmup).clamp(max=1)
+    return rule.lr * share.to(t)
 
 
 def velocity(
@@ -255,7 +304,7 @@ def descend(
     x: Float[Tensor, "n d"],
     g: Float[Tensor, "n d"],
     v: Float[Tensor, "n v"],
-    t: int,
+    t: StepNumber,
     *,
     reuse: bool = False,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
@@ -264,6 +313,8 @@ def descend(
     A result takes the memory of g, which saves N D values in every step. With `reuse`,
     a result may also take the memory of v, which the caller must not need any more.
     """
+    if isinstance(t, StepNumbers):
+        return _descend_in_epochs(rule, x, g, v, t, reuse)
     if isinstance(rule, RowDescent):
         return _descend_rows(rule, x, g, v, t, reuse)
     g = add_weight_decay(rule, x, g)
@@ -273,14 +324,32 @@ def descend(
     return torch.add(x, g, alpha=-step_size(rule, t), out=g), v
 
 
+def _descend_in_epochs(
+    rule: AnyDescent, x: Tensor, g: Tensor, v: Tensor, t: StepNumbers, reuse: bool
+) -> tuple[Tensor, Tensor]:
+    """As `descend`, where clients that wait for others keep model and momentum."""
+    if isinstance(rule, Descent):
+        lr, decay = x.new_full((len(x), 1), rule.lr), None
+        if rule.weight_decay:
+            decay = torch.full_like(lr, rule.weight_decay)
+        rule = RowDescent(lr, rule.momentum, decay, rule.schedule, Optimiser())
+    new = _descend_rows(rule, x, g, v, t, reuse and t.moving is None)
+    if t.moving is None:
+        return new
+    return torch.where(t.moving, new[0], x), torch.where(t.moving, new[1], v)
+
+
 def _descend_rows(
-    rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: int, reuse: bool
+    rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: StepNumber, reuse: bool
 ) -> tuple[Tensor, Tensor]:
     """As `descend`, with the numbers and the optimiser of each row."""
     lr, optimiser, decay = step_size(rule, t), rule.optimiser, rule.weight_decay
     if optimiser.clip < math.inf:
         g = cap_norms(g, optimiser.clip)
     if optimiser.is_adam:
+        differ = optimiser.warmup or rule.schedule != "constant"
+        if isinstance(t, StepNumbers) and differ:  # one pass takes one lr for all
+            optimiser = optimiser._replace(fused=False)
         return adam_step(x, g, v, optimiser, lr=lr, decay=decay, reuse=reuse)
     if decay is not None:
         g = g.addcmul_(decay.expand_as(x), x)
@@ -321,8 +390,9 @@ def take_steps(
     t: int,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
     """Models and momentum after these gradient steps."""
-    for t_local in range(t, t + steps):
-        x, v = descend(rule, x, clients.grad(x), v, t_local, reuse=t_local > t)
+    start = v
+    for t_local in step_numbers(clients, t, steps):
+        x, v = descend(rule, x, clients.grad(x), v, t_local, reuse=v is not start)
     return x, v
 
 
@@ -348,9 +418,11 @@ def proximal_sgd(
     """A client program: SGD on f_i(v) + lam/2 |v - w|^2, with steps numbered from t."""
     away = torch.empty_like(v)  # v - w, in the same memory in every step
     rows = rule_in_numbers(LocalDescent(*rule), clients, v, together, pull=lam)
-    for t_local in range(t, t + steps):
+    start = v_velocity
+    for t_local in step_numbers(clients, t, steps):
         g = clients.grad(v).add_(torch.sub(v, w, out=away), alpha=lam)
-        v, v_velocity = descend(rows, v, g, v_velocity, t_local, reuse=t_local > t)
+        reuse = v_velocity is not start
+        v, v_velocity = descend(rows, v, g, v_velocity, t_local, reuse=reuse)
     return v, v_velocity
 
 

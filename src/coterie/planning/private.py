@@ -128,7 +128,7 @@ def _train_and_score(
     for r in training.rounds(rounds=rounds, start=(0, state)):
         state = r.state
     simulation = setup.simulation
-    x = training.personal(state, simulation.at(rounds, purpose="use"))
+    x = training.personal(state, training.asked.at(rounds, purpose="use"))
     found = simulation.evaluate(x, "validation")
     score, releases = mean_score(simulation.objective, found), 0.0
     privacy, roles = setup.study.privacy, dict[str, float]()

@@ -47,6 +47,7 @@ from .settings.optimisers import (
     local_part,
     refuse_other_steps,
     table_for,
+    uses_local,
 )
 from .tables import (
     Diagnostics,
@@ -320,6 +321,7 @@ def _check_tables(
         optimizer=shared,
     )
     _refuse_private_clipping(study)
+    _refuse_private_epochs(study)
     chosen = _choices_of(study, _table(tables, "run"))
     return replace(
         study, chooses=chosen, found=_found_options(data, _table(tables, "data"))
@@ -409,10 +411,14 @@ def _refuse_choices(
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """The options of an algorithm: its keywords and its ingredients."""
+    """The options of an algorithm: its keywords, its ingredients, perhaps `epochs`."""
     maker = algorithm_factory(name)
+    known = parameters_of(maker)
     text = Parameter("text", Parameter.KEYWORD_ONLY, default="")
-    return {**parameters_of(maker), **dict.fromkeys(ingredients_of(maker), text)}
+    found = {**known, **dict.fromkeys(ingredients_of(maker), text)}
+    if "steps" in known and uses_local(known):
+        found["epochs"] = Parameter("epochs", Parameter.KEYWORD_ONLY, default=1)
+    return found
 
 
 def trained_options(entry: Entry) -> dict[str, Any]:
@@ -440,6 +446,13 @@ def _entry(
     if not isinstance(tune, dict):
         raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
     maker, given = algorithm_factory(name), [*options, *tune]
+    if "epochs" in options:
+        integer("algorithm.epochs", options["epochs"], at_least=1, at_most=1e6)
+    if "epochs" in given and "steps" in given:
+        raise InputError(
+            f"`epochs` and `steps` of {label} cannot be used together: an epoch takes "
+            "as many steps as a client has minibatches."
+        )
     refuse_unused(name, maker, given, waits=waits is not False)
     own = checked_table(f"`optimizer` of {label}", own)
     sets_lr = "lr" in (*given, *tuned)
@@ -455,6 +468,19 @@ def _refuse_unused_optimizer(shared: dict[str, Any], entries: Sequence[Entry]) -
     for key in shared:
         if not any(key in entry.optimizer for entry in entries):
             raise InputError(f"[optimizer]: no algorithm uses `{key}`; leave it out.")
+
+
+def _refuse_private_epochs(study: Study) -> None:
+    """Refuses epochs where the accountant needs independent minibatches."""
+    if study.privacy is None or study.privacy.unit != "sample":
+        return
+    for entry in study.algorithms:
+        if "epochs" in entry.options:
+            raise InputError(
+                f"`epochs` of {entry.label} cannot be used with `privacy.unit` sample, "
+                "whose accounting needs minibatches that are drawn independently: "
+                "write `steps`."
+            )
 
 
 def _refuse_private_clipping(study: Study) -> None:
@@ -514,7 +540,10 @@ def _time(table: dict[str, Any], entries: tuple[Entry, ...]) -> Time:
             f"`time.speeds` must be a list of numbers or text, got {speeds!r}."
         )
     given = speeds if isinstance(speeds, str) else tuple(speeds)
-    return Time(speeds=given, **table).with_period(most_steps(entries))
+    made = Time(speeds=given, **table)
+    if any("epochs" in (*entry.options, *entry.tune) for entry in entries):
+        return made  # the default period depends on the data
+    return made.with_period(most_steps(entries))
 
 
 def most_steps(entries: Sequence[Entry]) -> int:

@@ -64,6 +64,7 @@ from .setup import (
     folds_for,
     prepare,
     wants_compiling,
+    with_epoch_period,
 )
 from .training import AnyFolder, Listeners, Say, Tell, run_cell
 from .trials import refuse_settings, search_for, tune_entry
@@ -236,6 +237,7 @@ def run_study(
     _refuse_start(study, resume, group)
     say = functools.cache(notice or (lambda line: None))  # no line twice
     data = data_of(study, group)
+    study = with_epoch_period(study, data.federations[study.run.seeds[0]])
     setup = _prepare(study, study.run.seeds[0], data, group)
     place = _RunFiles(study, data, Path(runs), resume, group)
     setup = place.charge_partners(setup)  # even the checks below ask them

@@ -40,6 +40,7 @@ class Training(NamedTuple):
     rounds: Callable[..., Iterator[Round]]  # given `rounds` and `start`
     personal: Callable[[State, Oracle], Tensor]
     inner: Callable[[State], State]  # the algorithm's own state
+    asked: Simulation  # the clients whom it asks
     lr: float = math.nan  # its step size, if it has one
     blank: Callable[[], State] | None = None  # as `init`, for clients without data
     # The global model of the algorithm's own state, if the method has one
@@ -53,10 +54,10 @@ class Training(NamedTuple):
 def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
     """The training of an entry, whose method has one face; `held`: see `guard_of`."""
     if setup.study.privacy is None:
-        training = _training(setup, setup.algorithm(entry))
+        training = _training(setup, entry, setup.algorithm(entry))
     else:
         guard = guard_of(setup, entry, held=held)
-        training = _training(setup, guard.method, guard.clients)
+        training = _training(setup, entry, guard.method, guard.clients)
         if setup.study.time is None:  # in time, nobody is asked at the start
             blank = functools.partial(_blank_state, setup, guard)
             training = training._replace(blank=blank)
@@ -92,10 +93,14 @@ def _naming_own_code(training: Training, name: str) -> Training:
 
 
 def _training(
-    setup: Setup, method: Algorithm, clients: PrivateSimulation | None = None
+    setup: Setup,
+    entry: Entry,
+    method: Algorithm,
+    clients: PrivateSimulation | None = None,
 ) -> Training:
+    asked = setup.asked_by(entry)
     if method.flow is not None:
-        return _without_waiting(setup, method, method.flow)
+        return _without_waiting(setup, asked, method, method.flow)
     if clients is not None:
         rounds = functools.partial(
             run_rounds,
@@ -110,19 +115,21 @@ def _training(
             rounds,
             method.personal,
             lambda state: state.state,
+            asked,
         )
-    common = (method, setup.simulation, setup.x)
+    common = (method, asked, setup.x)
     seed, share = setup.seed, setup.study.run.participation
     if setup.study.time is None:
         rounds = functools.partial(run_rounds, *common, seed=seed, participation=share)
         return Training(
-            lambda: method.init(setup.x, init_oracle(setup.simulation)),
+            lambda: method.init(setup.x, init_oracle(asked)),
             rounds,
             method.personal,
             lambda state: state,
+            asked,
         )
     return Training(
-        lambda: start_waiting(method, setup.simulation, setup.x),
+        lambda: start_waiting(method, asked, setup.x),
         functools.partial(
             run_waiting,
             *common,
@@ -132,17 +139,21 @@ def _training(
         ),
         lambda state, oracle: method.personal(state.state, oracle),
         lambda state: state.state,
+        asked,
     )
 
 
-def _without_waiting(setup: Setup, method: Algorithm, flow: Flow) -> Training:
-    common, seed = (method, setup.simulation, setup.x), setup.seed
+def _without_waiting(
+    setup: Setup, asked: Simulation, method: Algorithm, flow: Flow
+) -> Training:
+    common, seed = (method, asked, setup.x), setup.seed
     pace = pace_of(setup, method)
     return Training(
         lambda: start_flow(*common, pace, seed),
         functools.partial(run_without_waiting, *common, pace=pace, seed=seed),
         lambda state, oracle: flow.personal(state.state),
         lambda state: state.state,
+        asked,
     )
 
 

@@ -15,7 +15,7 @@ from ..checks import InputError, parameters_of
 from ..clients.compiling import can_compile
 from ..clients.groups import Group, SingleProcess
 from ..clients.kernels import Kernel
-from ..clients.samples import Batch
+from ..clients.samples import Batch, batches_of
 from ..clients.simulation import Simulation
 from ..data.datasets import depends_on_seed, load
 from ..data.doubts import one_class_clients
@@ -36,7 +36,7 @@ from ..models import (
     ravel,
     refuse_misshapen,
 )
-from ..types import Algorithm
+from ..types import Algorithm, Flow, State, Task
 from .config import Entry, Study, algorithm_factory, most_steps, trained_options
 from .division import Division, read_once
 from .identity import choosing_of, content_of
@@ -104,6 +104,11 @@ class Setup:
         """Measures models on the test data of all clients; see `kernel_for_all`."""
         return kernel_for_all(self)
 
+    def asked_by(self, entry: Entry) -> Simulation:
+        """The clients as an entry asks them: step by step, or in epochs."""
+        simulation = self.simulation
+        return simulation.in_epochs() if "epochs" in entry.options else simulation
+
     @property
     def folds(self) -> list[Setup]:
         """The setups that a setting is trained and judged on: this, or its folds."""
@@ -148,6 +153,8 @@ def _algorithm_builder(setup: Setup, federation: Federation) -> Build:
         if key not in built:
             timed = setup.study.time is not None
             made = build_algorithm(entry, ingredients, timed=timed)
+            if made.flow is not None and "epochs" in entry.options:
+                made = made._replace(flow=_flow_in_epochs(made.flow, setup, federation))
             if made.flow is not None and setup.study.model.get("personal"):
                 raise InputError(
                     f"`model.personal` needs rounds, but {entry.label} reacts to "
@@ -157,6 +164,18 @@ def _algorithm_builder(setup: Setup, federation: Federation) -> Build:
         return built[key]
 
     return build
+
+
+def _flow_in_epochs(flow: Flow, setup: Setup, federation: Federation) -> Flow:
+    """The flow, whose tasks take as many minibatches as their clients have."""
+    size = setup.study.run.batch_size
+    batches = batches_of(federation.train.size, size).tolist()
+
+    def task(state: State, client: int, time: float) -> Task:
+        found = flow.task(state, client, time)
+        return found._replace(work=found.work * batches[client])
+
+    return flow._replace(task=task)
 
 
 class Data(NamedTuple):
@@ -275,6 +294,7 @@ def prepare(
     has all clients.
     """
     everybody = federation_of(study, seed) if everybody is None else everybody
+    study = with_epoch_period(study, everybody)
     trains, joins = hold_out(everybody, study.run.newcomers, seed)
     everybody = prepared_by(everybody, trains.tolist(), group or SingleProcess())
     federation = everybody.select(trains) if len(joins) else everybody
@@ -294,6 +314,21 @@ def prepare(
         simulation_of(study, later, module, seed),
     )
     return replace(setup, newcomers=newcomers)
+
+
+def with_epoch_period(study: Study, federation: Federation) -> Study:
+    """The study with the default period of [time], if it depends on clients' data.
+
+    In it, the slowest client takes all steps of the most epochs of any algorithm.
+    """
+    time = study.time
+    if time is None or time.period:
+        return study
+    most = int(batches_of(federation.train.size, study.run.batch_size).max())
+    epochs = [entry.options.get("epochs", 0) * most for entry in study.algorithms]
+    time = time.with_period(max(most_steps(study.algorithms), *epochs))
+    time.refuse_longer(study.run.rounds * time.period)
+    return replace(study, time=time)
 
 
 def prepared_by(
@@ -366,6 +401,8 @@ def build_algorithm(
     """
     maker = algorithm_factory(entry.name)
     options = trained_options(entry)
+    if "epochs" in options:  # the clients are asked in epochs, see `asked_by`
+        options["steps"] = options.pop("epochs")
     given = []
     for name in ingredients_of(maker):
         given.append(ingredients(name, options.pop(name, None), entry.label))

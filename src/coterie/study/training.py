@@ -206,8 +206,7 @@ def _conclude(
     cell: Cell, setup: Setup, entry: Entry, training: Training, folder: AnyFolder
 ) -> Cell:
     """The cell after its last round, with all models saved, also those of newcomers."""
-    oracle = setup.simulation.at(cell.t, purpose="use")
-    x = training.personal(cell.state, oracle)
+    x = training.personal(cell.state, training.asked.at(cell.t, purpose="use"))
     if setup.newcomers is not None:
         folder.save(cell)  # before welcoming newcomers, which may take long
         group, clients = setup.division
@@ -231,7 +230,9 @@ def _welcome(
     """
     newcomers = setup.newcomers
     assert newcomers is not None and x is not None  # only called in process 0
-    oracle = newcomers.simulation.at(cell.t, purpose="welcome")
+    epochs, joining = "epochs" in entry.options, newcomers.simulation
+    asked = joining.in_epochs() if epochs else joining
+    oracle = asked.at(cell.t, purpose="welcome")
     method = setup.welcoming(entry)
     with own_code("algorithm.name", entry.name):
         rows = models_for((method.flow or method).welcome, state, x, oracle)
@@ -365,7 +366,7 @@ def _evaluate(
 ) -> Cell:
     """The cell with an evaluation of personal models on their clients' own parts."""
     study, simulation = setup.study, setup.simulation
-    x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
+    x = training.personal(cell.state, training.asked.at(cell.t, purpose="use"))
     refuse_nonfinite(x, cell, setup)
     values = measures_of(study, simulation, x) | spent_of(cell.state, study)
     values |= sharpness_of(cell, setup, x)

@@ -134,7 +134,7 @@ def _train_trial(
 def _validation_score(cell: Cell, training: Training, setup: Setup) -> float:
     """The mean validation score of the personal models; no other data are used."""
     simulation = setup.simulation
-    x = training.personal(cell.state, simulation.at(cell.t, purpose="use"))
+    x = training.personal(cell.state, training.asked.at(cell.t, purpose="use"))
     refuse_nonfinite(x, cell, setup)
     found = simulation.evaluate(x, "validation").items()
     joined = {name: setup.division.join(values) for name, values in found}

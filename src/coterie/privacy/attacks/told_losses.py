@@ -8,6 +8,7 @@ losses have already left their clients, bounded and with noise.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ...clients.traffic import Wrapping
+from ...optim.steps import StepNumber, step_numbers
 from ...seeds import Stream
 from ...types import (
     Algorithm,
@@ -116,6 +118,10 @@ class HeardClients:
         mean = found.nanmean(1) if found.numel() else found.sum(1)
         self._listener.loss(self.who, points, mean, held_out=self._held_out)
         return found
+
+    def step_numbers(self, t: int, steps: int) -> Iterable[StepNumber]:
+        """The numbers of the next local steps, which depend on sizes alone."""
+        return step_numbers(self._clients, t, steps)
 
     def same_batch(self) -> HeardClients:
         """The same clients with one minibatch for every question to come."""

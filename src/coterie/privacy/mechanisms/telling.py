@@ -8,12 +8,14 @@ do.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ... import seeds
+from ...optim.steps import StepNumber, step_numbers
 from ...seeds import Stream
 from ...types import Evaluation, Option, OwnLoss, Program
 from .per_sample.clients import IndexedClients
@@ -118,6 +120,10 @@ class TellingClients:
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
         """Row j has numbers with client j's released mean loss at points[j]."""
         return self._questions.release(self._clients.losses(points), self.who)[1]
+
+    def step_numbers(self, t: int, steps: int) -> Iterable[StepNumber]:
+        """The numbers of the next local steps, which depend on sizes alone."""
+        return step_numbers(self._clients, t, steps)
 
     def same_batch(self) -> TellingClients:
         """The same clients with one minibatch for every question to come."""

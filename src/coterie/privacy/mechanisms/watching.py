@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ...checks import InputError
 from ...clients.traffic import Wrapping
+from ...optim.steps import StepNumber, step_numbers
 from ...seeds import Stream
 from ...types import (
     CentralProgram,
@@ -325,6 +326,10 @@ class MarkedClients:
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
         """Losses of samples, which are data, or numbers with a released mean."""
         return self._mark_losses(self._ask_unwatched(self._clients.losses, points))
+
+    def step_numbers(self, t: int, steps: int) -> Iterable[StepNumber]:
+        """The numbers of the next local steps, which depend on sizes alone."""
+        return step_numbers(self._clients, t, steps)
 
     def same_batch(self) -> MarkedClients:
         """The same clients with one minibatch for every question to come."""

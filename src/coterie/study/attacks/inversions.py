@@ -134,7 +134,7 @@ def _active(setup: Setup) -> Bool[Tensor, " n"]:
 def _record_releases(setup: Setup, entry: Entry) -> FirstRows | None:
     """What clients release first, in the first round; None: nothing."""
     study, method = setup.study, setup.algorithm(entry)
-    asked: ClientsInRounds = setup.simulation
+    asked: ClientsInRounds = setup.asked_by(entry)
     if study.privacy is not None:
         guard = guard_of(setup, entry)
         method, asked = guard.method, guard.clients or asked

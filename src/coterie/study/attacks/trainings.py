@@ -177,7 +177,7 @@ def _run_training(
     setup: Setup, entry: Entry, attack: _Attack, members: Tensor
 ) -> _AuditRun:
     """What an attacker hears and sees of a training, and what it promises."""
-    study, simulation = setup.study, setup.simulation
+    study = setup.study
     scores: dict[str, Tensor] = {}
     residuals = Residuals()
     if study.time is None:
@@ -189,7 +189,7 @@ def _run_training(
         state = training.init()
         for r in training.rounds(rounds=rounds, start=(0, state)):
             state = r.state
-        x = training.personal(state, simulation.at(rounds, purpose="use"))
+        x = training.personal(state, training.asked.at(rounds, purpose="use"))
         sends = True
     scores["shadow models"] = attack.canaries.others_confidence(attack.kernel, x)
     account = account_of(state, study)
@@ -202,7 +202,7 @@ def _listen_to_rounds(
     setup: Setup, entry: Entry, attack: _Attack, residuals: Residuals
 ) -> tuple[Any, Tensor, Listener, bool]:
     """A training in rounds: state, models, what was heard, whether anything left."""
-    study, simulation = setup.study, setup.simulation
+    study, simulation = setup.study, setup.asked_by(entry)
     method, clients = setup.algorithm(entry), None
     secure = study.privacy is not None and study.privacy.secure
     given = (attack.canaries.clients, attack.along, attack.start)

@@ -69,7 +69,9 @@ def with_defaults(study: Study, module: nn.Module) -> Study:
         run = replace(run, evaluate_every=run.every)  # however many rounds it takes
     entries = [
         replace(entry, options={"steps": STEPS} | entry.options)
-        if chooses_steps(study, entry) and _has(entry, "steps")
+        if chooses_steps(study, entry)
+        and _has(entry, "steps")
+        and "epochs" not in (*entry.options, *entry.tune)
         else entry
         for entry in study.algorithms
     ]
