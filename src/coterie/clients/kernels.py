@@ -340,7 +340,7 @@ class Kernel:
         return {name: values.to(points.device) for name, values in found.items()}
 
     def evaluated_at_once(self, samples: int) -> int:
-        """The number of rows to measure in one chunk, if rows have this many samples."""
+        """The number of rows to measure in one chunk, if each has these samples."""
         return self.chunk(min(_EVALUATED_AT_ONCE, samples))
 
     def _measure_chunk(self, points: Tensor, batch: Batch) -> dict[str, Tensor]:
