@@ -3,8 +3,9 @@
 `pilot` estimates the noise of clients' gradients and their distances. `prospects`
 derives weights from these, and `trials` tests them on held-out samples. `expectations`
 turns the trial into scores and intervals. `plans` does all of this for a study, and
-`pages` shows the result. `waiting` says what it costs to wait for each other. `links`
-says which links of a network to leave out, and `private` what an epsilon costs.
+`pages` shows the result. `waiting` says what clients lose by waiting for each other.
+`links` says which links of a network to leave out. `private` says what accuracy an
+epsilon costs.
 """
 
 from .links import LinkPlan, MessageNetwork, network_of, plan_links

@@ -2,14 +2,15 @@
 
 A trial gives four values per client, one for each held-out quarter. The error of their
 mean follows from how the quarters of all clients differ. We model clients' true values
-as draws from a normal law (random effects). So the others tell us about a client with
-few samples. The variance of the law puts the sum of squared deviations at its median.
+as draws from a normal law (random effects). So the values of other clients say
+something about a client with few samples. We choose the variance of the law so that the
+sum of squared deviations is at its median.
 
-We model a score alone with m samples as c / m above its limit. Models of one and of
-three quarters give c. E = c / m is the most that can be gained with three quarters. A
-client that is better by D together does as well as with g = 1 / (1 - D / E) times the
-samples. The interval of g holds all values for which D - (1 - 1 / g) E may be zero
-(Fieller's interval of a ratio).
+A client that trains alone on m samples has a cost that we model as c / m above its
+limit. Models from one quarter and from three quarters of the samples give c. With three
+quarters, E = c / m is the most that a client can gain. If learning together gains D, it
+is worth g = 1 / (1 - D / E) times the client's own samples. The interval of g contains
+all values for which D - (1 - 1 / g) E may be zero (Fieller's interval of a ratio).
 
 References:
     DerSimonian, Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials,
@@ -68,7 +69,7 @@ def errors_of(values: Float[np.ndarray, "4 n"], sizes: Values) -> Values:
 
 
 def pool_values(values: Values, errors: Values) -> Expectation:
-    """Values of clients, moved to their mean as far as errors explain differences."""
+    """Values of clients, shrunk to their mean as far as errors explain differences."""
     middle_of_law = float(chdtri(len(values) - 1, 0.5))
 
     def excess(between: float) -> float:
@@ -106,7 +107,7 @@ class Outlook(NamedTuple):
     together: Float[np.ndarray, "3 c"]
     worth: Float[np.ndarray, "3 c"]  # as a multiple of the client's own samples
     chance: Float[np.ndarray, " c"]  # probability of WORTHWHILE, by the trial alone
-    times: Float[np.ndarray, " c"]  # multiple of the pilot's samples that would tell
+    times: Float[np.ndarray, " c"]  # times the pilot's samples for a clear verdict
     helped: Bool[np.ndarray, " n"]  # which clients were better together in the trial
 
 
@@ -193,7 +194,7 @@ def _worth(
     left: Float[np.ndarray, " c"],
     most: Float[np.ndarray, " c"],
 ) -> Float[np.ndarray, " c"]:
-    """The likely worth. It is at most that of all samples without any bias."""
+    """The likely worth, at most the worth of all clients' samples without any bias."""
     part = gain / np.where(left > 0, left, 1e-24)
     return 1 / (1 - np.minimum(part, 1 - 1 / most))
 
@@ -232,9 +233,10 @@ def _scores(
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Costs and errors, alone and together, with a share of the pilot's samples.
 
-    The difference of c / m between the trial and the share is to the difference between
-    one and three quarters as (1 / SHARE - 1 / share) to (1 / FEW - 1 / SHARE). The
-    fraction of c / m that is gained stays, times the ratio that gradients predict.
+    Let r = (1 / SHARE - 1 / share) / (1 / FEW - 1 / SHARE). From the trial to the
+    share, c / m falls by r times its difference between one and three quarters.
+    Learning together gains the same fraction of c / m as in the trial, times the ratio
+    that gradients predict.
     """
     further = (1 / SHARE - 1 / share) / (1 / FEW - 1 / SHARE)
     slope, slope_error = _estimate(cost.few - cost.alone, sizes).with_mean

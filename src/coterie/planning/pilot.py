@@ -283,12 +283,13 @@ def combine_comparisons(
 
 
 def shrink_to_mean(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
-    """(N,) the means over looks at positive values, shrunk to the mean over clients.
+    """(N,) the mean of each client's positive estimates, shrunk to the mean of clients.
 
-    This is James-Stein shrinkage on a logarithmic scale: the more the looks of a client
-    differ, compared with clients, the stronger it is. Where few samples have large
-    gradients, some clients would otherwise seem to have no noise. The mean over clients
-    stays.
+    Each row of `looks` has one estimate for every client. This is James-Stein shrinkage
+    on a logarithmic scale. Shrinkage is stronger if a client's estimates differ much,
+    compared with the differences between clients. Without it, some clients would seem
+    to have no noise, if only few samples have large gradients. The mean over clients
+    does not change.
     """
     least = 1e-3 * float(np.median(looks.mean(0)))
     if not least > 0:

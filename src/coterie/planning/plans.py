@@ -330,9 +330,9 @@ def plan_study(
     Args:
         study: its data, split, model and run, and the step size of its algorithms.
         seed: the seed of the study to plan for; None takes the first.
-        lr: step size of the pilot's common model. None takes that of the study's
-            fedavg, or else of its first algorithm that has one, or else 1 over the
-            largest curvature of any client (at most 0.1).
+        lr: step size of the pilot's common model. None takes the first that exists: the
+            step size of the study's fedavg, that of its first algorithm with a step
+            size, or 1 over the largest curvature of any client (at most 0.1).
         steps: local steps per round of the pilot. None takes those of the same
             algorithm.
         rounds: of the pilot; None takes the study's.

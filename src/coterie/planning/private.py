@@ -158,7 +158,7 @@ def _releases(setup: Setup, entry: Entry, state: Any) -> float:
 
 
 def _as_rows(event: Event, mechanism: Mechanism) -> Event:
-    """The event, where a sum becomes the row that each client added to it."""
+    """The event, with a sum replaced by the row that each client added to it."""
     if not isinstance(event, Release) or not event.summed:
         return event
     return event._replace(noise=mechanism.noise, summed=False, shares=None)

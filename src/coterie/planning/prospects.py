@@ -32,7 +32,7 @@ from scipy.optimize import nnls
 from scipy.stats import t as student
 
 _MARGIN = 1.2
-"""A direction counts if it is this many times as long as the longest one of noise."""
+"""A direction counts if it is this many times as long as noise alone can make one."""
 
 _LEVERAGE = 0.5
 """A client with a larger share in the directions that count is explained by them."""

@@ -1,4 +1,8 @@
-"""A study from its file to its results: configuration, set-up, training, search."""
+"""A study from its file to its results: configuration, set-up, training, search.
+
+An entry is an algorithm of a study with its options. A cell is the training of one
+entry on one seed, with its records.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune] [privacy]
     [diagnostics] [optimizer]
 
-The options of a table are the parameters of what it names.
+The options of a table are the parameters of the function or class that it names.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def read_study(
 ) -> Study:
     """The study in a TOML file, with overrides such as "run.rounds=10".
 
-    A study may name the user's own code. The study of a run folder counts as somebody
-    else's: code that it names is refused, except modules in `trust`.
+    A study may name the user's own code. Somebody else may have written the study of a
+    run folder. So code that such a study names is refused, except modules in `trust`.
     """
     path = Path(path)
     try:
@@ -329,7 +329,10 @@ def _check_tables(
 
 
 def _found_options(data: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
-    """The options of [data] that nobody wrote, except columns named as their option."""
+    """The options of [data] that the user did not write.
+
+    Columns with the name of their option, such as `client = "client"`, are left out.
+    """
     return {
         key: value
         for key, value in data.items()
@@ -350,9 +353,9 @@ def _choices_of(study: Study, run: dict[str, Any]) -> tuple[str, ...]:
 def chooses_steps(study: Study, entry: Entry) -> bool:
     """Whether the step size of an entry is chosen automatically.
 
-    It is if the study neither writes nor searches it, and the method has the usual
-    default. With [privacy] the choice would cost budget, and with [time] nobody waits
-    for it.
+    The step size is chosen if the study neither sets nor searches it, and the method
+    has the usual default. It is never chosen with [privacy], because the choice would
+    cost budget, nor with [time], where nobody waits for it.
     """
     known = options_of(entry.name)
     usual = "lr" in known and "weight_decay" in known and known["lr"].default == 0.1

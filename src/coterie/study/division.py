@@ -1,7 +1,7 @@
 """A study in several processes that each hold a block of the clients.
 
-All of them run the same code. Process 0 reads and writes the run folder. It sends the
-others what it reads, or why it cannot.
+All processes run the same code. Process 0 reads and writes the run folder. It sends the
+other processes what it reads, or the reason why it cannot read.
 """
 
 from __future__ import annotations
@@ -111,10 +111,10 @@ _LARGE = 2**20
 def read_once(group: Group, read: Callable[[], Table]) -> Table:
     """The table that process 0 reads, in one copy for all processes of a machine.
 
-    Large tensors are written to files, which every process maps. So their pages are
-    shared, and read when they are used. The files are deleted when all processes have
-    mapped them. A process that cannot, because it is on another machine or out of
-    space, reads the table itself.
+    Large tensors are written to files, which every process maps into memory. So the
+    processes share the pages of a file, and a page is read when it is used. The files
+    are deleted when all processes have mapped them. A process that cannot map them,
+    because it is on another machine or out of space, reads the table itself.
     """
     if group.size == 1:
         return read()

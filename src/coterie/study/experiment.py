@@ -1,7 +1,7 @@
 """Runs a study: every algorithm on the same data, seeds and starting point.
 
-This is the only place where data, models, oracle, algorithms and records are wired
-together.
+A cell is the training of one algorithm on one seed. This is the only place where data,
+models, oracle, algorithms and records are wired together.
 """
 
 from __future__ import annotations
@@ -218,14 +218,14 @@ def run_study(
     """All results of a study, after running what has not run yet.
 
     The folder is named after the study's settings and the content of what it reads. So
-    the same study goes on where it stopped, and nothing is run twice. What another
-    study in `runs` has trained with the same settings, data and code is taken from
-    there.
+    the same study goes on where it stopped, and nothing is run twice. If another study
+    in `runs` has trained an algorithm with the same settings, data and code, its
+    results are used.
 
     Args:
         study: from `read_study` or `study_of`.
         runs: where the folder is made.
-        resume: a folder to go on in instead; it must belong to the same study.
+        resume: the run folder to continue instead; it must belong to the same study.
         progress: called after every round.
         notice: called with each line for the user; None: doubts about data become
             warnings.
@@ -402,7 +402,7 @@ class _RunFiles:
         return self._ledger
 
     def charge_partners(self, setup: Setup) -> Setup:
-        """The setup that may ask clients before training, which is charged first."""
+        """The setup that may ask clients before training; the cost is charged first."""
         if not partner_releases(setup) or self.ledger is None:
             return setup
         charge_partners(setup, self.folder.path.name, self.ledger)

@@ -44,13 +44,13 @@ def settings_text(study: Study, read: Mapping[str, str]) -> str:
 def whole_name(study: Study, read: Mapping[str, str]) -> str:
     """The same text, with digests of all other files that the settings name.
 
-    No other study has it.
+    No other study has this text.
     """
     return settings_text(study, {**read, **settings_read(study)})
 
 
 def data_name(study: Study, read: Mapping[str, str]) -> str:
-    """The identity of a study's data, for their ledger: their content, or else [data].
+    """A text that identifies a study's data in their ledger: digests, or table [data].
 
     Files count by their content alone, not by their names. A file in which one row
     differs is another data set here.
@@ -75,8 +75,8 @@ def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
 
     Args:
         table: the data.
-        name: of the data set, or "module:function", or `GIVEN`.
-        seed: the data were drawn with it; None: they do not depend on one.
+        name: the name of the data set, or "module:function", or `GIVEN`.
+        seed: the seed that the data were drawn with; None: they depend on no seed.
     """
     if ":" not in name and name != GIVEN:
         named: dict[str, list[Path]] = {}  # files in several folders may share a name
@@ -138,7 +138,7 @@ def own_sources(study: Study) -> dict[str, Path]:
 
 
 def copies_of_modules(study: Study) -> dict[str, Path]:
-    """The same files, by their places in a folder from which they can be imported."""
+    """The files of `own_sources`, by the paths from which Python can import copies."""
     sources = own_sources(study)
     roots = set()
     for key, text in _texts(study):

@@ -52,7 +52,7 @@ class Training(NamedTuple):
 
 
 def training_of(setup: Setup, entry: Entry, *, held: bool = False) -> Training:
-    """The training of an entry, whose method has one face; `held`: see `guard_of`."""
+    """The training of an entry, in rounds or in time; for `held` see `guard_of`."""
     if setup.study.privacy is None:
         training = _training(setup, entry, setup.algorithm(entry))
     else:

@@ -69,10 +69,11 @@ def models_for(
     personal: Float[Tensor, "n d"],
     oracle: Oracle,
 ) -> Float[Tensor, "m d"]:
-    """A model for every newcomer, from the `welcome` of an algorithm with all clients.
+    """A model for every newcomer, from the `welcome` of an algorithm.
 
-    The newcomers are its last clients. Without `welcome`, a newcomer takes the personal
-    model with the least loss on its training data.
+    The algorithm has all clients, and the newcomers are the last ones. Without
+    `welcome`, a newcomer takes the personal model with the least loss on its training
+    data.
     """
     if welcome is None:
         candidates = personal.expand(len(oracle.active), -1, -1)

@@ -95,9 +95,9 @@ def space_of(
 ) -> dict[str, Any]:
     """The checked search space of one algorithm: lists of values and ranges, by option.
 
-    Its own ranges win over the shared ones. Shared ranges only count for `known`
-    options. Without them, the step size is searched around the written one, together
-    with the method's `OWN`.
+    The algorithm's own ranges replace the shared ones. Shared ranges count only for
+    `known` options. Without shared ranges, the step size is searched around the written
+    value. A random search then also tries the options in `OWN`.
     """
     space = {}
     shared = tune.space or (OWN.get(name, {}) if tune.search == "random" else {})
@@ -197,7 +197,7 @@ def _uniform(count: int, seed: int, key: str) -> list[float]:
 
 
 def _draw(values: list[Any] | dict[str, Any], u: float) -> Any:
-    """The value at the share u of a list or range.
+    """The value at position u, from 0 to 1, of a list or range.
 
     Real numbers are rounded to four digits, so that the printed value is the used one.
     """

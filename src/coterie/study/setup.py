@@ -290,8 +290,8 @@ def prepare(
 ) -> Setup:
     """The checked setup of one seed: everything that its algorithms share.
 
-    Its data are `everybody`, if they are loaded already. Without a group, this process
-    has all clients.
+    `everybody` has the data of all clients, if they are loaded already. Without a
+    group, this process has all clients.
     """
     everybody = federation_of(study, seed) if everybody is None else everybody
     study = with_epoch_period(study, everybody)
@@ -334,10 +334,11 @@ def with_epoch_period(study: Study, federation: Federation) -> Study:
 def prepared_by(
     everybody: Federation, trains: Sequence[int], group: Group, *, like: bool = False
 ) -> Federation:
-    """The federation with features as those who train agree, through the oracle's verb.
+    """The federation with features that the training clients prepare together.
 
-    With `like`, the set of features stays, and only their numbers are fitted. Without
-    raw columns, nothing changes.
+    The clients agree by averages, as in training. With `like`, the set of features
+    stays, and only the numbers that prepare them are fitted. Without raw columns,
+    nothing changes.
     """
     if everybody.raw is None:
         return everybody
@@ -397,7 +398,7 @@ def build_algorithm(
 ) -> Algorithm:
     """The algorithm of an entry, made from these ingredients.
 
-    It has the face that the entry runs, rounds or a flow, and not the other.
+    It can only train as the entry does: in rounds, or as a flow in time.
     """
     maker = algorithm_factory(entry.name)
     options = trained_options(entry)

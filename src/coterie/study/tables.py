@@ -33,7 +33,7 @@ from ..privacy.mechanisms.settings import Privacy, privacy_of
 from ..records.sinks import SINKS
 
 _LOOKED_AT = 200
-"""The number of clients, and of tasks of each, whose times say what is typical."""
+"""Typical times come from this number of clients, and of tasks of each client."""
 
 _CYCLES = 1e5  # a tenth of what clocks add up, because clients may begin late
 
@@ -241,7 +241,7 @@ class Time:
     def clock(self, seed: int, clients: int | None = None) -> Clock:
         """How long clients compute, for one seed of the study.
 
-        If their number is given, all of them need times.
+        If `clients` is given, this number of clients need times.
         """
         if self.trace:
             return trace(self.trace_file, clients=clients)
@@ -314,8 +314,8 @@ class Time:
     def with_period(self, steps: int) -> Time:
         """The table with a period; by default, a round that waits for everybody.
 
-        In it, the slowest client computes `steps` typical gradients, and messages
-        travel to it and back. So methods that wait finish their rounds, too.
+        In that round, the slowest client computes `steps` typical gradients, and
+        messages travel to it and back. So methods that wait finish their rounds, too.
         """
         if self.period:
             return self

@@ -404,7 +404,7 @@ def measures_of(study: Study, simulation: Simulation, x: Tensor) -> dict[str, Te
 
 
 def _say_infinite(before: Cell, after: Cell, setup: Setup, say: Say) -> None:
-    """Says whose loss is no longer finite; models are, so training goes on."""
+    """Says whose loss is no longer finite. Models are finite, so training goes on."""
     found = _infinite(after, setup)
     if found and not _infinite(before, setup):
         say(

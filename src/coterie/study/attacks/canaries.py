@@ -1,11 +1,11 @@
-"""Canaries, units of privacy that are in the data or not: an attacker guesses which.
+"""Canaries: an attacker guesses which of these clients or samples are in the data.
 
-For the unit client, every client is a canary. It has its own training and validation
-data, or replacements with negated and larger features, from which a model learns the
-opposite. For the unit sample, some training samples of each client are replaced by
-canaries, which are noise with another target, and each is in the data or not. Where
-features are ids of words, they stay, and only targets are replaced: by the next class,
-or by a quantity two standard deviations larger.
+For the unit client, every client is a canary. It uses either its own training and
+validation data or replacements. Replacements have negated and larger features, so that
+they teach a model the opposite. For the unit sample, canaries replace some training
+samples of each client. A canary is noise with another target, and each canary is in the
+data or not. If features are ids of words, only the targets are replaced: by the next
+class, or by a quantity two standard deviations larger.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ...models.objectives import target_values
 from ...privacy.attacks import confidence_of
 
 _OF_EACH, _OF_ALL = 50, 2000
-"""The most canaries among the samples of one client, and of all. One for each client is
-always allowed. """
+"""The largest numbers of canaries: per client, and in total. One canary for each client
+is always allowed. """
 
 _RIDGE = 0.1
-"""The ridge of the least squares that separate the canaries of a client."""
+"""The ridge penalty of the least squares that separate a client's canaries."""
 
 _LOUD = 2.0
 """The features of canaries are larger than those of samples by this factor."""
@@ -100,10 +100,10 @@ class Canaries:
     def losses_at(
         self, kernel: Kernel, point: Float[Tensor, " d"], *, held_out: bool
     ) -> tuple[Float[Tensor, " c"], Float[Tensor, " c"]]:
-        """Mean losses of each canary's client at a model, with it and without it.
+        """Mean losses of each canary's client at a model, with and without the canary.
 
-        Other canaries of the same client count half, because it is not known whether
-        they are in.
+        Other canaries of the same client have weight 1/2, because the attacker does not
+        know whether they are in the data.
         """
         if self.outside.shape[1]:  # all samples of a client, or others for them
             everybody = torch.ones_like(self.clients, dtype=torch.bool)

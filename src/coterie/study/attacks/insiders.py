@@ -25,10 +25,11 @@ from .proofs import Account, Proof
 from .samples import sample_canaries
 
 TESTS = 2
-"""Tests of each algorithm: a canary as all see it, and one as a receiver sees it."""
+"""The number of tests of each algorithm: one for an observer of all releases, and one
+for a single receiver. """
 
 _MORE = 1e-6
-"""The relative amount by which a pair may learn more than is stated: rounding."""
+"""The relative error that rounding may cause in what a receiver learns."""
 
 
 def insider_proofs(
@@ -75,7 +76,7 @@ def _of_pair(
     events = heard_events(account.events, n)
     said = by_pairs(events, n)[:, :n]
     if not bool((said > 0).any()):
-        return []  # clients hear nothing of each other
+        return []  # clients receive nothing from each other
     less = (said > 0) & (said < said.amax(1, keepdim=True) * (1 - _MORE))
     hears = (said > 0).any(0)
     # The receiver that is most often said to learn less than others.
@@ -99,8 +100,8 @@ def _most_revealing_sender(
 ) -> int | None:
     """The sender about which a receiver learns most; None if it learns nothing.
 
-    First come senders about which it learns more than `said`, then those whose account
-    for this receiver is below that for somebody else.
+    Senders about which it learns more than `said` come first. Then come senders that,
+    by the account, reveal less to this receiver than to somebody else.
 
     Args:
         view: what the receiver sees.

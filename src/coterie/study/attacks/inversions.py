@@ -1,12 +1,13 @@
 """Samples rebuilt from what a training releases, with the noise of a study and without.
 
-Every client gets a single training sample, the best case for an attacker, and the
-study's first round is trained with the study's own noise. What each client releases in
-it is recorded (`privacy.attacks.Listener`) and turned back into its sample. A second
-training, without noise, shows what a release is: a gradient at the first model or,
-after a step, a difference of models, which is c times that gradient. The attacker knows
-c, and with it how much was clipped away. If it sees only sums, it knows all other
-clients' data, and subtracts what they would send without noise.
+Every client gets a single training sample, which is the best case for an attacker. The
+study's first round is trained with the study's own noise. The attacker records what
+each client releases in that round (`privacy.attacks.Listener`) and rebuilds its sample.
+A second training, without noise, shows what a release is: a gradient at the first
+model, or a difference of models after a step, which is c times that gradient. The
+attacker knows c, so it knows how much clipping has removed. If the attacker sees only
+sums, we assume that it knows the data of all other clients. It then subtracts what they
+would send without noise.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ _SAMPLES = 11
 """The number of samples; it is odd, so that the median is one of them."""
 
 _LONGEST = 20_000
-"""The most parameters of a model through which features are sought, in seconds."""
+"""The most parameters of a model for which a search for features takes only seconds."""
 
 _ALONG = 0.9
-"""A release with a larger cosine to a gradient is made from it."""
+"""A release counts as made from a gradient if their cosine is above this."""
 
 
 class Inversion(NamedTuple):
@@ -66,11 +67,11 @@ class _Victims(NamedTuple):
 def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
     """How well samples of a study are rebuilt; None if no attack here fits.
 
-    A first layer with a bias gives its inputs away. Through other small models,
-    features are sought by steps, if they are quantities.
+    A linear first layer with a bias reveals its inputs. For other small models, an
+    optimiser searches for the features, if features are quantities.
     """
     if setup.simulation.home is not None or setup.study.time is not None:
-        return None  # for what stays at home, or is sent without rounds
+        return None  # no attack on personal columns, or without rounds
     kernel, index = setup.simulation.kernel, setup.federation.train.index
     features = kernel.data(index[:1])[0]
     quick = _first_layer(setup.module) is not None
@@ -87,7 +88,7 @@ def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
     if privacy is None:
         return Inversion(entry.label, None, without)
     mechanism = guard_of(setup, entry).mechanism
-    # Of single samples, noise is in clips already.
+    # For the unit sample, noise is already in units of the clipping length.
     noise = mechanism.noise / (mechanism.clip if privacy.unit == "client" else 1.0)
     recorded = _record_releases(_with_noise(alone, noise), entry)
     assert recorded is not None  # as without noise
@@ -99,7 +100,7 @@ def inversion_of(setup: Setup, entry: Entry) -> Inversion | None:
 
 
 def _with_one_sample(setup: Setup) -> Setup:
-    """The setup in which every client that has training samples has one of them."""
+    """The setup in which every client keeps only one of its training samples."""
     federation, train = setup.federation, setup.federation.train
     rng = seeds.generator(setup.seed, "audit", "inversion")
     draws = torch.rand(len(federation), generator=rng).to(train.size.device)
@@ -119,7 +120,7 @@ def _with_noise(setup: Setup, noise: float) -> Setup:
     if privacy is None:
         return setup
     privacy = replace(privacy, noise=noise, epsilon=None, budget=None)
-    # With noise, only sums are seen; without, the attacker knows who adds what.
+    # Without noise, the attacker knows what each client adds to a sum.
     aggregation = privacy.aggregation if noise else "local"
     privacy = replace(privacy, aggregation=aggregation)
     return replace(setup, study=replace(setup.study, privacy=privacy))

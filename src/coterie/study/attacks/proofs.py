@@ -59,7 +59,7 @@ class Account(NamedTuple):
     def proved_epsilons(
         self, made: Decisions, confidence: float
     ) -> tuple[float, float]:
-        """The epsilon that calls of canaries prove, and the one if all were right."""
+        """The epsilon that the guesses prove, and the epsilon if all were right."""
         if not made.mu:  # a model that is the same with the canary and without
             return 0.0, 0.0
         least, most = made.at_least(confidence), made.could(confidence)

@@ -18,20 +18,21 @@ from ..setup import Setup, simulation_of
 from .canaries import Canaries
 
 _DRAWS, _SAMPLES, _AT_ONCE = 8, 4000, 64
-"""Answers of each client, the most samples that are looked at, and those at a time."""
+"""The number of answers of each client, the most samples that are used in total, and
+the number of samples at a time. """
 
 _NUMBERS, _MOST, _FEWEST = 4_000_000, 50_000_000, 256
-"""The most numbers in answers about canaries, at a time and in all, and the fewest
-canaries. """
+"""The most numbers in answers about canaries, at a time and in total, and the smallest
+number of canaries. """
 
 _ANSWERS = 32
 """The most answers about one canary."""
 
 _LOUD = 100.0
-"""The factor of chosen canaries' features, so large that their gradients are cut."""
+"""The factor for the features of canaries: so large that their gradients are cut."""
 
 _EASY = 0.3
-"""The number of answers about one canary gives this mu, if that is possible."""
+"""The number of answers about one canary is chosen to give this mu, if possible."""
 
 
 def whole_gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -47,13 +48,13 @@ def residuals_of_samples(
     clip: float,
     noise: float,
 ) -> Residuals:
-    """The residuals of private answers about all samples of a client, against a loop.
+    """Differences between clients' private answers and the same sums by a plain loop.
 
     Args:
-        clients: that answer privately.
-        kernel: that evaluates models, without clipping.
-        federation: with the samples of these clients.
-        x: models; clients are asked at these models, moved at random.
+        clients: the clients, which answer privately.
+        kernel: evaluates models, without clipping.
+        federation: has the samples of these clients.
+        x: a model for each client; it is moved at random before the client answers.
         clip: C, the length to which gradients are cut.
         noise: standard deviation of the noise in a sum of samples.
     """
@@ -78,7 +79,7 @@ def residuals_of_samples(
 def _cut_sums(
     kernel: Kernel, federation: Federation, x: Tensor, client: int, clip: float
 ) -> tuple[Tensor, Tensor]:
-    """Sums of the client's gradients at x, sample by sample: cut, and as they are."""
+    """Sums of the client's per-sample gradients at x: each cut to `clip`, and uncut."""
     train = federation.train
     first, size = int(train.start[client]), int(train.size[client])
     cut = whole = torch.zeros_like(x, dtype=torch.float64)
@@ -94,19 +95,20 @@ def _cut_sums(
 def sample_canaries(
     setup: Setup, canaries: Canaries, clip: float, noise: float
 ) -> Decisions:
-    """How well somebody who sees a client's answers tells whether a sample is in.
+    """How well an observer of a client's answers tells whether it has a sample.
 
-    Made-up clients have one ordinary sample, and every second one has a canary, too.
-    They are asked for the gradient of all their samples. The auditor subtracts what the
-    ordinary sample adds. It knows the canary's gradient g, and so the log likelihood
-    ratio of R answers. With the canary this is N(mu^2/2, mu^2), and without it
-    N(-mu^2/2, mu^2), where mu = sqrt(R) |g| / (C noise) and g is cut to C.
+    Made-up clients have one ordinary sample each, and every second client also has a
+    canary. They are asked for the gradient of all their samples. The auditor subtracts
+    what the ordinary sample adds. It knows the canary's gradient g, and computes the
+    log likelihood ratio of R answers. With the canary this ratio is N(mu^2/2, mu^2),
+    and without it N(-mu^2/2, mu^2), where mu = sqrt(R) |g| / (C noise) and g is cut to
+    C.
 
     Args:
-        setup: whose clients answer so.
-        canaries: of the unit sample.
+        setup: says how clients answer.
+        canaries: canaries for the unit sample.
         clip: C, the length to which gradients are cut.
-        noise: in units of it.
+        noise: standard deviation of the noise in a sum, in units of C.
     """
     study, columns = setup.study, setup.x.shape[1]
     assert study.privacy is not None  # only called with noise

@@ -1,12 +1,12 @@
 """An audit of a study: what its own training reveals about units of privacy.
 
-The study is trained many times, each time with canaries that are in the data by a coin.
-An attacker hears all that leaves the clients and sees the models of all others. It
-knows the coins of some of the trainings (shadow runs), and learns from them what
-canaries do. It guesses the coins of the others. All guesses together are those about
-one run of a mechanism that has as many canaries as all these runs: each changes its own
-run alone. So the theorem for one run (`coterie.privacy.attacks.bounds`) bounds epsilon
-from below.
+The study is trained many times. Each time, a coin decides for each canary whether it is
+in the data. An attacker reads everything that leaves a client, and sees the models of
+all other clients. It knows the coins of some trainings (shadow runs), and learns from
+them how a canary changes what it sees. It guesses the coins of the other trainings. A
+canary changes only its own run. So all guesses count as guesses about one run of a
+mechanism that has the canaries of all runs. The theorem for one run
+(`coterie.privacy.attacks.bounds`) then bounds epsilon from below.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from .proofs import Account, Proof, account_of, promised_epsilon
 from .samples import residuals_of_samples
 
 _ABSTAINS = (0.0, 0.5, 0.9)
-"""Shares of the canaries that an attacker leaves out: it may guess about all, or about
-the few of which it is sure. """
+"""Shares of the canaries that an attacker leaves out: it guesses about all canaries, or
+only about the few where it is sure. """
 
 _DELTA = 1e-5
 """For bounds if nothing is promised."""
 
 FALSE_ALARM = 1e-3
-"""The chance that an audit accuses noise and clipping that are right."""
+"""The chance that an audit reports an error although noise and clipping are right."""
 
 _FEWEST = 8
 """The fewest runs: an attacker needs half of them to learn from."""
@@ -85,7 +85,7 @@ class _Attack(NamedTuple):
 
 
 class _AuditRun(NamedTuple):
-    """What an attacker heard and saw of a run, and which canaries it had."""
+    """What an attacker read and saw in a run, and which canaries were in the data."""
 
     scores: Mapping[str, Float[Tensor, " c"]]
     members: Bool[Tensor, " c"]
@@ -102,12 +102,13 @@ def audit_study(
     confidence: float = 0.95,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> AuditFindings:
-    """What attacks on every algorithm of a study prove, with the first of its seeds.
+    """What attacks on every algorithm of a study prove, for the study's first seed.
 
     Args:
-        study: its [privacy] says what is promised; without one, nothing is.
+        study: its table [privacy] says what is promised; without it, nothing is
+            promised.
         runs: trainings of each algorithm; about a quarter of them teach the attacker.
-        confidence: that all lower bounds hold together.
+        confidence: probability that all lower bounds hold together.
         progress: called with the number of trainings that are done, and of all.
     """
     integer("runs", runs, at_least=_FEWEST)
@@ -146,7 +147,7 @@ def _shadows(runs: int) -> int:
 
 
 def _coins(runs: int, canaries: int, seed: int) -> Bool[Tensor, "r c"]:
-    """(R, C) which canaries are in, by run; each is in half of the shadow runs."""
+    """(R, C) which canaries each run has; each is in half of the shadow runs."""
     rng = seeds.generator(seed, "audit", "coins")
     coins = torch.rand(runs, canaries, generator=rng) < 0.5
     known = _shadows(runs)
@@ -176,13 +177,13 @@ def _setup_with(setup: Setup, attack: _Attack, members: Tensor, run: int) -> Set
 def _run_training(
     setup: Setup, entry: Entry, attack: _Attack, members: Tensor
 ) -> _AuditRun:
-    """What an attacker hears and sees of a training, and what it promises."""
+    """What an attacker reads and sees in a training, and what the study promises."""
     study = setup.study
     scores: dict[str, Tensor] = {}
     residuals = Residuals()
     if study.time is None:
         state, x, heard, sends = _listen_to_rounds(setup, entry, attack, residuals)
-        if sends:  # otherwise nobody hears what is reported
+        if sends:  # otherwise nobody reads what is reported
             scores |= {f"canaries, {name}": s for name, s in heard.scores().items()}
     else:  # in time there are no rounds to listen to
         training, rounds = training_of(setup, entry), study.run.rounds

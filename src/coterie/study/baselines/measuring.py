@@ -52,7 +52,7 @@ class _Rows(NamedTuple):
 
 
 def keep_baselines(setup: Setup, folder: AnyFolder, say: Say) -> None:
-    """Computes the baselines of a seed and keeps them, where they are not there yet."""
+    """Computes and saves the baselines of a seed, unless the folder has them."""
     if not setup.study.run.baselines or folder.has_baselines(setup.seed):
         return
     # Threads that wait for each other take minutes where other programs run, too.

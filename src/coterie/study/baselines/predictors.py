@@ -1,6 +1,6 @@
 """Models of scikit-learn, and constants, with the outputs that coterie's models have.
 
-These are one logit for two classes (task binary), the logarithm of the probability of
+Outputs are one logit for two classes (task binary), the logarithm of the probability of
 each class (classification), or quantities in the unit of the targets.
 """
 
@@ -63,8 +63,8 @@ def linear(training: TrainingSet) -> Predict:
 def trees(training: TrainingSet) -> Predict:
     """Gradient-boosted trees as scikit-learn makes them, with smaller leaves.
 
-    Its leaves of 20 samples allow no tree with fewer than 40 samples. Here a tenth of
-    the samples is enough for a leaf.
+    With the 20 samples that a leaf needs by default, fewer than 40 samples cannot make
+    a tree. Here a tenth of the samples is enough for a leaf.
     """
     from sklearn.ensemble import (
         HistGradientBoostingClassifier,

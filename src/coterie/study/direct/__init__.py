@@ -36,8 +36,8 @@ def train(
             dictionary of frames by client, a `Table`, pairs of tensors, or datasets.
         client: the column that names the client.
         target: the column to predict.
-        method: one name is compared with `local`, training alone. A list is taken as it
-            is, and `result.model` gives models of its last method.
+        method: a single name is compared with `local`, which trains each client alone.
+            A list is used as given, and `result.model` gives models of its last method.
         runs: where the run folder is made; None: in a new temporary folder.
         progress: called after every round.
         notice: called with each line for the user.

@@ -1,7 +1,8 @@
 """What a study gives an algorithm besides numbers: sizes, weights, biases, precisions.
 
-A factory's positional parameters are ingredients. Each has a recipe here, which makes
-it from a short text of the study, such as `weights = "clusters"`, in its context.
+The positional parameters of an algorithm's factory are ingredients. Each ingredient has
+a recipe here. A recipe makes it from a short text in the study, such as
+`weights = "clusters"`, and from a context: the clients, the model and the graph.
 """
 
 from .contexts import Context, file_of

@@ -63,7 +63,7 @@ def weights(choice: str, context: Context) -> Tensor:
     A second number of the last two kinds is the threshold for squared distances,
     instead of the widest gap among them (see `coterie.similarity.partners`).
 
-    With `on graph` behind a name, as in `clusters on graph`, only the weights of the
+    With `on graph` after a name, as in `clusters on graph`, only the weights of the
     client and its neighbours on [graph] are kept, divided by their sum.
     """
     federation, n = context.federation, len(context.federation)
@@ -164,9 +164,9 @@ def biases(choice: str, context: Context) -> Tensor:
 def radius(choice: str, context: Context) -> Tensor:
     """(N, N) how far apart two models may be, squared and up to a factor, or a file.
 
-        `transport(size, most)`: how differently the training data of two
-            clients lie to a reference of `size` samples (100), from at most
-            `most` samples of each (0: all).
+        `transport(size, most)`: how differently the training data of two clients lie
+            around a reference of `size` samples (100). Each client uses at most `most`
+            samples (0: all).
         `cosine(size, most)`: the same with another ground cost, for classes
             (see `similarity.transport`).
         `clusters`: 0 within a true cluster, and 1 between two.

@@ -1,4 +1,4 @@
-"""Models on the test data of all clients together, with `run.pooled_test`.
+"""Measures of models on the test data of all clients together (`run.pooled_test`).
 
 In addition to each client's own model on its own test data, a study then records, for
 each measure M,
@@ -8,8 +8,8 @@ each measure M,
 
 The mean of pooled_M over clients says how well personal models do on everybody's data.
 For a method whose clients all use the global model, both are the same. Only a
-simulation can compute them, because a federation does not pool test data. They change
-nothing in training, and do not count as gradients or bytes.
+simulation can compute them, because a federation does not pool test data. The measures
+change nothing in training, and do not count as gradients or bytes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def with_global(
 ) -> dict[str, Tensor]:
     """The measures of an evaluation with those of the global model, (N,) each.
 
-    Without a global model they are NaN. So are those of personal models, until the
-    method has ended.
+    Measures of a global model are NaN if there is none. Measures of personal models are
+    NaN until the method has ended.
     """
     if not setup.study.run.pooled_test:
         return values
@@ -68,7 +68,7 @@ def with_pooled(cell: Cell, setup: Setup, x: Float[Tensor, "n d"]) -> Cell:
 
 
 def without_pooled(cell: Cell) -> Cell:
-    """A cell that goes on: personal models are measured when it ends."""
+    """A cell that goes on, without the measures that are taken at its end."""
     last = {
         name: torch.full_like(values, torch.nan)
         if name.replace("test_pooled_", "test_global_") in {*cell.metrics[-1]} - {name}
@@ -98,7 +98,7 @@ def _on_all_tests(setup: Setup, x: Float[Tensor, "m d"]) -> dict[str, Tensor]:
 
 
 def kernel_for_all(setup: Setup) -> tuple[Kernel, Int[Tensor, " m"]]:
-    """What measures models, and the places of the test samples of all clients.
+    """The kernel that measures models, and the places of all clients' test samples.
 
     A process that does not hold all clients gets a copy of the test samples of the
     others.

@@ -18,7 +18,7 @@ from .places import Note
 
 
 class CannotContinue(InputError):
-    """A cell has to train from the start; says why, and what to do."""
+    """A cell must train from the start; the message says why, and what to do."""
 
 
 def refuse_other_rounds(study: Study, entry: Entry, note: Note) -> None:
@@ -88,7 +88,7 @@ def _snapshot_rounds(evaluations: list[int], run: RunTable) -> set[int]:
 
 
 def reopen(cell: Cell) -> Cell:
-    """A cell that has ended, as it was before its end, to go on."""
+    """The cell as it was before its end, so that it can go on to more rounds."""
     return replace(
         without_pooled(cell),
         done=False,

@@ -96,7 +96,7 @@ def key_digest(key: Key) -> str:
 
 
 def _data_of(setup: Setup, read: Mapping[str, str]) -> Any:
-    """The table [data], and digests of what it names in place of paths."""
+    """The table [data] with file names and digests in place of paths."""
     table = dict(setup.study.data)
     paths = table.pop("path", [])
     names = [Path(str(p)).name for p in (paths if isinstance(paths, list) else [paths])]

@@ -74,7 +74,7 @@ class Index:
             raise write_error(self._path, error) from None
 
     def find(self, key: Key, *, but: str) -> Iterator[tuple[str, Place]]:
-        """What each entry of this key is, and where; not those of the run `but`."""
+        """The kind and place of each entry of this key, except those of run `but`."""
         for path in sorted(self._path.glob(f"{key_digest(key)}-*.json")):
             try:
                 found = Place(**read_json(path))

@@ -187,9 +187,10 @@ class Reuse:
     def _begin_cell(
         self, setup: Setup, entry: Entry, rounds: int | None
     ) -> tuple[int | None, str]:
-        """How often steps were made smaller, if the cell was brought or deleted.
+        """How often a cell's steps were made smaller, and the run that it comes from.
 
-        And the run that it came from now, or "".
+        The number is None unless the cell was brought or deleted. The run is "" unless
+        the cell was brought now.
         """
         label, seed, study = entry.label, setup.seed, setup.study
         key = cell_key(setup, entry, self._read)
@@ -235,7 +236,7 @@ class Reuse:
             write_note(file, note._replace(key={}))
 
     def _is_ready(self, setup: Setup, entry: Entry, rounds: int | None) -> bool:
-        """Whether the cell of this folder does not end at another round."""
+        """Whether this folder's cell can be used: it has not ended at another round."""
         if rounds is None or "rounds" not in setup.study.chooses:
             return True
         cell = self._folder.cell(entry.label, setup.seed)
@@ -244,7 +245,7 @@ class Reuse:
     def _goes_on(
         self, setup: Setup, entry: Entry, note: Note, rounds: int | None
     ) -> bool:
-        """Lets a cell of this folder go on that has ended too early, if it can."""
+        """Lets this folder's cell go on if it ended too early; False if it cannot."""
         cell = self._folder.cell(entry.label, setup.seed)
         if cell is None or rounds is None or cell.t > rounds:
             return False
@@ -264,7 +265,7 @@ class Reuse:
         reserved_file(self._folder.path, label, seed).unlink(missing_ok=True)
 
     def _refuse_same_noise(self, setup: Setup, entry: Entry) -> None:
-        """Refuses to hide other values by the noise that has hidden earlier ones."""
+        """Refuses to add the same noise to new values that earlier values got."""
         privacy, key = setup.study.privacy, cell_key(setup, entry, self._read)
         note = read_note(note_file(self._folder.path, entry.label, setup.seed))
         if privacy is None or privacy.noise_source != "seed" or note is None:
@@ -278,7 +279,7 @@ class Reuse:
     def _bring(
         self, setup: Setup, entry: Entry, key: Key, rounds: int | None
     ) -> tuple[Note, str] | None:
-        """Brings the cell from another run, if one has it; its note and that run."""
+        """Brings the cell from another run, if any has it; returns its note and run."""
         refusal, later = "", list[_Candidate]()
         for found in self._candidates(setup, entry, key, rounds):
             try:
@@ -303,7 +304,7 @@ class Reuse:
     def _candidates(
         self, setup: Setup, entry: Entry, key: Key, rounds: int | None
     ) -> Iterator[_Candidate]:
-        """Cells of other runs with this key, the one to try first before the others."""
+        """Cells of other runs with this key, in the order in which to try them."""
         known = []
         for what, found in self._index.find(key, but=self._name):
             if what.isdigit() and (rounds is None or int(what) <= rounds):

@@ -14,7 +14,7 @@ from .halves import find_settings, needs_rule
 from .rules import options_of, with_smaller_steps
 
 _ATTEMPTS = 4
-"""The number of step sizes that are tried, each a quarter of the last."""
+"""The number of step sizes that are tried, each a quarter of the one before."""
 
 _FAILED = 2.0
 """Training has failed if the last loss is above this multiple of the first."""
@@ -25,8 +25,9 @@ def find_or_load_settings(
 ) -> FoundSettings | None:
     """The settings that were found for a setup, now or in an earlier run.
 
-    They are kept in the folder. None: the study gives all of them. `reduced` says how
-    often steps were made smaller for entries that come from elsewhere.
+    The settings are saved in the folder. None: the study sets all of them itself.
+    `reduced` says how often steps were made smaller for entries that come from
+    elsewhere.
     """
     if not needs_rule(setup):
         return None

@@ -20,7 +20,7 @@ from ..setup import Setup, simulation_of
 from .rules import STEPS, takes_whole
 
 DECAYS = {1000.0: 10, 100.0: 10, 10.0: 30, 1.0: 30, 0.1: 30}
-"""The k that are tried, and the number of steps for each.
+"""The values of k that are tried, and the number of steps for each.
 
 Each k begins where the last one ended. Models with large k converge soon.
 """
@@ -29,12 +29,13 @@ SHARED_DECAYS = dict.fromkeys(DECAYS, STEPS)
 """The same for a model that all clients share: one round of FedAvg with each k."""
 
 Train = Callable[[Oracle, Tensor, float, int], Tensor]
-"""The models (n, D) after training from models with a k for a number of steps."""
+"""Gives the models (n, D) after training from first models, with k, for some steps."""
 
 _MOMENTUM = 0.9
 _LR = Formula("curvature(1)")
-"""For models that are only scored. Models of a study have no momentum, because the
-memory of earlier gradients would hide from methods how clients differ now. """
+"""Momentum and step size of models that are only scored. Models of a study have no
+momentum, because the memory of earlier gradients would hide from methods how clients
+differ now. """
 
 _ENOUGH = 8
 """Clients with at least this number of training samples take part in the choice."""
@@ -105,7 +106,7 @@ def _train_together(setup: Setup) -> Train:
 def _scores_by_decay(
     setup: Setup, train: Train, decays: Mapping[float, int]
 ) -> tuple[dict[str, float], Tensor]:
-    """Mean scores of both halves by k, and the gradients (n,) that this took.
+    """Mean scores of both halves by k, and the number (n,) of gradients used.
 
     The mean is over the clients with enough samples and a score for every k. Without
     such clients, there are no scores.

@@ -254,7 +254,7 @@ def table_for(
 def refuse_other_steps(
     table: Table, label: str, known: Mapping[str, inspect.Parameter]
 ) -> None:
-    """Refuses a method without an `lr` of its own that takes steps of another kind."""
+    """Refuses [optimizer] for a method with other steps and no `lr` of its own."""
     if local_part(table) and "lr" in known and not uses_local(known):
         raise InputError(
             f"[optimizer] is for local steps, and {label} has steps of another kind: "
@@ -267,7 +267,7 @@ def local_options(
 ) -> dict[str, Any]:
     """The options of a method with its local steps as the table says.
 
-    Options with their defaults are left out, so that a face without them needs none.
+    Options at their defaults are left out, so that a method need not know them.
     """
     local = local_part(table)
     if not local:
@@ -292,7 +292,7 @@ def server_of(table: Table) -> Server | None:
 
 
 def refuse_in_time(table: Table, maker: Callable[..., Any], label: str) -> None:
-    """Refuses what needs to be remembered by a flow that does not remember it."""
+    """Refuses options that need a memory if the method in time keeps none."""
     local, unused = local_part(table), unused_options(maker, waits=False)
     if local.get("name", "sgd") != "sgd" and "momentum" in unused:
         raise InputError(

@@ -43,7 +43,7 @@ def options_of(found: FoundSettings, entry: Entry) -> dict[str, Any]:
 
 
 def with_smaller_steps(found: FoundSettings, label: str) -> FoundSettings:
-    """The same, with a smaller step size for an algorithm whose training failed."""
+    """The settings, with a smaller step size for an algorithm that failed to train."""
     times = found.reduced.get(label, 0) + 1
     return replace(found, reduced={**found.reduced, label: times})
 

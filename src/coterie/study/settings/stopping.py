@@ -27,7 +27,7 @@ def last_round(cell: Cell) -> int | None:
 
 
 def plateau(losses: Sequence[float]) -> int | None:
-    """The first place at which the best loss is not below that of `PATIENCE` before.
+    """The first place where the best loss is no better than `PATIENCE` places before.
 
     >>> plateau([1.0] * 20)
     10

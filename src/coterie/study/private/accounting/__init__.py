@@ -1,4 +1,4 @@
 """Says what a private run has spent, and charges it before anything leaves.
 
-It stands on `mechanisms`, which knows what a round may cost at most.
+This package uses `mechanisms`, which says what a round costs at most.
 """

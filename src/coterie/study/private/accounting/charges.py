@@ -1,4 +1,4 @@
-"""The cost of rounds whose releases may have left, although no checkpoint has them.
+"""The cost of rounds that no checkpoint has, although their releases may have left.
 
 For the unit client a cost is mu^2 of each client; for the unit sample it is how often
 each client makes each kind of release. Both are bounds that were found without data: no
@@ -46,10 +46,10 @@ _TO_SERVER = {"average", "central"}
 def cost_of(
     setup: Setup, entry: Entry, rounds: Sequence[int], *, quick: bool = False
 ) -> Cost | None:
-    """The most that rounds cost each client; 0 is the beginning.
+    """The most that rounds cost each client; round 0 is the beginning.
 
-    If that is not known yet, `quick` returns None. An `InputError` says why it cannot
-    be known at all.
+    With `quick`, the result is None if the cost must still be computed. An `InputError`
+    says why a cost cannot be computed at all.
     """
     guard, n = guard_of(setup, entry), len(setup.federation)
     if guard.clients is not None:
@@ -100,7 +100,7 @@ def _both(some: list[Counter[Step]], more: list[Counter[Step]]) -> list[Counter[
 def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
     """The state of a run after round t, which has paid for lost rounds, too.
 
-    Everybody that the method's verbs may send rows to is assumed to have received them.
+    We assume that rows have reached everybody to whom the method may send them.
     """
     if isinstance(state, Moment):
         assert isinstance(state.state, PrivateFlow) and isinstance(cost, Tensor)
@@ -151,7 +151,7 @@ def spent_in(state: Any) -> Cost | None:
 
 
 def without_partners(cost: Cost, setup: Setup, entry: Entry) -> Cost:
-    """The cost without what was released to choose partners, which is charged apart."""
+    """The cost without releases that choose partners, which are charged separately."""
     before = releases_before(setup, entry)
     if not before:
         return cost

@@ -90,13 +90,13 @@ def releases_of(state: Any, setup: Setup) -> dict[str, Tensor]:
         squares = torch.where(_kinds_of_receivers(state), state.spent[:, None], 0.0)
     elif isinstance(state, PrivateState):
         squares = by_pairs(events_of(state.ledger), len(clients))
-    else:  # anybody may see the result some day
+    else:  # in time, we assume that everybody sees every release
         squares = state.spent[:, None].repeat(1, len(clients) + 1).fill_diagonal_(0)
     return _pair_table(epsilons(squares, privacy.delta), clients)
 
 
 def exact_epsilon(state: PerSampleState, study: Study) -> Tensor:
-    """(N,) the epsilon of each client's samples at the end; before, it is a bound."""
+    """(N,) the exact epsilon of each client's samples; `spent_of` gives a bound."""
     assert study.privacy is not None  # only called with [privacy]
     return spent_on_samples(state, study.privacy.delta)
 

@@ -1,10 +1,10 @@
 """Charges the rounds of private training before anything leaves, and records that.
 
-With noise that no seed repeats, a round that is trained again is another release. So
-rounds are reserved in the run folder before the first of them begins, about a second
-ahead. When a run is killed and goes on from a checkpoint, all rounds that were reserved
-after that checkpoint are charged once more. With seeded noise a repeated round releases
-the same bits, and costs nothing again.
+If no seed repeats the noise, a round that is trained again is another release. So
+rounds are reserved in the run folder before they begin. One reservation covers the
+rounds of about one second. When a run is killed and goes on from a checkpoint, all
+rounds that were reserved after that checkpoint are charged once more. With seeded noise
+a repeated round releases the same bits, and costs nothing again.
 
 What is spent also goes into the ledger of the data (`records.ledgers`), which all
 studies of a runs folder share.
@@ -67,7 +67,7 @@ def lost_rounds(kept: Sequence[ReservedRounds], cell: Cell) -> list[ReservedRoun
 def _is_latest(cell: Cell, kept: Reservations, known: Sequence[LedgerEntry]) -> bool:
     """Whether a run folder is as recent as its entries in the ledger.
 
-    A folder that was restored from a copy is not: it is charged as a new beginning.
+    A folder that was restored from a copy is older, and is charged as a new beginning.
     """
     if not kept.rounds:
         return True
@@ -124,7 +124,7 @@ class CellAccount:
         self._since, self._block = time.monotonic(), 1
 
     def _entries(self) -> list[LedgerEntry]:
-        """What the ledger of the data has of this algorithm and seed."""
+        """The entries of this algorithm and seed in the ledger of the data."""
         assert self._ledger is not None  # only called with [privacy]
         every = from_first(self._group, self._ledger.entries)
         name = self._run, self._entry.label, self._setup.seed
@@ -253,9 +253,9 @@ def total_epsilon(
 ) -> tuple[float, bool]:
     """The epsilon for somebody who sees all entries, and whether all costs are known.
 
-    It adds up the client that pays most in each entry, so it is a bound. What hides a
-    whole client also hides each of its samples. Entries of the unit sample promise
-    nothing about whole clients, and are left out for them.
+    The epsilon adds up the client that pays most in each entry, so it is a bound. Noise
+    that hides a whole client also hides each of its samples. Entries of the unit sample
+    promise nothing about whole clients, so they do not count for the unit client.
     """
     square, steps, complete = 0.0, Counter[Step](), True
     for entry in entries:

@@ -13,7 +13,7 @@ from ...setup import Setup, simulation_of
 def without_data(setup: Setup) -> Simulation:
     """The clients at hand, with as many samples as before, all of them zero.
 
-    With these a study finds what it must refuse, and the types of a state.
+    A study asks these clients to find what it must refuse, and the types of a state.
     """
     here = setup.simulation.federation
     blank = replace(here, features=_zeros(here.features), targets=_zeros(here.targets))

@@ -40,7 +40,8 @@ def least_of_samples(
 ) -> Least:
     """The least spending in epsilon, from what each round releases of single samples.
 
-    The first round is the beginning. With `own`, single clients have budgets.
+    The first of `rounds` is the beginning. With `own`, each client may have its own
+    budget.
     """
     begun, nothing = rounds[0], [Counter[Step]()] * len(rounds[0])
     some = next((new for new in rounds[1:] if any(new)), nothing)
@@ -63,7 +64,7 @@ def _or_nothing(cheapest: Tensor) -> Tensor:
 def refuse_spent(
     setup: Setup, entry: Entry, limits: Limits, least: Least, *, what: str = "round"
 ) -> None:
-    """Refuses budgets that allow no release at all, or none of some client."""
+    """Refuses budgets that allow no release at all, or no release of some client."""
     privacy, federation = setup.study.privacy, setup.federation
     assert privacy is not None  # only called with [privacy]
 

@@ -69,7 +69,7 @@ Hearing = Callable[[Algorithm], Algorithm]
 def guard_of(setup: Setup, entry: Entry, *, held: bool = False) -> Guard:
     """The guard of an entry, made once for each seed.
 
-    If it is `held`, `privacy.epsilon` is also a budget, because rounds may be repeated.
+    With `held`, `privacy.epsilon` is also a budget, because rounds may be repeated.
     """
     key = _settings(entry), held
     if key not in setup.guards:
@@ -103,9 +103,10 @@ def make_guard(
     """The guard of an entry; for `held` see `guard_of`.
 
     Args:
-        setup: of a seed.
+        setup: the setup of a seed.
         entry: the algorithm.
-        hearing: wraps a method that reports losses, to hear them as they are reported.
+        hearing: wraps a method that reports losses, to read each loss when it is
+            reported.
         held: whether `privacy.epsilon` is also a budget.
         witness: sees rows of whole clients before they are released, in an audit.
     """
@@ -278,10 +279,10 @@ def _plan_samples(
     silent: bool,
     held: bool = False,
 ) -> tuple[Noises, StepPlan | None]:
-    """The noise of single samples, and what they may release, if that is limited.
+    """The noise for the unit sample, and the plan of releases, if these are limited.
 
-    A method that was `silent` in its first round is also limited, so that it stays
-    silent.
+    Releases are also limited if a method was `silent` in its first round, so that it
+    stays silent.
     """
     privacy, n = setup.study.privacy, len(setup.federation)
     assert privacy is not None  # only called with [privacy]
