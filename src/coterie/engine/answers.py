@@ -18,7 +18,7 @@ class Answers:
     def arrivals(
         self, now: Moment, clients: list[int], delays: list[int], seed: int
     ) -> list[Arrivals]:
-        """The answers of these clients now, by kind of task."""
+        """The answers of clients that arrive now, one entry for each kind of task."""
         time, before = now.totals.time, (now.totals.updates, seed)
         if len(clients) == 1 or len(self._kinds) == 1:
             kind = now.clients[clients[0]].kind

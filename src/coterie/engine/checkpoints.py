@@ -30,7 +30,7 @@ class Client:
     idle: float = 0.0  # seconds before `begin` in which the client did not compute
     gradients: float = 0.0  # of single samples, in answers that arrived
     waiting: list[Any] = field(default_factory=list)
-    """Tasks that it will do next, each with its `began` and the time when it comes."""
+    """The client's next tasks, each with its `began` and the time when it arrives."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Totals:
 
 
 class Moment(NamedTuple):
-    """A run between two events: everything needed to go on from there."""
+    """The state of a run between two events: everything needed to continue."""
 
     totals: Totals
     state: State
@@ -66,7 +66,7 @@ class Moment(NamedTuple):
     queued: list[int]  # clients that wait because `capacity` others are at work
     begun: list[tuple[int, float, float]]  # spans that no event has reported yet
     letters: list[Any]
-    """Messages on edges: order, edge, when they were read, and what both ends sent."""
+    """Messages under way: order, edge, time of sending, and what both ends sent."""
     links: list[Any]  # both ends, and the number of messages sent directly
 
 
@@ -133,7 +133,7 @@ def restore_moment(moment: Moment) -> Moment:
 
 
 def _device(moment: Moment) -> torch.device:
-    """The device of a run; a file keeps it only for tuples and states."""
+    """The device of a run, from a tensor whose device a file keeps."""
     parts = moment.rows or vars(moment.state).values()
     found = [part.device for part in parts if isinstance(part, Tensor)]
     return found[0] if found else torch.device("cpu")

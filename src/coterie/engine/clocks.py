@@ -1,9 +1,10 @@
 """How long things take in virtual time: computing, sending, waiting to meet.
 
-Every time is a pure function of names. The time of client i's computation c depends
-only on (seed, i, c), and that of message c between i and k only on (seed, {i, k}, c).
-So both ends of an edge know the same times, a site draws exactly its own rows of what a
-simulation draws, and resuming is exact. The laws are those of `coterie.engine.laws`.
+Every time is a pure function of a few whole numbers. The time of client i's computation
+c depends only on (seed, i, c). The time of message c between clients i and k depends
+only on (seed, {i, k}, c). So both ends of an edge know the same times, and resuming is
+exact. A site draws its own rows, and they equal those of a simulation. The laws are
+those of `coterie.engine.laws`.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ def clock(
         law: of one computation, in seconds; see the module.
         speeds: factors of time, one per client (10 is ten times slower), or
             `stragglers(count, factor)`, where clients 0 .. count - 1 have the factor.
-        availability: `always`, or `on_off(on, off)`: periods of exponential lengths
-            with these means alternate. A client begins only while on, and then
-            finishes. At time 0, as at any time, it is on with probability on / (on +
-            off).
-        seed: names the streams.
+        availability: `always`, or `on_off(on, off)`: each client is on and off in turn,
+            for exponential times with these means. A client begins only while on, and
+            then finishes. It is on with probability on / (on + off) at any time, also
+            at time 0.
+        seed: selects the random streams.
     """
     integer("seed", seed, at_least=0)
     setting("law", law, LAWS)
@@ -105,7 +106,7 @@ class _LawClock:
 
 
 class _Periods:
-    """The periods in which clients are on. It keeps sums, but only to save time."""
+    """The periods in which clients are on. Sums are kept, but only to save time."""
 
     def __init__(self, on: float, off: float, *, stream: int) -> None:
         self.on, self.off, self.stream = on, off, stream
@@ -237,7 +238,7 @@ class Delays:
 
     Attributes:
         law: of one message, in seconds; see the module.
-        seed: names the streams.
+        seed: selects the random streams.
     """
 
     law: str
@@ -263,14 +264,14 @@ class Delays:
 
 @dataclass(frozen=True)
 class Rings:
-    """The rings of edges: a Poisson process on each, known to both ends.
+    """When edges ring: a Poisson process for each edge, which both ends can compute.
 
-    Ring number c is at the sum of gaps 0 .. c, exponential with mean 1 / rate.
+    Ring c is at the sum of gaps 0 .. c, which are exponential with mean 1 / rate.
 
     Attributes:
         edges: identities of the two ends, in any order; pairs must differ.
         rates: rings per second, one for each edge.
-        seed: names the streams.
+        seed: selects the random streams.
     """
 
     edges: Int[Tensor, "e 2"]
@@ -302,8 +303,8 @@ class Rings:
             which: positions in `edges`.
             first: numbers of rings, from 0.
             count: the number of rings of each edge.
-            since: the time of the ring before `first`, or 0 (None: computed, with
-                exactly the same result).
+            since: the time of the ring before `first`, or 0 if there is none. If None,
+                we compute this time, with exactly the same result.
         """
         if since is None:
             since = self.rates.new_zeros(len(which))

@@ -8,11 +8,12 @@ nothing else. So all tasks of a kind in progress are computed together, in one
 vectorised pass, when the first answer is needed. Task c of a client uses the draws of
 round c + 1 in `coterie.engine.rounds`: without delays, events are rounds.
 
-In addition to tasks, pairs of clients may meet when an edge of a graph rings. Each end
-sends something, which is written when it arrives. In a loss network, both ends compute
-instead, and are busy until they have exchanged their models. Events are ordered by
-time, and then by when they entered the queue. Tasks that end at the same time arrive
-one after the other, or together if the method says so.
+In addition to tasks, pairs of clients may meet when an edge of a graph rings at a
+random time. Both clients send something, and the method uses it when it arrives. In a
+loss network, both clients compute instead, and are busy until they have exchanged their
+models. A ring is lost if one of them is busy. Events are ordered by time, and then by
+when they entered the queue. Tasks that end at the same time arrive one after the other,
+or together if the method says so.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class EventLoop:
 
         Args:
             algorithm: has the flow to run.
-            clients: are asked.
+            clients: compute the answers.
             x: starting models.
             clock: how long the gradient of a minibatch takes.
             rings: when pairs of clients meet (None: never).
@@ -86,7 +87,7 @@ class EventLoop:
                 over the edge that rings (None: no time).
             capacity: the number of clients that may be at work at once, while others
                 wait for their turn (None: all).
-            seed: names what the method draws.
+            seed: selects the random draws of the method.
             start: the moment at which another run stopped, to go on from there.
             grouped: whether to compute tasks in progress together, not one by one.
         """
@@ -144,7 +145,7 @@ class EventLoop:
 
     @property
     def lost_rings(self) -> int:
-        """The number of rings of edges with a busy end."""
+        """The number of rings that were lost, because one end was busy."""
         return self._totals.lost
 
     @property
@@ -173,7 +174,7 @@ class EventLoop:
 
     @property
     def gradients(self) -> Float64[Tensor, " n"]:
-        """(N,) gradients of single samples in all answers of each client so far."""
+        """(N,) gradients of single samples in each client's answers so far."""
         counts = [c.gradients for c in self._now.clients]
         return torch.tensor(counts, dtype=torch.float64)
 
@@ -215,7 +216,7 @@ class EventLoop:
         self._foresee(edge.ring, _RING, number)
 
     def _meet(self, until: float) -> None:
-        """Lets rings and letters happen until the next arrival."""
+        """Handles rings and messages between clients until the next answer."""
         queue = self._now.queue
         while queue and queue[0][2] != _ANSWER and queue[0][0] <= until:
             if until == _FOREVER and not self._returning and not self._can_couple():
@@ -228,12 +229,12 @@ class EventLoop:
             self._ring_again(edge)
 
     def _can_couple(self) -> bool:
-        """Whether two clients are free to begin together, now or later."""
+        """Whether both ends of any edge are free, so that they can begin together."""
         free = [not client.busy for client in self._now.clients]
         return self._flow.couples and any(free[v] and free[w] for v, w in self._ends)
 
     def _exchange(self, edge: int) -> None:
-        """Both ends of an edge send their rows of now, which count when they arrive."""
+        """Both ends of an edge send their present rows, for use when they arrive."""
         assert self._flow.send is not None  # or else no edge rings
         state, time = self._now.state, self.time
         v, w = self._ends[edge]
@@ -273,7 +274,7 @@ class EventLoop:
             self._foresee(max(ends) + travel, _ANSWER, client)
 
     def _next(self, until: float) -> Event | None:
-        """The next arrival, or None if it is after that time."""
+        """The next answers that arrive, or None if none arrive until that time."""
         now, totals = self._now, self._totals
         self._meet(until)
         # What is left may be rings alone, or tasks that never end.

@@ -1,4 +1,4 @@
-"""The face of a method that an entry of a study runs: rounds, or its flow in time."""
+"""The form in which a study runs a method: in rounds, or as a flow in virtual time."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ def refuse_unused(
 def one_face(
     algorithm: Algorithm, name: str, label: str, *, timed: bool, waits: bool | None
 ) -> Algorithm:
-    """The algorithm with only the face that an entry runs.
+    """The algorithm with only the form that a study runs: rounds or a flow.
 
-    Clients wait, unless the entry says otherwise, the method has no rounds, or nothing
-    is sent, which leaves no reason to wait.
+    An entry [[algorithm]] of the study can set whether clients wait for each other. By
+    default they wait, unless the method has no rounds. In a study with a clock, they
+    also do not wait if the method sends nothing.
 
     Args:
         algorithm: as its factory made it.
         name: of the method.
         label: of the entry.
         timed: whether the study has a clock.
-        waits: as the entry has it (None: not set).
+        waits: the entry's option `waits` (None: not set).
     """
     rounds, flow = "rounds" in algorithm.faces, algorithm.flow
     if not timed and not rounds:

@@ -1,4 +1,4 @@
-"""Random times by the name of their law; draws are pure functions of names.
+"""Random times from named laws; draws are pure functions of whole numbers.
 
 With u uniform on (0, 1) and z normal:
 
@@ -35,7 +35,7 @@ LAWS: Rules = {
 
 
 def setting(name: str, text: str, rules: Rules) -> tuple[str, tuple[float, ...]]:
-    """The word and the numbers of a setting that keeps the rules."""
+    """The word and the numbers of a valid setting, such as `uniform(1, 2)`."""
     word, values = call(name, text)
     limits = rules[one_of(name, word, rules)]
     if len(values) != len(limits):
@@ -48,7 +48,7 @@ def setting(name: str, text: str, rules: Rules) -> tuple[str, tuple[float, ...]]
 
 
 def identities(name: str, names: Tensor, known: int | None = None) -> None:
-    """Refuses identities that are negative, or at least `known`."""
+    """Refuses identities that are negative, or not less than `known`."""
     wrong = names < 0 if known is None else (names < 0) | (names >= known)
     if wrong.any():
         rule = "at least 0" if known is None else f"between 0 and {known - 1}"
@@ -56,7 +56,7 @@ def identities(name: str, names: Tensor, known: int | None = None) -> None:
 
 
 def numbers(first: Int[Tensor, " n"], count: int) -> Int[Tensor, "n {count}"]:
-    """Row j is first[j] .. first[j] + count - 1."""
+    """Row j holds the whole numbers first[j] .. first[j] + count - 1."""
     identities("first", first)
     return first[:, None] + torch.arange(integer("count", count, at_least=0))
 
@@ -64,7 +64,7 @@ def numbers(first: Int[Tensor, " n"], count: int) -> Int[Tensor, "n {count}"]:
 def uniforms(
     stream: int, names: Int[Tensor, "n k"], first: Int[Tensor, " n"], count: int
 ) -> Float64[Tensor, "n {count}"]:
-    """Row j holds draws first[j] .. first[j] + count - 1 of its names, in (0, 1)."""
+    """Row j holds draws first[j] .. first[j] + count - 1 for names[j], in (0, 1)."""
     state = torch.tensor(stream)
     for name in names.long().unbind(1):
         state = mix(state + mix(name))
@@ -80,7 +80,7 @@ def draw(
     first: Int[Tensor, " n"],
     count: int,
 ) -> Float64[Tensor, "n {count}"]:
-    """Row j holds times first[j] .. first[j] + count - 1 of its names."""
+    """Row j holds times first[j] .. first[j] + count - 1 for names[j]."""
     word, values = call("law", law)
     if word == "lognormal":
         # Box and Muller (1958): z = sqrt(-2 log u) sin(pi v), v uniform on (-1/2, 1/2).

@@ -10,7 +10,7 @@ from .times import Times
 
 
 class Messages:
-    """Tasks that come to clients, and answers that leave them."""
+    """The travel times and sizes of tasks to clients, and of their answers."""
 
     def __init__(self, flow: Flow, times: Times, now: Moment) -> None:
         self._flow, self._times, self._now = flow, times, now
@@ -19,7 +19,7 @@ class Messages:
 
     @property
     def links(self) -> list[list[int]]:
-        """Both ends, and the number of messages sent directly."""
+        """Both ends of each link, and how many messages they sent directly."""
         return [[v, w, count] for (v, w), count in self._direct.items()]
 
     def count_down(self, client: int, task: Task) -> None:
@@ -50,7 +50,7 @@ class Messages:
             self._now.totals.peers += values
 
     def there(self, client: int, task: Task, number: int) -> float:
-        """How long a task travels; `number` is that of a message by a server."""
+        """How long a task travels; `number` counts messages through a server."""
         return self._travel(client, task, number, self._flow.kinds[task.kind].down)
 
     def back(self, client: int, task: Task, number: int) -> float:

@@ -1,8 +1,9 @@
-"""Rounds of equal virtual time, of methods that wait and of methods that do not.
+"""Rounds of equal virtual time, for methods with and without waiting clients.
 
-Round t of both generators is the state at time t * `period`. A method that goes round
-by round (here: turn by turn) computes a turn when it begins, because that tells how
-long the turn takes. The result counts when the slowest client has finished.
+Round t of both generators is the state at time t * `period`. A method with waiting
+clients goes round by round. Its own rounds are called turns here. We compute a turn
+when it begins, because only then do we know how long it takes. The result counts when
+the slowest client has finished.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from .rounds import Lapse, Round, init_oracle, participants
 from .times import begins, refuse_seconds
 
 _AT_ONCE = 100
-"""The number of turns, or answers of all clients, at one time that is an error."""
+"""This number of turns, or of answers per client, at the same time is an error."""
 
 
 class ClientsInBoth(ClientsInRounds, ClientsInTime, Protocol):
-    """Clients that can be asked in rounds and in time."""
+    """Clients that can answer in rounds, and in virtual time."""
 
 
 class WaitingState(NamedTuple):
@@ -110,7 +111,7 @@ def run_waiting(
         x: starting models.
         pace: how long things take.
         rounds: the last round.
-        seed: names the random streams of the loop.
+        seed: selects the random streams of the loop.
         participation: share of the clients that take part in a turn.
         start: a round that was finished before and its state, to go on from there.
     """
@@ -227,7 +228,7 @@ def run_without_waiting(
         x: starting models.
         pace: how long things take.
         rounds: the last round.
-        seed: names what the method draws.
+        seed: selects the random draws of the method.
         start: a round that was finished before and its state, to go on from there.
     """
     integer("rounds", rounds, at_least=1)

@@ -80,7 +80,7 @@ def run_rounds(
         federated: the clients.
         x: starting models.
         rounds: the last round.
-        seed: names the random streams of the loop.
+        seed: selects the random streams of the loop.
         participation: share of the clients that take part in a round.
         start: a round that was finished before and its state, to go on from there.
     """

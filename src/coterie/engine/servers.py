@@ -68,7 +68,7 @@ def yogi(
     beta2: BelowOne = 0.99,
     tau: Positive = 1e-3,
 ) -> Server:
-    """As adam, but squares shrink slowly where changes become small (FedYogi)."""
+    """As `adam`, but squares shrink slowly in entries with small changes (FedYogi)."""
     return Server("yogi", lr, momentum, beta2, tau)
 
 
@@ -92,7 +92,7 @@ class ServerState(NamedTuple):
 
 
 def with_server(algorithm: Algorithm, server: Server, label: str) -> Algorithm:
-    """The method, whose server makes a step of its own of each round's average.
+    """The method with a server that makes its own step from each round's average.
 
     Args:
         algorithm: has one average of models in a round, weighted and over all clients.
@@ -185,7 +185,7 @@ class _Server(Wrapping[Oracle]):
         *,
         count: int | None = None,
     ) -> Tensor:
-        """The average of numbers, or the model that the server makes of models."""
+        """The average of numbers; for models, the model after the server's step."""
         found = self._oracle.average(shares, rows, groups, count=count)
         if isinstance(rows, Numbers):
             return found

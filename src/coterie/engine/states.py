@@ -1,7 +1,8 @@
 """States of algorithms, divided among processes or put together.
 
-Fields of type `Rows` have one row for each client at hand. A field of type `Server` is
-kept by process 0, the coordinator. All others must be the same in every process.
+Fields of type `Rows` have one row for each client of the process. Only process 0, the
+coordinator, keeps fields of type `Server`. All other fields must be the same in every
+process.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def own(packed: Any, like: State, group: Group, clients: int) -> Any:
         packed: nested dictionaries by name of the field.
         like: a state of this process, whose types say which fields have rows.
         group: the processes.
-        clients: their number in all processes.
+        clients: the number of clients in all processes.
     """
     if group.size == 1:
         return packed
@@ -67,7 +68,7 @@ def own(packed: Any, like: State, group: Group, clients: int) -> Any:
 
 
 def rows_of(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Tensors with a row for each client at hand, each with the path to it."""
+    """Tensors with a row for each client of this process, each with the path to it."""
     for name, value, kind in _fields(state):
         if kind == Rows and isinstance(value, Tensor):
             yield path + name, value

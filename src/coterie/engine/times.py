@@ -1,4 +1,4 @@
-"""Times in one run: of computing, of travelling, and until edges ring."""
+"""Times in one run: of computing, of sending messages, and between rings of edges."""
 
 from __future__ import annotations
 

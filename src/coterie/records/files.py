@@ -61,7 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """The context of `replacing`, whose errors are InputErrors of one sentence."""
+    """As `replacing`, but if the file cannot be written, raises an InputError."""
     try:
         with replacing(path) as file:
             try:
@@ -82,8 +82,8 @@ def writing(path: Path) -> Iterator[Path]:
 def link_file(source: Path, target: Path) -> None:
     """Makes `target` the same file as `source`, or a copy if that is not possible.
 
-    Files of a run are replaced and never changed, so a change of one is not seen in the
-    other.
+    Files of a run are never changed in place, only replaced. So after a change of one
+    file, the other still has the old content.
     """
     with writing(target) as temporary:
         temporary.unlink()
@@ -242,8 +242,9 @@ def _digest(stream: BinaryIO, size: int) -> bytes:
 def lock_folder(folder: Path) -> Iterator[bool]:
     """A context in which no other process may lock this folder, made if needed.
 
-    It gives True, or False if the file system has no locks and so cannot keep others
-    away. The lock ends with the process, even if that is killed.
+    The context gives True. It gives False if the file system has no locks and so cannot
+    keep other processes away. The lock ends with the process, even if the process is
+    killed.
 
     Raises:
         InputError: if another process has the lock, or the system has no locks.

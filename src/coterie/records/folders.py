@@ -202,7 +202,7 @@ class Folder:
         return self.path / "cells" / f"{file_name(label, seed)}.pt"
 
     def begin_metrics(self) -> None:
-        """Makes metrics.csv from the saved cells; a run repeats later evaluations."""
+        """Makes metrics.csv from saved cells; a run repeats evaluations after these."""
         path = self.path / "metrics.csv"
         cells = sorted((self.path / "cells").glob("*.pt"))
         if cells:
@@ -255,7 +255,7 @@ class Folder:
         self.begin_metrics()
 
     def forget_cell(self, label: str, seed: int) -> None:
-        """Deletes all that was made for a cell: it, its models and its search."""
+        """Deletes a cell, its models and its search."""
         self.cell_file(label, seed).unlink(missing_ok=True)
         for of in ("clients", "newcomers"):
             self.models_file(label, seed, of).unlink(missing_ok=True)

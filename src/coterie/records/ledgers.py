@@ -1,9 +1,9 @@
-"""What private training has spent of clients' privacy, written before anything leaves.
+"""The privacy that training has spent, written before anything is sent.
 
 There are two kinds of files:
 
-- `cells/<cell>.reserved.json` of a run says which rounds may have left without being in
-  a checkpoint.
+- `cells/<cell>.reserved.json` of a run says which rounds may have been sent without
+  being in a checkpoint.
 - `.ledger/<data>/` in the runs folder has one file for every algorithm, seed and study
   that trained privately on the same data. `<data>` is a digest with the key of the runs
   folder.
@@ -24,11 +24,11 @@ LEDGER = ".ledger"
 """The folder of all ledgers, in the runs folder."""
 
 SPENDING = "spending.json"
-"""The file of a run folder with the spending of its study, and of all on its data."""
+"""The file with the spending of a run's study, and of all studies on its data."""
 
 
 class ReservedRounds(NamedTuple):
-    """Rounds of an attempt that may have left without being in a checkpoint."""
+    """Rounds of an attempt that may have been sent without being in a checkpoint."""
 
     attempt: int
     first: int  # 0: the beginning, before the first round
@@ -90,7 +90,7 @@ class DataLedger:
     """All that private studies of a runs folder have spent on one data set."""
 
     def __init__(self, runs: Path, data: str) -> None:
-        """The ledger of the data that have this digest with the runs folder's key."""
+        """The ledger of the data with this digest, made with the runs folder's key."""
         self.path = runs / LEDGER / data
 
     def write(self, entry: LedgerEntry) -> None:

@@ -146,7 +146,8 @@ def load_search(path: Path) -> Search:
 def rungs(trials: int, rounds: int, factor: int) -> tuple[Rung, ...]:
     """The number of trials that train until each round.
 
-    One in `factor`, rounded up, trains for `factor` times as long, if two or more do.
+    At the end of a rung, one in `factor` trials (rounded up) goes on, and trains for
+    `factor` times as long. If only one trial would go on, there is no further rung.
 
     >>> rungs(8, 100, 3)
     (Rung(trials=8, rounds=33), Rung(trials=3, rounds=100))

@@ -158,7 +158,7 @@ def _columns(table: Any) -> bool:
 
 
 def check_rows(path: Path, rows: Any) -> None:
-    """Refuses what is not a matrix of numbers that its file holds."""
+    """Refuses anything except a matrix of numbers, with all columns in the file."""
     require(path, isinstance(rows, Tensor) and rows.dim() == 2)
     # Clients may share one row, with stride 0; a long row of stride 0 fills any memory.
     there = rows.untyped_storage().nbytes() // rows.element_size()

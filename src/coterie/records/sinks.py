@@ -1,7 +1,7 @@
 """Sinks, which receive a run's numbers while it goes on: TensorBoard, MLflow, W&B.
 
-A sink hears when an algorithm and seed begin and end, and the numbers in between. It
-only listens: the results and files of a run do not depend on it.
+We call a sink when an algorithm and seed begin and end, and with the numbers in
+between. The results and files of a run do not depend on its sinks.
 """
 
 from __future__ import annotations

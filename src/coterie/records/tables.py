@@ -40,7 +40,7 @@ class Snapshots(NamedTuple):
 
 
 class GroupLabels(NamedTuple):
-    """Groups over time; a group makes one model: see `coterie.types.Info`."""
+    """Groups over time. A group makes one model (see `coterie.types.Info`)."""
 
     rounds: np.ndarray  # (S,)
     member: np.ndarray  # (S, N) the group that a client trains with, or ALONE
@@ -50,7 +50,8 @@ class GroupLabels(NamedTuple):
     def weights(self, place: int, clients: ArrayLike | None = None) -> np.ndarray:
         """The shares of all N clients in the models that these clients use.
 
-        The record is at `place`, -1 for the last. Clients are positions; None: all.
+        `place` is the position of a record in time (-1: the last). `clients` are
+        positions of clients (None: all).
         """
         n = len(self.shares)
         who = np.arange(n) if clients is None else np.asarray(clients)
@@ -205,7 +206,7 @@ def read_cell(path: Path) -> Cell:
 
 
 def _spending(path: Path) -> dict[str, Any]:
-    """What a study and all on its data have spent; empty if the file is lost."""
+    """The privacy spent by a study, and by all on the same data; empty if unknown."""
     try:
         found = read_json(path) if path.exists() else {}
         return {"studies": 1, "complete": True} | found if "all" in found else {}
@@ -246,9 +247,9 @@ def _read_baselines(path: Path) -> Baselines:
 
 
 def records_of(path: Path, cells: Iterable[Cell]) -> Records:
-    """The records of a run folder whose cells are all given, without their states.
+    """The records of a run folder, given all its cells (they need no states).
 
-    Cells are used last: they may still have to be read from files, which takes longest.
+    The study is checked before the cells are read, because reading them takes longest.
     """
     study, about = read_sealed_toml(path / "study.toml"), read_json(path / "task.json")
     shapes.check_study(path / "study.toml", study)
@@ -449,9 +450,10 @@ def _outcomes(
 
 
 def _table(found: Iterable[tuple[Cell, Mapping[str, ArrayLike]]]) -> pd.DataFrame:
-    """The columns of all cells that have some, one below the other.
+    """The columns of all cells that have columns, one cell below the other.
 
-    One frame for all: a frame for each cell would take most of a small study's time.
+    We make one frame for all cells. A frame for each cell would take most of the time
+    of a small study.
     """
     parts = [(cell.label, cell.seed, columns) for cell, columns in found if columns]
     if not parts:

@@ -36,7 +36,7 @@ _ELSEWHERE = (
     "reproductions",
     "scores",
 )
-"""Rooms, also in rooms, that cannot change a cell, except through its method."""
+"""Packages and subpackages that can change a cell only if its method uses them."""
 
 
 def versions(device: torch.device, method: str) -> dict[str, str]:
@@ -74,7 +74,7 @@ def shared_files() -> set[Path]:
 
 @functools.cache
 def method_files(method: str) -> frozenset[Path]:
-    """The files of this package that a method's module needs, also its own."""
+    """The files of this package that a method's module needs, with its own file."""
     files = sources_of(method).values()
     return frozenset(file for file in files if PACKAGE in file.parents)
 
@@ -82,7 +82,7 @@ def method_files(method: str) -> frozenset[Path]:
 def used_methods(module: str) -> set[Path]:
     """The files of our methods that a user's module and its helpers may use.
 
-    These are all methods, if the module imports the package itself.
+    If the module imports the package itself, the result is the files of all methods.
     """
     found: set[Path] = set()
     for name, path in sources_of(module).items():
@@ -128,7 +128,7 @@ def digest_of(files: Iterable[Path]) -> str:
 def sources_of(module: str) -> dict[str, Path]:
     """The files of an imported module and of all modules that it uses, by module.
 
-    A module of an installed package, or of Python, stands for itself alone.
+    We do not follow what a module of an installed package, or of Python, uses.
     """
     path = file_of(sys.modules.get(module))
     if path is None:

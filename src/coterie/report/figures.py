@@ -56,10 +56,10 @@ from .styles import (
 def gains(records: Records) -> go.Figure:
     """Every client's gain over training alone, one view per algorithm.
 
-    The first view is of the algorithm with the best mean validation score. It sorts the
-    bars inside each cluster, and clients keep these places in all views. Whiskers are
-    95 % intervals. A bar is faint if its interval contains 0. Above CROWD clients, one
-    box per algorithm shows the distribution.
+    The first view shows the algorithm with the best mean validation score. Its gains
+    sort the bars inside each cluster, and clients keep these places in all views.
+    Whiskers are 95 % intervals. A bar is faint if its interval contains 0. With more
+    than CROWD clients, one box per algorithm shows the distribution.
 
     Raises:
         InputError: without results of `local`, or of anything to compare with it.
@@ -86,7 +86,7 @@ _ALONE = {"color": "#222222", "width": 1}
 
 
 def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figure:
-    """A bar per client, for the algorithm `first` until another is chosen."""
+    """A bar per client, for `first` until a reader chooses another algorithm."""
     table, styles = _sorted_inside_clusters(records, found[first]), styles_of(records)
     unit, ends = score_of(records).unit, [np.zeros(1)]
     traces, buttons, titles = [], [], {}
@@ -140,7 +140,7 @@ def _gain_bars(records: Records, found: dict[str, Gain], first: str) -> go.Figur
 
 
 def _sorted_inside_clusters(records: Records, gain: Gain) -> pd.DataFrame:
-    """The clients by cluster, and by gain inside each cluster, the largest first."""
+    """The clients sorted by cluster, then by gain, with the largest gain first."""
     table = sort_by_cluster(population(records))
     group = (table["cluster"] != table["cluster"].shift()).cumsum()
     gained = gain.clients["mean"].reindex(table["client"]).to_numpy()
@@ -172,10 +172,11 @@ def spread(records: Records) -> go.Figure:
 
 
 def newcomers(records: Records) -> go.Figure:
-    """How much better than alone each newcomer is, one row per algorithm.
+    """Each newcomer's gain over training alone, one row per algorithm.
 
-    A dot is a client that was held out with one seed. Above CROWD dots there are only
-    boxes. Without results of `local`, the figure shows the scores themselves.
+    A dot is a client that was held out of training with one seed. With more than CROWD
+    dots, the figure shows only boxes. Without results of `local`, it shows scores
+    instead of gains.
 
     Raises:
         InputError: if the records have no newcomers.
@@ -210,7 +211,7 @@ def newcomers(records: Records) -> go.Figure:
 def clients(records: Records) -> go.Figure:
     """Sizes of the clients' data and their final scores, by cluster.
 
-    Above CROWD clients, each cluster shows its means.
+    With more than CROWD clients, the figure shows the means of each cluster.
     """
     score, table = score_of(records), sort_by_cluster(population(records))
     single = not is_crowd(records)
@@ -261,9 +262,10 @@ def network(records: Records) -> go.Figure:
     """The graph of a study, with clients coloured by their gain over training alone.
 
     Without results of `local`, colours show final scores. There is one view per
-    algorithm, and the first is of the one with the best mean validation score. A link
-    is dotted if the algorithm has no weights along it at the end: a method that learns
-    whom to trust makes its own graph. With several seeds, it is the graph of the first.
+    algorithm. The first view shows the algorithm with the best mean validation score. A
+    link is dotted if neither of its clients uses the other's model at the end, because
+    some methods choose partners themselves. With several seeds, the graph is that of
+    the first seed.
 
     Raises:
         InputError: if the study has no [graph].
@@ -286,7 +288,7 @@ def network(records: Records) -> go.Figure:
 
 
 def _links(place: np.ndarray, edges: np.ndarray, dash: str = "solid") -> PlotSpec:
-    """These edges as one trace, a line with gaps."""
+    """All edges as one plotly trace: a line with a gap after each edge."""
     ends = place[edges].round(3)  # (E, 2, 2)
     broken = np.concatenate([ends, np.full((len(ends), 1, 2), np.nan)], 1)
     width = 1.5 if len(place) <= LABELLED else 0.7
@@ -304,7 +306,7 @@ def _tell_links_apart(
     edges: np.ndarray,
     seed: int,
 ) -> list[PlotSpec]:
-    """The traces with dotted links where there are no weights, for all buttons."""
+    """The traces, with dotted links where a button's algorithm has no weights."""
     buttons = [b for menu in menus for b in menu["buttons"]]
     labels, unused, (v, w) = list(_client_values(records)[0]), {}, edges.T
     for label in labels:
@@ -328,7 +330,7 @@ def _tell_links_apart(
 
 
 _MOST_LINKS = 2000
-"""Up to this number of links, each button has its own dotted links."""
+"""With more links than this, no link is dotted."""
 
 
 def _draw_clients(

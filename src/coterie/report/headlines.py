@@ -43,7 +43,7 @@ def details(records: Records, table: pd.DataFrame) -> dict[str, str]:
 
 
 def choice_text(records: Records, label: str) -> str:
-    """A sentence that nothing was chosen, if there are no validation data for it."""
+    """A sentence that no method was chosen, if there are no validation data."""
     if not lacks_choice(records):
         return ""
     return (
@@ -87,8 +87,8 @@ def certainty_text(records: Records, gain: Gain) -> str:
 def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
     """A sentence on the algorithm with the best mean, and its label if that is sure.
 
-    It is sure if the 95 % interval of the lead over the second is above 0, and both ran
-    equally long. Oracles and failed training do not count.
+    The best is sure if the 95 % interval of its lead over the second is above 0, and
+    both ran equally long. Oracles, and methods whose training failed, do not count.
     """
     score = amounts_of(records)
     means_of = rank_methods(records, table["mean"])
@@ -119,7 +119,7 @@ def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
 
 
 def _cost_text(records: Records, label: str) -> str:
-    """The cost of an algorithm, next to training alone and one model for all."""
+    """An algorithm's cost, compared with training alone and with one model for all."""
     local, names = local_label(records), dict(planned_algorithms(records))
     one = next((a for a in labels_of(records) if names.get(a) == "fedavg"), None)
     own, alone = costs_of(records, label), costs_of(records, str(local))
@@ -145,7 +145,7 @@ def _cost_text(records: Records, label: str) -> str:
 
 
 def _equal_text(records: Records, label: str) -> str:
-    """A sentence on who leads if all stop after as many gradients as the cheapest."""
+    """A sentence on who leads if all compute only as many gradients as the cheapest."""
     if "gradients" not in records.rounds:
         return ""
     _, means = at_equal_cost(records, "gradients")
@@ -177,7 +177,7 @@ def _oracle_text(records: Records, table: pd.DataFrame) -> str:
 
 
 def shortfall_text(records: Records) -> str:
-    """Sentences on what is missing of an interrupted study, or nothing."""
+    """Sentences on what an interrupted study lacks, or nothing if it is complete."""
     goal, missing = shortfalls(records)
     if not missing:
         return ""
@@ -190,7 +190,7 @@ def shortfall_text(records: Records) -> str:
 
 
 def infinite_text(records: Records) -> str:
-    """Sentences on losses that are not finite although models are, or nothing."""
+    """Sentences on infinite or NaN losses of finite models, or nothing."""
     found = infinite_losses(records)
     if not found:
         return ""

@@ -52,7 +52,7 @@ def _environment(room: str) -> Environment:
     environment.filters["as_json"] = _as_json
 
     def file(name: str) -> Markup:
-        """A file of a folder `templates` without changes, for CSS and JavaScript."""
+        """The unchanged text of a file in a folder `templates`: CSS or JavaScript."""
         assert environment.loader is not None
         return Markup(environment.loader.get_source(environment, name)[0])
 

@@ -37,10 +37,10 @@ from .styles import (
 from .tables import partner_counts, reliability_of
 
 _PIXELS = 400_000
-"""Number of matrix entries that are shown per algorithm, over snapshots and seeds."""
+"""The most matrix entries shown per algorithm, all snapshots and seeds together."""
 
 _GROUPS = 20
-"""Number of groups with their own row, if there are too many clients for matrices."""
+"""The most groups with a row each, if there are too many clients for matrices."""
 
 _LINKS = {
     NEAR: ("near, supported by the data", "circle", "#D55E00"),
@@ -142,11 +142,11 @@ def _colours(title: str) -> PlotSpec:
 
 
 CATEGORIES = {"xaxis": {"type": "category"}, "yaxis": {"type": "category"}}
-"""The layout of a heat map, so that plotly does not take numbers as positions."""
+"""The layout of a heat map. With it, plotly reads names as words, even if numeric."""
 
 
 def heat_map(matrices: np.ndarray, names: list[str]) -> PlotSpec:
-    """The last matrix, on a colour scale for all of them."""
+    """A heat map of the last matrix, with a colour scale that fits all matrices."""
     away = matrices[:, ~np.eye(len(names), dtype=bool)]
     largest = float(np.nanmax(away, initial=0.0))
     trace = {
@@ -168,7 +168,7 @@ def names_on_both_axes(names: list[str]) -> PlotSpec:
 
 
 def shown_snapshots(count: int, n: int, seeds: int) -> np.ndarray:
-    """Which of `count` snapshots of n clients to show, with the first and the last."""
+    """Which of `count` snapshots of n clients to show: also the first and the last."""
     most = int(np.clip(_PIXELS // (n**2 * seeds), 4, 60))
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
@@ -376,7 +376,7 @@ def similarity_map(
 
 
 def reliability(records: Records) -> go.Figure:
-    """How often final models are right, against their confidence, on test samples.
+    """A figure of how often final models are right, by confidence in test samples.
 
     Raises:
         InputError: if no labels were predicted.

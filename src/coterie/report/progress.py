@@ -50,7 +50,7 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
     Lines are means over clients and seeds, and bands reach from the lowest to the
     highest seed. Costs are means over seeds. Bytes have a logarithmic axis that begins
     with 0. An algorithm that sends nothing has a horizontal line at its last score. By
-    default, the axis is virtual time with [time], which then replaces rounds.
+    default, the axis is rounds, or virtual time if the study has [time].
 
     Raises:
         InputError: if the records do not have this axis.
@@ -99,7 +99,7 @@ def curves(records: Records, against: str | None = None) -> go.Figure:
 def _curve(
     records: Records, label: str, means: pd.DataFrame, row: int
 ) -> list[PlotSpec]:
-    """The traces of a mean, without x; first a band if there are several seeds."""
+    """The traces of a mean, without x: with several seeds a band, then a line."""
     style = styles_of(records)[label]
     place = {"xaxis": f"x{panel(row)}", "yaxis": f"y{panel(row)}"}
     common = {"type": "scatter", "legendgroup": escape(label), **place}
@@ -127,7 +127,7 @@ def _curve(
 def _traces_along(
     spent: pd.Series, means: pd.DataFrame, axis: str, reach: Reach | None
 ) -> list[PlotSpec]:
-    """The data of the traces of `_curve` along an axis."""
+    """The positions along an axis that the traces of `_curve` need."""
     x, words = spent.reindex(means.index), None
     if axis == "bytes" and reach is not None:
         words = [in_bytes(value) for value in x]
@@ -216,7 +216,7 @@ def _upward(score: Score, shown: list[str], drawn: list[PlotSpec]) -> PlotSpec:
 
 
 def sharpness(records: Records) -> go.Figure:
-    """The sharpness of training losses over time, and 2 over the step size, dotted.
+    """The sharpness of training losses over time. Dotted lines are 2 / step size.
 
     Lines are means over clients and seeds. Bands reach from the flattest to the
     sharpest client, each a mean over seeds.

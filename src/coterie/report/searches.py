@@ -32,8 +32,8 @@ from .tables import last_trials, search_spaces, setting_text, tuned_options, val
 def trials(records: Records) -> go.Figure:
     """The last validation score of every setting that was tried, against its options.
 
-    A star was chosen. A hollow dot was dropped after fewer rounds. Settings that could
-    not be trained are not drawn.
+    A star is a setting that was chosen. A hollow dot is a setting that was dropped
+    after fewer rounds. Settings that could not be trained are not drawn.
 
     Raises:
         InputError: if nothing was tried.
@@ -82,10 +82,10 @@ def trials(records: Records) -> go.Figure:
 
 _SYMBOLS = {"finished": "circle", "chosen": "star"}
 _FEW = 6
-"""Up to this number of values, each has a tick."""
+"""Up to this number of values, each value has a tick."""
 
 _APART = 12
-"""Up to this number of values that include 0, they stand side by side."""
+"""Up to this number of values, values that include 0 can stand at equal distances."""
 
 
 def _view(
@@ -126,9 +126,9 @@ def _plain_value(value: object) -> Any:
 def _scale(values: list[Any]) -> str:
     """The kind of axis: "linear", "log" or "apart".
 
-    Positive numbers that differ tenfold have a logarithmic axis. If 0 is one of them,
-    or if there are words, values stand apart: side by side, with the algorithms side by
-    side at each.
+    Positive numbers that differ tenfold have a logarithmic axis. If they include 0, or
+    if there are words, values stand apart: at equal distances, and at each value the
+    algorithms stand side by side.
     """
     if any(isinstance(value, str) for value in values):
         return "apart"

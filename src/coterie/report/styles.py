@@ -275,14 +275,15 @@ def finish(
 ) -> go.Figure:
     """The figure with its title, size and our common layout.
 
-    It is made at once, because plotly takes as long for every later change.
+    All settings are given in one call, because in plotly every later change takes as
+    long as making the figure.
 
     Args:
         traces: of the figure.
         looks: its own layout, which is added to the common one.
         title: above the figure.
         height: in pixels.
-        rows: add to the height.
+        rows: lines of text; each adds to the height.
         menu: whether to leave room for a menu above the figure.
         frames: of a slider.
     """

@@ -45,9 +45,9 @@ _GAIN = ("gain", "gain_low", "gain_high")
 def partner_counts(records: Records) -> pd.DataFrame:
     """The mean number of partners per client, by algorithm and round.
 
-    Column `all` counts contributors k != i with a positive weight. `inside` and
-    `outside` count those in the same and in other true clusters, and are NaN if no
-    cluster is known.
+    A partner of a client is another client with a positive weight in its model. Column
+    `all` counts all partners. `inside` counts partners in the client's true cluster,
+    and `outside` those in other clusters. Both are NaN if no cluster is known.
     """
     rows = []
     for label, seed in {**records.weights, **records.groups}:
@@ -68,9 +68,9 @@ def partner_counts(records: Records) -> pd.DataFrame:
 def _partners(
     records: Records, key: tuple[str, int], cluster: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """For each snapshot its round, and partners by client, all and in its cluster.
+    """For each snapshot its round, all partners by client, and those in its cluster.
 
-    Groups are counted by their labels, without a matrix.
+    If a method reports groups, labels of groups suffice, and no matrix is made.
     """
     if key in records.weights:
         same = cluster[:, None] == cluster
@@ -86,12 +86,12 @@ def _partners(
 
 
 def _users(member: np.ndarray, uses: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """(N,) how many others of the client's kind contribute to the model that it uses.
+    """(N,) the number of others of a client's kind that add to the model that it uses.
 
     Args:
         member: (N,) the group that a client trains with, or ALONE.
         uses: (N,) the group whose model it uses, or ALONE or EVERYBODY.
-        kind: (N,) whole numbers.
+        kind: (N,) the kind of each client, such as its cluster, as a whole number.
     """
     kind = np.unique(kind, return_inverse=True)[1]
     group = np.arange(int(max(member.max(), uses.max(), 0)) + 1)
@@ -112,7 +112,7 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
     - `mean` with its `standard_error`, which counts seeds, their newcomers and test
       samples (`scores.intervals`). `worst` is the worst newcomer of any seed.
     - `better_than_local` is the share of newcomers that do strictly better than alone.
-      `gain` is the mean over `local`, with its 95 % interval from `gain_low` to
+      `gain` is the mean gain over `local`, with its 95 % interval from `gain_low` to
       `gain_high`. All are NaN without `local`.
     - `newcomers` and `seeds` are numbers. `samples` is the number of test samples that
       count (0: only seeds count).
@@ -150,9 +150,10 @@ def newcomer_summary(records: Records) -> pd.DataFrame:
 def client_summary(records: Records, label: str) -> pd.DataFrame:
     """One row per client, by name: its samples, and its score with an algorithm.
 
-    Columns: `cluster` (-1: unknown); `train`, `validation` and `test` samples and the
-    final test `score`, means over seeds; the `gain` over `local` with its 95 % interval
-    from `low` to `high` and the `verdict`, if there are results of `local`.
+    Column `cluster` is -1 if unknown. `train`, `validation` and `test` are numbers of
+    samples, and `score` is the final test score, as means over seeds. With results of
+    `local`, `gain` is the gain over `local` with its 95 % interval from `low` to `high`
+    and its `verdict`.
     """
     table = sort_by_cluster(population(records)).set_index("client")
     table = table[["cluster", *PARTS]]
@@ -168,9 +169,9 @@ def client_summary(records: Records, label: str) -> pd.DataFrame:
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
     """The largest cost that every algorithm reached, and mean test scores at that cost.
 
-    The cost is `gradients`, `bytes` or `updates`. The score is that of the last
-    evaluation before an algorithm spent more, seed by seed. Algorithms without this
-    cost do not count: training alone sends no bytes.
+    The cost is `gradients`, `bytes` or `updates`. For each seed, the score is that of
+    the last evaluation before the algorithm spent more. Algorithms without this cost do
+    not count: training alone sends no bytes.
     """
     finals = {label: costs_of(records, label)[cost] for label in labels_of(records)}
     paid = [value for value in finals.values() if value > 0]

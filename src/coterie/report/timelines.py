@@ -127,9 +127,10 @@ def delays(records: Records) -> go.Figure:
     """The delays of answers, one panel per algorithm that takes late ones.
 
     A delay is the number of answers that arrived since a client began, including its
-    own. Every answer adds one to the delays of all answers under way, which are at most
-    one per client. So the mean delay is at most the number of clients (the dotted
-    line), however slow some are. If some delays are far above it, axes are logarithmic.
+    own. Every answer adds one to the delays of all answers under way. Each client has
+    at most one answer under way. So the mean delay is at most the number of clients
+    (the dotted line), even if some clients are slow. If some delays are far above this
+    line, axes are logarithmic.
 
     Raises:
         InputError: if no algorithm takes late answers.

@@ -54,8 +54,8 @@ def wait_summary(records: Records) -> pd.DataFrame:
     computed nothing. `updates` counts the answers that arrived until the final `time`,
     and `pace` is their number per virtual second. `mean_delay` and `largest_delay` are
     counted in answers (NaN if none can be late). `reached` is the virtual time of the
-    first evaluation with a mean test score as good as `common_score`. `speed_up`
-    compares it with the slowest algorithm.
+    first evaluation with a mean test score as good as `common_score`. `speed_up` is the
+    largest `reached` of all algorithms, divided by that of this algorithm.
 
     Raises:
         InputError: without [time].
@@ -83,8 +83,8 @@ def wait_summary(records: Records) -> pd.DataFrame:
 def common_score(records: Records) -> float:
     """The best mean test score that every algorithm reaches at some evaluation.
 
-    Algorithms without a finite score do not count. It is NaN if none has one. This
-    score describes curves, and chooses nothing.
+    Algorithms without a finite score do not count. If no algorithm has a finite score,
+    the result is NaN. This score only describes curves. It does not choose a method.
     """
     sign = score_of(records).sign
     curves = [sign * mean_scores(records, label) for label in labels_of(records)]
@@ -143,10 +143,10 @@ def delayed_labels(records: Records) -> list[str]:
 def timeline_of(records: Records) -> Timeline | None:
     """The contents of a timeline, or None if too little was recorded.
 
-    All algorithms have the same clients and seconds. It ends when the slowest client
-    has begun to compute about four times. It ends earlier if less was recorded, or if
-    there are too many computations to show. With more than SHOWN clients, some are left
-    out, evenly between the slowest and the fastest.
+    All algorithms have the same clients and seconds. The timeline ends when the slowest
+    client has begun to compute about four times. It ends earlier if less was recorded,
+    or if there are too many computations to show. With more than SHOWN clients, some
+    are left out, evenly between the slowest and the fastest.
     """
     spans = records.spans
     if spans.empty:
@@ -186,9 +186,10 @@ def _longest_turn(spans: pd.DataFrame) -> float:
 def _known_until(records: Records, label: str, spans: pd.DataFrame) -> float:
     """The time until which the spans hold all computations of a cell.
 
-    It is the end, if spans add up to all the time in which clients were busy. Otherwise
-    it is the last start of a recorded computation. If clients wait for each other and
-    the spans hold all tasks, it is the last end.
+    Spans are recorded computations. If they add up to all the time in which clients
+    were busy, the result is the end of the run. Otherwise it is the time at which the
+    last span begins. If clients wait for each other and the spans hold all tasks, it is
+    the time at which the last span ends.
     """
     work, seed = records.work, spans["seed"].iloc[0]
     if len(work):
@@ -205,7 +206,7 @@ def _known_until(records: Records, label: str, spans: pd.DataFrame) -> float:
 
 
 def _slowest_first(records: Records, spans: pd.DataFrame, seed: int) -> list[int]:
-    """The clients of a seed by mean time of their computations, those without last."""
+    """The clients of a seed, slowest first; those without computations come last."""
     mean = (spans["end"] - spans["begin"]).groupby(spans["client"]).mean()
     clients = np.sort(records.clients.loc[records.clients["seed"] == seed, "client"])
     known = mean.reindex(clients).fillna(-1.0).to_numpy()

@@ -33,7 +33,7 @@ def baseline_labels(records: Records) -> list[str]:
 
 @cached
 def with_baselines(records: Records) -> Records:
-    """Records whose metrics hold the baselines too, to compare them with methods."""
+    """Records with the baselines among the methods, to compare them."""
     labels = baseline_labels(records)
     if not labels:
         return records

@@ -28,7 +28,7 @@ def with_cache(records: Records) -> Records:
 def cached(
     function: Callable[Concatenate[Records, Asked], Answer],
 ) -> Callable[Concatenate[Records, Asked], Answer]:
-    """The function, called once per question where the records have a cache."""
+    """The function; if the records have a cache, it keeps the result of each call."""
 
     @functools.wraps(function)
     def ask(records: Records, /, *args: Asked.args, **options: Asked.kwargs) -> Answer:

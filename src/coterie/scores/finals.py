@@ -1,9 +1,9 @@
 """Scores of clients, computed from a study's records alone.
 
-"Final" means the last recorded round, never the best one. A seed counts only if it got
-as far as the furthest seed of the same algorithm. Clients are left out if they have no
-test samples, or if these leave the score undefined, such as the AUC of one class. Any
-other NaN is kept, never skipped.
+"Final" means the last recorded round, never the best round. A seed counts only if it
+got as far as the furthest seed of the same algorithm. Clients are left out if they have
+no test samples, or if their test samples leave the score undefined, such as the AUC of
+one class. Any other NaN is kept, never skipped.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def by_measure(records: Records, measure: str) -> Records:
 def is_higher_better(records: Records, measure: str) -> bool | None:
     """Whether higher is better; None for a user's own measure, if it is not the score.
 
-    Measures on pooled test data are like those that they are made from.
+    A measure on pooled test data is like the measure that it is made from.
     """
     base = base_measure(measure)
     if base == base_measure(records.score):
@@ -145,7 +145,7 @@ def is_higher_better(records: Records, measure: str) -> bool | None:
 
 
 def is_measured(records: Records, label: str, measure: str) -> bool:
-    """Whether an algorithm has any value: methods without a global model have none."""
+    """Whether an algorithm has a measure; only global models have pooled measures."""
     mine = records.metrics[records.metrics["algorithm"] == label]
     pooled = base_measure(measure) != measure
     return not pooled or bool(mine[f"test_{measure}"].notna().any())
@@ -276,8 +276,8 @@ def is_crowd(records: Records) -> bool:
 def undefined_for(records: Records, measure: str | None = None) -> list[int]:
     """Clients whose test samples leave a measure undefined with any seed.
 
-    The models do not matter: no algorithm has a value in any round. By default, the
-    measure is the score.
+    The cause is not the models, because no algorithm has a value in any round. By
+    default, the measure is the score.
     """
     measure = measure or records.score
     column = f"test_{measure}"
@@ -290,7 +290,7 @@ def undefined_for(records: Records, measure: str | None = None) -> list[int]:
 
 
 def may_be_undefined(measure: str) -> bool:
-    """Whether some samples leave the measure undefined, as one of a whole client."""
+    """Whether some samples leave the measure undefined, such as one class for AUC."""
     base = base_measure(measure)
     known = MEASURES.get(base)
     of_samples = known is not None and not isinstance(known.measure, OfClient)
@@ -388,8 +388,8 @@ def newcomer_gains(records: Records, label: str) -> pd.Series:
 def mean_over_seeds(records: Records, table: pd.DataFrame) -> pd.Series:
     """Each client's mean over the seeds (rows of the table) with which it trained.
 
-    A client that was held out as a newcomer has no value, and is skipped. A NaN of any
-    other client is kept.
+    A seed that held the client out as a newcomer has no value, and is skipped. Any
+    other NaN is kept.
     """
     return _mean_of_trained(records, table, axis=0)
 

@@ -1,8 +1,9 @@
 """How much one algorithm is better than another, with intervals.
 
 Algorithms are paired by seed, client and test sample (see `intervals`). Some records
-lack the values of samples: those of a run that did not end, and those of older versions
-for measures of a client as a whole. Then only seeds count, and `samples` is 0.
+lack the values of samples: records of a run that did not end, and records of older
+versions if the measure is of a client as a whole, such as AUC. Then only seeds count,
+and `samples` is 0.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def client_scores(
 ) -> pd.DataFrame:
     """Final test scores of clients with 95 % intervals: mean, error, low, high.
 
-    They are means over all seeds, or of one `seed`. Then only test samples count.
+    Scores are means over all seeds. With `seed`, they are of this seed, and intervals
+    count only test samples.
     """
     scores = final_scores(records, label)
     if seed is not None:
@@ -145,7 +147,7 @@ def _gains(
     gained: pd.DataFrame,
     trials: Observations | None,
 ) -> tuple[Estimate, Estimate]:
-    """The estimates of each client's gain, in the table's order, and of the mean."""
+    """The estimates of clients' gains, in the table's order, and of the mean gain."""
     found = [_estimates(records, gained, trials)]
     for label in _own_needed(records, labels):
         scores = final_scores(records, label).reindex_like(gained)
@@ -159,7 +161,7 @@ def _gains(
 
 
 def _own_needed(records: Records, labels: list[str]) -> list[str]:
-    """The two algorithms whose own intervals the gain of a skewed measure needs.
+    """Both algorithms for a skewed measure, because its gain needs their intervals.
 
     The gain is the score of the first minus that of the second.
     """
@@ -235,7 +237,7 @@ def _collect_observations(
 def newcomers_estimate(
     records: Records, label: str, over: str | None = None
 ) -> tuple[Estimate, int]:
-    """The estimate of the mean score of newcomers, or of its gain over another's.
+    """The estimate of newcomers' mean score, or of their gain over another algorithm.
 
     Returns:
         The estimate, NaN if the training of one of the two failed, and the number of

@@ -11,20 +11,21 @@ D_si of client i with seed s, and u_sij = (d_sij - D_si) / (N S sqrt(n_i (n_i - 
 
 V_samples is the variance of the mean over samples. V_seeds holds the variance over
 seeds, and also V_both: what samples add to the differences between seeds. V_both is the
-interaction of seeds and samples if all seeds have the same test samples, and all of
-V_samples if each seed has its own. It must count only once. Shared samples let us
-estimate it. With few seeds, V_seeds is too often small by chance, so we subtract less:
+interaction of seeds and samples if all seeds have the same test samples. It is all of
+V_samples if each seed has its own. It must count only once, so we subtract it. Shared
+samples let us estimate V_both. With few seeds, V_seeds is too often small by chance, so
+we subtract less:
 
-    V_told  = (S - 1) / (S + 1) V_both max(0, 1 - V_both / V_samples)
-    V_1     = max(0, V_samples - V_both) + V_told + 1 / K^2
-    V_2     = max(0, V_seeds - V_told)
+    V_less  = (S - 1) / (S + 1) V_both max(0, 1 - V_both / V_samples)
+    V_1     = max(0, V_samples - V_both) + V_less + 1 / K^2
+    V_2     = max(0, V_seeds - V_less)
     half    = (q V_1 + t_{S-1} V_2) / sqrt(V_1 + V_2)
     error^2 = V_samples + max(0, V_seeds - V_both)
 
-`half` is half the width of the interval. It is at least the error, because seeds may
-agree by chance. This is Cochran and Cox's interval for a sum of two variances, which
-weights two quantiles by the variances. The quantile of seeds is Student's with S - 1
-degrees of freedom. q is Student's t_f, where f follows from the samples by
+`half` is half the width of the interval. It is never less than the error, because seeds
+may agree by chance. This is Cochran and Cox's interval for a sum of two variances,
+which weights two quantiles by the variances. For seeds, the quantile is Student's with
+S - 1 degrees of freedom. q is Student's t_f, where f follows from the samples by
 Satterthwaite's rule.
 
 For outcomes that are 0 or 1, the mean determines the variance, so q is the normal
@@ -271,7 +272,7 @@ def _cells(trials: Observations, client: np.ndarray) -> _Cells:
 
 
 def _deviations(trials: Observations, cells: _Cells) -> tuple[np.ndarray, np.ndarray]:
-    """(M,) u of every value within its own client, and its weight in that mean."""
+    """(M,) u of every value, and its weight in the mean of its client over seeds."""
     size, seeds = cells.size[cells.place], cells.seeds[cells.client[cells.place]]
     rest = trials.values - cells.mean[cells.place]
     u = np.where(size > 1, rest, 0) / np.sqrt(size * np.maximum(size - 1, 1)) / seeds
@@ -324,7 +325,7 @@ def _sums(place: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _of_each(place: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """By place, the value that all entries at this place share."""
+    """For each place, the value that all entries with this place share."""
     found = np.zeros(place.max(initial=-1) + 1, dtype=values.dtype)
     found[place] = values
     return found

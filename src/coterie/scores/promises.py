@@ -14,7 +14,7 @@ _NOTHING = (
 
 
 def promise_of(records: Records) -> str:
-    """Epsilon at the end, of the client with the most, and what it covers."""
+    """The largest epsilon of any client at the end, and what it covers."""
     settings, table = records.study.get("privacy"), epsilon_by_role(records)
     if not isinstance(settings, dict) or table.empty:
         return _NOTHING

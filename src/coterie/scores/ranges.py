@@ -3,10 +3,11 @@
 A share is between 0 and 1, and the difference of two is between -1 and 1. Their
 intervals are cut there.
 
-R2 is at most 1, and errors are at least 0. The distance a from that end is skewed, like
-a square: its standard error grows in proportion to a. Where a is small by chance, the
-error is too. With half the width h of Student's interval, the error at the far end is
-1 + h / a times as large, and so is the half interval on that side:
+R2 is at most 1, and errors are at least 0. Let a be the distance of a score from that
+end. The distribution of a is skewed, like that of a square: its standard error grows in
+proportion to a. If a is small by chance, so is the error. Let h be half the width of
+Student's interval. At the far end, the error is 1 + h / a times as large, and so is the
+half interval on that side:
 
     from a - h to a + h (1 + h / a)
 
@@ -68,8 +69,8 @@ def difference_interval(measure: str, found: Estimate, *own: Estimate) -> Estima
 
     Args:
         measure: its name.
-        found: of the difference.
-        own: of both scores, for a skewed measure.
+        found: the estimate of the difference.
+        own: the estimates of both scores, for a skewed measure.
     """
     least, most = _range(measure)
     if not is_skew(measure):
@@ -105,7 +106,7 @@ def _skew_interval(found: Estimate, a: _Distance, b: _Distance) -> Estimate:
 
 
 def _clip_to_range(found: Estimate, least: float, most: float) -> Estimate:
-    """The estimate with known ends cut to the range, but never inside the mean.
+    """The estimate, with known ends cut to the range. The mean stays between them.
 
     A user's own measure may share a name with ours and have values outside our range.
     """

@@ -161,9 +161,9 @@ def lacks_choice(records: Records) -> bool:
 def favourite_of(records: Records) -> str:
     """The algorithm to look at first, other than training alone.
 
-    It has the best mean validation score at the last round. Test data choose nothing:
-    if no validation score is finite, it is the last one listed. An oracle, or a method
-    whose training failed, is taken only if there is no other.
+    It has the best mean validation score at the last round. If no validation score is
+    finite, it is the last algorithm in the study, because test data never choose. An
+    oracle, or a method whose training failed, is taken only if there is no other.
 
     Raises:
         InputError: if there is only training alone.

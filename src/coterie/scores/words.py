@@ -72,7 +72,7 @@ def large(value: float) -> str:
 
 
 def figure(value: float, digits: int, sign: str = "") -> str:
-    """A number with this many significant digits, and never less than whole units.
+    """A number with this many significant digits, but never rounded above whole units.
 
     >>> figure(0.50891, 4), figure(52417.3, 4), figure(-133.6, 2, "+"), figure(3e12, 4)
     ('0.5089', '52,417', '-134', '3e+12')

@@ -77,7 +77,7 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """A block that makes many small objects, among which nothing is garbage."""
+    """A context without garbage collection, for making many objects that all stay."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -88,7 +88,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def remember_digests(path: Path) -> None:
-    """Reads the digests that an earlier process has kept in a file, if it is sound."""
+    """Reads the digests that an earlier process kept, if their file is intact."""
     try:
         kept = read_json(path) if path.is_file() else {}
     except InputError:

@@ -21,7 +21,7 @@ _LEAST = 1e-3
 
 
 class Groups(NamedTuple):
-    """Places of clients that learn together, and of those that do not."""
+    """Positions of clients that learn together, and of clients that do not."""
 
     together: list[list[int]]  # the largest group first
     own: list[int]  # clients that use their own model and from which others learn
@@ -60,7 +60,7 @@ def groups_text(records: Records, label: str) -> str:
 
 
 def _text_of_labels(records: Records, label: str) -> str:
-    """The same from labels of groups, if there are too many clients for matrices."""
+    """As `groups_text`, from labels of groups, if clients are too many for matrices."""
     seeds = sorted(seed for name, seed in records.groups if name == label)
     found = [groups_of_labels(*last_labels(records, label, seed)) for seed in seeds]
     clients = [clients_of(records, seed) for seed in seeds]
@@ -72,7 +72,7 @@ def _text_of_labels(records: Records, label: str) -> str:
 
 
 def last_labels(records: Records, label: str, seed: int) -> tuple[np.ndarray, ...]:
-    """The groups that clients are members of at the end, and those that they use."""
+    """At the end, the group of each client, and the group whose model it uses."""
     found = records.groups[label, seed]
     return found.member[-1], found.uses[-1]
 
@@ -116,7 +116,7 @@ def partners_of(records: Records, label: str, seed: int) -> np.ndarray:
 def groups_of(used: np.ndarray) -> Groups | None:
     """The groups whose members use the same clients, or None if there are no groups.
 
-    Besides its members, a group may use clients that use nobody else.
+    In addition to each other, members may use clients that use nobody else.
     """
     rows = used | np.eye(len(used), dtype=bool)
     _, group = np.unique(rows, axis=0, return_inverse=True)

@@ -33,7 +33,7 @@ FEW = 20
 """With fewer test samples, a client's own score says little."""
 
 _SHARE = 0.05
-"""A loss still falls if this share of its fall is in the last fifth of the rounds."""
+"""A loss still falls if more than this share of its fall is in the last fifth."""
 
 
 def weak_local_text(records: Records) -> str:
@@ -74,8 +74,9 @@ def undertrained_text(records: Records) -> str:
 def still_falls(records: Records, label: str) -> bool:
     """Whether the mean validation loss fell much in the last fifth of the rounds.
 
-    It did if it ends at its least value, and more than a twentieth of its fall was in
-    that fifth. Without validation data, the training loss counts.
+    The answer is yes if the loss ends at its lowest value, and more than a twentieth of
+    its fall is in the last fifth of the rounds. Without validation data, the training
+    loss counts.
     """
     names = ("validation_loss", "train_loss")
     column = next((name for name in names if name in records.metrics), None)
@@ -94,7 +95,7 @@ def still_falls(records: Records, label: str) -> bool:
 
 
 def unset_steps_text(study: Mapping[str, Any]) -> str:
-    """A text that names methods with the usual step size by default, or nothing."""
+    """A text that names methods whose step size was left at its default, or nothing."""
     private = "privacy" in study
     if not private and "time" not in study:
         return ""
@@ -127,7 +128,7 @@ def _keeps_usual_step(entry: Mapping[str, Any]) -> bool:
 
 
 def few_tested(records: Records) -> dict[int, float]:
-    """By client, the number of test samples of clients with few."""
+    """The number of test samples, for each client with few of them."""
     table = population(records).set_index("client")
     table = table[table["scored"] & (table["test"] < FEW)]
     return {int(str(client)): float(size) for client, size in table["test"].items()}

@@ -96,9 +96,9 @@ def gain_table(records: Records, label: str) -> pd.DataFrame:
 def axis_limits(table: pd.DataFrame) -> tuple[float, float]:
     """The ends of the axis, beyond which intervals are cut.
 
-    They include all intervals, unless the unusual ones would take up more than a third
-    of the picture: those of clients with few test samples, and those more than three
-    times as long as the median.
+    The axis holds all intervals, unless the unusual ones would take up more than a
+    third of it. An interval is unusual if its client has few test samples, or if it is
+    more than three times as long as the median.
     """
     width = table["high"] - table["low"]
     known = table[np.isfinite(width)]
@@ -111,7 +111,7 @@ def axis_limits(table: pd.DataFrame) -> tuple[float, float]:
 
 
 def _ends(table: pd.DataFrame, some: pd.DataFrame) -> tuple[float, float]:
-    """The least and largest value of 0, all means, and the intervals of `some`."""
+    """The smallest and the largest among 0, all means, and the intervals of `some`."""
     means = table["mean"].to_numpy()
     ends = [0.0, *means, *some["low"], *some["high"]]
     low, high = float(np.min(ends)), float(np.max(ends))

@@ -108,7 +108,7 @@ def sides_of(gain: Gain) -> Sides:
 
 
 def verdict_of(records: Records, table: pd.DataFrame) -> Verdict:
-    """The verdict of a study, which comes first everywhere."""
+    """The verdict of a study, which the page and the terminal show first."""
     local, failed = local_label(records), " ".join(failures(records).values())
     label = subject_of(records)
     if label is None or local is None:

@@ -114,7 +114,7 @@ def write_figures(
 
 @contextmanager
 def _matplotlib() -> Iterator[type[Figure]]:
-    """The class of figures, with our looks while the context lasts."""
+    """The class of figures of matplotlib, with our style until the context ends."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -248,7 +248,7 @@ def _draw_bars(axes: Axes, shown: pd.DataFrame, colour: str) -> None:
 def _name_clients(
     axes: Axes, records: Records, table: pd.DataFrame, width: float
 ) -> float:
-    """Names clients below the axes if there is room, and clusters above them.
+    """Names clients below the axes if there is room, and clusters above the axes.
 
     It returns the room between the axes and their title, in points.
     """

@@ -55,7 +55,7 @@ class PaperColumn(NamedTuple):
 
     @property
     def decimals(self) -> int:
-        """Digits after the point, enough for the smallest interval; one in percent."""
+        """Digits after the point: one in percent, or enough for the least interval."""
         if self.score.ticks:
             return 1
         shown = self.numbers
@@ -93,7 +93,7 @@ def paper_columns(
 
     Args:
         runs: the records, by the name that a column shows.
-        measures: of test data; none: the score of each run.
+        measures: of test data. If there are none, the score of each run.
 
     Raises:
         InputError: if a run has no results, or lacks a measure.
@@ -190,7 +190,7 @@ def caption(columns: Sequence[PaperColumn]) -> str:
 
 
 def _ends(columns: Sequence[PaperColumn]) -> str:
-    """When scores were taken and with how many seeds, once if it is always the same."""
+    """The last round and the number of seeds, once if they are the same in all runs."""
     found: dict[str, list[str]] = {}
     for column in columns:
         seeds = several(int(column.rows["seeds"].max()), "seed")

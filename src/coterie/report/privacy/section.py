@@ -61,7 +61,7 @@ def _labels_of_sums(records: Records) -> list[str]:
 
 
 def _eyes(records: Records, label: str) -> str:
-    """The receivers of what a client sends, in words."""
+    """In words, the roles that receive what a client sends."""
     table = records.releases
     own = table[table["algorithm"] == label] if len(table) else pd.DataFrame()
     if own.empty:
