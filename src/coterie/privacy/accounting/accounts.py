@@ -5,14 +5,15 @@ several links with the same noise is one release. If every link has its own row
 (`Release.apart`), each row counts. `totals` is the guarantee: it holds against the
 server and all other clients, even if they share everything.
 
-Nobody sees more of a secure sum, sum_k p_k (x_k + noise_k), than the sum. But a client
-in the sum knows its own noise and subtracts it. To the server and c others, A,
+In a secure sum, sum_k p_k (x_k + noise_k), others see no single row. But a client in
+the sum knows its own noise and can subtract it. Let A be c clients that help the
+server. Towards A and the server,
 
     mu_i^2 = (p_i D)^2 / (s^2 sum_{k not in A} p_k^2)
 
-where D is the sensitivity of a row and s the noise that each client adds. So each role
-has its own number: the server (c = 0), one participant (c = 1), c colluders, and all
-others, against whom only the client's own noise is left.
+where D is the sensitivity of a row and s the noise that each client adds. So mu depends
+on the observer: the server (c = 0), the server with one participant (c = 1), or with
+all others. Against all others, only the client's own noise is left.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from .joint import joint_losses
 from .ledger import Event, Exchange, Input, Ledger, Meetings, Release, refuse_sizes
 
 _INPUTS = 1000
-"""Up to this number of inputs, over all clients and rounds, pairs get exact accounts.
-The matrices of every observer have this number of columns."""
+"""The most inputs, over all clients and rounds, for which pairs get exact accounts. For
+every observer there are matrices with one column for each input."""
 
 
 def _mu_squared(event: Release | Input) -> float:
@@ -67,9 +68,9 @@ def totals(
     Args:
         events: in any order.
         clients: how many there are.
-        colluders: how many of the others share with the server what they know of sums;
-            None: all of them. We take those with the largest shares in each sum.
-            Everything else counts as seen by everybody.
+        colluders: how many of the other clients share with the server what they know
+            of sums; None: all of them. In each sum we assume the clients with the
+            largest shares. Every release outside sums counts as seen by everybody.
     """
     spent = torch.zeros(clients, dtype=torch.float64)
     for event in events:
@@ -102,10 +103,11 @@ def _costs_of_senders(event: Release, senders: Tensor, colluders: int | None) ->
 def remaining(
     shares: Num[Tensor, " l"], colluders: int | None = 0
 ) -> Float64[Tensor, " l"]:
-    """mu^2 of each sender in a sum, in units of mu^2 of its row with its noise alone.
+    """mu^2 of each sender in a sum, relative to its row with only its own noise.
 
-    `p_i^2 / sum_{k not in A} p_k^2`, where A are the `colluders` others with the
-    largest shares. None: A are all others, who know all noise except that of i.
+    This is `p_i^2 / sum_{k not in A} p_k^2`. A holds the `colluders` other clients with
+    the largest shares. With None, A holds all others. They know all noise except that
+    of i.
 
     >>> remaining(torch.ones(4).double(), 1).tolist()
     [0.3333333333333333, 0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
@@ -122,9 +124,9 @@ def remaining(
 
 
 def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
-    """The events, in which each client in a sum pays as much as the one that pays most.
+    """The events, where all clients in a sum pay as much as the client that pays most.
 
-    Plans count like this, because shares grow when other clients refuse.
+    Plans use these events, because the shares of a client grow when others refuse.
 
     Args:
         events: in any order.
@@ -142,7 +144,7 @@ def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
 
 
 ROLES = ("server", "participant", "others")
-"""The observers of secure sums: the server alone, with one participant, with all."""
+"""The observers of a secure sum: the server alone, with one client, or with all."""
 
 
 def by_role(events: Sequence[Event], clients: int) -> dict[str, Float64[Tensor, " n"]]:
@@ -157,11 +159,11 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
     """mu^2 of client u for client v, entry (u, v); the last column is for a server.
 
     For a server, we count what u sent to it. For a client v, we bound all that v learns
-    of u over all rounds, also through others, whose rows depend on what they received.
-    So we count what u sent to everybody. If any chain of links joins u and v, we also
-    count all that u sent to anybody (docs/privacy_gossip.md). Inputs that are gossiped
-    and were made before anybody sent anything cost `joint_losses`. Answers of a server
-    are not counted here: they reveal no more than `totals`.
+    of u over all rounds. v also learns of u through others, because their rows depend
+    on what they received. So we count what u sent to everybody. If any chain of links
+    joins u and v, we also count all that u sent to anybody (docs/privacy_gossip.md).
+    Some gossip has all inputs before the first message. Then `joint_losses` gives their
+    cost. We do not count answers of a server: they reveal no more than `totals`.
 
     Args:
         events: in their order.

@@ -27,11 +27,11 @@ from .subsampled import (
 )
 
 ENOUGH = 1 + 1e-9
-"""Factor on a budget, so that rounding does not exceed one that we plan to use up."""
+"""Factor on a budget. A plan may use up a budget, and rounding must not exceed it."""
 
 
 class Limits(NamedTuple):
-    """How much may be released: mu^2, or epsilon for the unit sample."""
+    """The most that may be released: mu^2, or epsilon if the unit is a sample."""
 
     of_all: float = math.inf  # training ends before a client exceeds it
     of_each: Float64[Tensor, " n"] | None = None  # one client drops out before its own
@@ -83,13 +83,13 @@ def noise_for_samples(
 ) -> Noises:
     """The noise with which nobody spends more than epsilon in all rounds.
 
-    It is the smallest to one part in a thousand by the exact account ("pld"). Training
-    and validation samples have accounts of their own.
+    The exact account ("pld") decides. The result exceeds the smallest noise by at most
+    one part in a thousand. Training and validation samples have separate accounts.
 
     Args:
         rounds: the steps of each client, with a noise of 1.
         epsilon: the limit for every client.
-        delta: of all accounts.
+        delta: the delta of every account.
         before: what each client released already, with the noise that it had.
     """
     accounts = [sum(steps, Counter[Step]()) for steps in zip(*rounds, strict=True)]
@@ -109,7 +109,7 @@ def _least_noise(
     *,
     held_out: bool,
 ) -> float:
-    """The least noise for steps on training (or held-out) samples; 0 without steps."""
+    """The least noise for steps on training (or held-out) samples; 0 for no steps."""
 
     def part(account: Counter[Step]) -> tuple[tuple[Step, int], ...]:
         return tuple(sorted(each for each in account.items() if each[0][2] == held_out))

@@ -1,9 +1,9 @@
 """Every message of a linear protocol as a row of coefficients.
 
 Inputs are numbered in the order of the ledger: each `Input` has one column for each of
-its clients. Rows hold coefficients of inputs in units of their noise: column c in the
-row of a client is s_c times the share of input c. A message is then such a row times a
-vector of unit Gaussian noise, shifted by the secrets.
+its clients. Column c in the row of a client is s_c times the share of input c in what
+the client holds, where s_c is the noise of input c. A message is such a row times a
+vector of unit Gaussian noise, plus a shift that depends on the data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
 
 
 class Columns(NamedTuple):
-    """Inputs of a ledger: who owns each, and the mu of sending it unmixed."""
+    """Inputs of a ledger: the owner and noise of each, and mu if sent unmixed."""
 
     client: Int[Tensor, " c"]
     mu: Float64[Tensor, " c"]
@@ -58,7 +58,7 @@ def columns_of(ledger: Ledger) -> Columns:
 
 
 def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
-    """From whom to whom rows went; refuses events of other than linear protocols."""
+    """From whom to whom rows went; refuses events that no linear protocol has."""
     if isinstance(event, Exchange):
         links = event.links
     elif isinstance(event, Meetings):
@@ -80,9 +80,9 @@ def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
 
 
 def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
-    """The rows that were sent, one moment after the other.
+    """The rows that were sent, event by event.
 
-    The protocol goes on to change these tensors: copy what you keep.
+    Later events change the tensors of earlier ones in place: copy what you keep.
 
     Raises:
         InputError: if the protocol is not linear, or an exchange mixes rows that its
@@ -125,7 +125,7 @@ def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
 
 
 def _move(x: Tensor, z: Tensor, event: Meetings) -> None:
-    """Moves the rows x and z of each end towards each other by the share `moved`."""
+    """Moves rows x and z of each client in a meeting towards each other, by `moved`."""
     here = event.pairs.flatten()
     way = event.moved.reshape(-1, 1) * (z[here] - x[here])
     x[here] += way

@@ -2,14 +2,16 @@
 
 A release moves by at most D in L2 when the unit of privacy changes, and has noise with
 standard deviation s in every coordinate. It is mu-Gaussian private with `mu = D / s`:
-nobody tells both cases apart better than N(0, 1) from N(mu, 1). Releases add in
-squares, `mu^2 = sum mu_j^2`, also where later ones depend on earlier ones.
+nobody can tell data with and without the change apart better than N(0, 1) from
+N(mu, 1). Releases add in squares, `mu^2 = sum mu_j^2`. This is true even if later
+releases depend on earlier ones.
 
     delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)       exact
     D_alpha = alpha mu^2 / 2,  epsilon = c + 2 sqrt(c ln(1/delta)), c = mu^2/2  by Renyi
 
-Report the first, which is exact. The second is the thesis's conversion at its best
-order `alpha = 1 + sqrt(ln(1/delta) / c)`, and never below the first.
+Report the first epsilon, which is exact. The second epsilon is the conversion of the
+thesis, at its best order `alpha = 1 + sqrt(ln(1/delta) / c)`. It is never below the
+first.
 
 References:
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84(1), 2022,
@@ -40,8 +42,8 @@ _LARGEST = 1e100
 """The largest epsilon at which the curve is a number."""
 
 EPSILONS, NOISES, CLIPS = (1e-6, 1e9), (1e-6, 1e9), (1e-9, 1e9)
-"""Ranges of settings; noise is in units of the clip. Rounding in single precision would
-lose less noise, and squares of larger products would overflow there."""
+"""Ranges of settings; noise is in units of the clip. In single precision, rounding
+loses noise below these ranges, and squares of products above them overflow."""
 
 
 def refuse_epsilon(name: str, epsilon: float) -> None:

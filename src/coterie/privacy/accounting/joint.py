@@ -1,23 +1,25 @@
-"""Losses over several inputs together, if these are fixed beforehand.
+"""Bounds on what an observer learns from several inputs of a client, fixed beforehand.
 
 Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs,
-so the view of an observer is one projection P over (client, input). If the data of u
-change, its inputs move by d_s, each by at most its sensitivity, and
+so what an observer sees is one projection P over (client, input). If the data of client
+u change, each of its inputs s moves by some d_s, at most by its sensitivity. Then
 
     mu^2 = max over d of sum_{s, s'} P_{(u, s), (u, s')} <d_s, d_s'> / (noise noise')
 
-With mu_s of each input and `G = diag(mu) P_uu diag(mu)` this is at most the smallest of
+Let mu_s be the sensitivity of input s divided by its noise, P_uu the part of P for u,
+and `G = diag(mu) P_uu diag(mu)`. With T inputs of u, mu^2 is at most the smallest of
 
     sum_s mu_s^2 lambda_max(P_uu),  T lambda_max(G),  sum_{s, s'} |G_ss'|
 
-and equal to the last where no entry of P_uu is negative.
+and equals the last one if no entry of P_uu is negative.
 
-This holds where the inputs of the other clients do not depend on the data of u, or
-depend on them only through what the observer has seen. **It does not bound
-Muffliato-SGD.** There the next step of w depends on the model of w, which holds the row
-of u. So the next message of w reveals u in a second way, which no column of P counts.
-On a star of 21 clients an attack reaches an advantage of 0.318 where this account
-allows 0.074 (docs/errata.md). `accounts.by_pairs` takes the total of u there.
+The bound holds if the inputs of other clients do not depend on the data of u. They may
+depend on those data only through what the observer has seen. **The bound does not hold
+for Muffliato-SGD.** There the next step of a client w depends on the model of w, which
+holds the row of u. So the next message of w reveals u in a second way, which P does not
+count. On a star of 21 clients an attack reaches an advantage of 0.318 where this
+account allows 0.074 (docs/errata.md). For such methods `accounts.by_pairs` takes the
+total of u.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -50,9 +52,9 @@ def joint_losses(
 ) -> Losses:
     """Upper bounds on what every observer learns of all inputs of every client.
 
-    Inputs must be fixed beforehand, or depend only on what the observer has seen.
-    `share` is relative to local privacy, whose mu over all inputs is `unit`. If each
-    client has one input, it is the exact loss.
+    Inputs must be fixed beforehand, or depend only on what the observer has seen. The
+    field `unit` is mu if each client sends all its inputs unmixed. The field `share` is
+    relative to `unit`. If each client has one input, `share` is exact.
 
     Args:
         ledger: of inputs, exchanges and meetings.

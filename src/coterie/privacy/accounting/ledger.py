@@ -1,7 +1,8 @@
 """The ledger: who released what to whom, with which sensitivity and noise.
 
-Verbs append events, which nobody changes afterwards. Accountants are pure functions of
-events. There are two ways to be private. A `Release` carries its own noise. A gossip
+Each verb (a call by which clients exchange rows, such as `average` or `mix`) appends
+events. Nobody changes events afterwards, and accountants are pure functions of events.
+There are two ways to be private. A `Release` carries its own noise. A gossip
 protocol draws noise once, as an `Input`. Every `Exchange` then sends linear
 combinations of all inputs so far, so what a client learns is a projection.
 """
@@ -18,7 +19,7 @@ from torch import Tensor
 from ...checks import number
 
 LOSSES = "losses"
-"""Stands in place of a verb for mean losses that left clients."""
+"""The `verb` of a release of mean losses, because clients send losses by no verb."""
 
 
 class Release(NamedTuple):
@@ -37,7 +38,7 @@ class Release(NamedTuple):
 
 
 class Input(NamedTuple):
-    """Fresh noisy inputs, added to rows that these clients hold; nothing is sent."""
+    """Inputs with fresh noise, which clients add to their rows; nothing is sent."""
 
     round: int
     who: Bool[Tensor, " n"]
@@ -48,8 +49,8 @@ class Input(NamedTuple):
 class Exchange(NamedTuple):
     """Rows sent over links as they are, and mixed: x <- gamma W x + (1 - gamma) x'.
 
-    x' are the rows before the last exchange of the same round (Chebyshev's recursion);
-    with gamma = 1 this is plain gossip.
+    x' are the rows before the last exchange of the same round (Chebyshev's recursion).
+    With gamma = 1, the exchange is plain gossip.
     """
 
     round: int
@@ -59,12 +60,13 @@ class Exchange(NamedTuple):
 
 
 class Meetings(NamedTuple):
-    """Pairs that met at the same time, without a common client: both sent their rows x.
+    """Pairs of clients that met at the same time, where both clients sent their rows x.
 
-    Every client holds a second row z, which nobody sees. Inputs change z as they change
-    x. Before a meeting each end moves a part of the way from x to z, and from z to x.
+    No client is in two pairs. Every client holds a second row z, which nobody sees.
+    Inputs change z in the same way as x. Before a meeting, both clients move their x a
+    part of the way to z, and their z the same part of the way to x.
     Then x_v, x_w <- (x_v + x_w) / 2, z_v <- z_v + gamma (x_w - x_v),
-    z_w <- z_w - gamma (x_w - x_v). If nobody moves and gamma = 0, z plays no role.
+    z_w <- z_w - gamma (x_w - x_v). If no row moves and gamma = 0, z has no effect.
     """
 
     round: int

@@ -1,9 +1,9 @@
 """Pairwise losses, and a few numbers that summarise them.
 
-Sending the input of u unmixed would cost mu^2. `share[u, v]` is S, the part of it that
-reaches observer v. So the loss of the thesis, a Renyi divergence, is
-`S alpha mu^2 / 2`, and the epsilon of v is that of one Gaussian release with
-`mu sqrt(S)`. The mean loss is a summary and not a guarantee: nobody is the mean client.
+Sending the input of client u unmixed would cost mu^2. `share[u, v]` is S, the part of
+mu^2 that reaches observer v. So the loss in the thesis, a Renyi divergence, is
+`S alpha mu^2 / 2`. The epsilon of u towards v is that of one Gaussian release with
+`mu sqrt(S)`. The mean loss is a summary and not a guarantee for any client.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ class Losses(NamedTuple):
         return self.share.sum(0) / len(self.share)
 
     def worst(self) -> Float64[Tensor, " n"]:
-        """The largest S of each client: that of the observer who learns most."""
+        """The largest S of each client, over all observers."""
         return self.share.amax(1)

@@ -1,20 +1,23 @@
 """The exact account of gossip: what an observer learns is a projection.
 
-Messages are linear in noisy inputs, `A (x + eta)`. With rows in units of the noise, and
-without the columns of inputs that the observer knows itself,
+Messages are linear in noisy inputs, `A (x + eta)`. Let A_v hold the messages that
+observer v reads, in units of the noise, without columns of inputs that v itself knows.
+Then
 
-    S(u, v) = [A_v^+ A_v]_uu                          between 0 and 1, of rank many rows
+    S(u, v) = [A_v^+ A_v]_uu                          between 0 and 1
 
 is the part of mu^2 that reaches v. What v learns about input u is as if u had sent it
 once with noise s / sqrt(S). So S = 1 is local privacy, and the sum over u is the rank
 of A_v. A singular value of A_v counts as 0 if it is at most `rtol` times the largest:
 we assume that observers cannot read such weak directions. A smaller rtol makes S
-larger, and with 0 rounding errors count too. If an observer reads every message with
-fresh noise of standard deviation tau, which is not mixed on, no cut is needed:
+larger, and with an rtol of 0 rounding errors count too. If an observer reads every
+message with fresh noise of standard deviation tau, which enters no later mixture, no
+cut is needed:
 
-    S = a_u' (A A' + tau^2 I)^{-1} a_u.
+    S = a_u' (A A' + tau^2 I)^{-1} a_u,
 
-Noise that senders add and others mix on is an `Input` of sensitivity 0.
+where A is A_v, and a_u its column for u. If noise of senders enters later mixtures, the
+ledger has it as an `Input` of sensitivity 0.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -40,10 +43,10 @@ from .coefficients import Columns, columns_of, sent_rows
 from .ledger import Ledger
 
 RTOL = 1e-9
-"""Singular values of a view count as 0 up to this part of the largest."""
+"""A singular value of a view counts as 0 up to this part of the largest one."""
 
 _DROPPED = 1e-3
-"""The part of rtol up to which we drop rows while a view grows."""
+"""While a view grows, we drop directions up to this part of rtol."""
 
 ROWS = 512
 """Number of messages that a view gathers before we compress it."""

@@ -1,23 +1,25 @@
 """What many noisy releases of random samples reveal about one sample.
 
-In a minibatch, every sample takes part with chance q on its own (Poisson sampling). Its
-release has Gaussian noise of s times its sensitivity. It reveals less than a release of
-all data, because nobody knows whether a sample took part. We add releases up with
-dp-accounting: by the distribution of privacy losses ("pld", exact up to a fine grid, on
-the safe side) or by Renyi divergences ("rdp", faster and larger). `quick_epsilons` has
-Renyi divergences of whole orders in closed form, in milliseconds:
+In a minibatch, every sample takes part with chance q on its own (Poisson sampling). The
+release has Gaussian noise of s times its sensitivity. The release reveals less than a
+release of all data, because nobody knows whether a sample took part. We add releases up
+with dp-accounting: by the distribution of privacy losses ("pld", exact up to a fine
+grid, on the safe side) or by Renyi divergences ("rdp", faster and larger).
+`quick_epsilons` takes milliseconds. It uses the closed form of Renyi divergences of
+whole orders a:
 
     R_a = log(sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / (2 s^2))) / (a - 1),
     epsilon = min_a R_a + log(1 - 1 / a) - log(delta a) / (a - 1).
 
-In one of two neighbouring data sets, a sample counts as nothing (zero-out, in
+Two data sets are neighbours if in one of them a sample counts as nothing (zero-out, in
 dp-accounting `REPLACE_SPECIAL`). The number of samples of a client is public.
 
 A sample is either a training or a validation sample. So the epsilon of any sample of a
 client is at most the larger of the epsilons of both parts.
 
-What one client sends to several others in one event uses one minibatch. So R answers
-with noise of their own (`apart`) are one release with sqrt(R) times the sensitivity.
+If a client answers several others in one event, it uses the same minibatch for all. So
+K answers, each with its own noise (`apart`), count as one release with sqrt(K) times
+the sensitivity.
 
 References:
     Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with
@@ -52,25 +54,26 @@ from .ledger import Ledger, Release, refuse_sizes
 ACCOUNTANTS = ("pld", "rdp")
 
 HOPELESS = 50.0
-"""An epsilon that hides nothing. Beyond it, the grid of privacy losses would take
-minutes, so we return Renyi's larger epsilon."""
+"""An epsilon that hides nothing. For a larger epsilon, the grid of privacy losses would
+take minutes. Then we return Renyi's epsilon, which is larger."""
 
 _GRID = 1e-3
 """Step of privacy losses, in units of the smaller of 1 and a bound on epsilon. A finer
 one changes the fifth digit and takes seconds."""
 
 _LEAST, _MOST = 1e-12, 1e12
-"""Less noise counts as none, and more noise counts as `_MOST`. Both are on the safe
-side, and squares of other values would overflow."""
+"""Noise below `_LEAST` counts as none, and noise above `_MOST` counts as `_MOST`. Both
+are on the safe side. Squares of values outside this range would overflow."""
 
 _ORDERS = torch.tensor([*range(2, 65), 96, 128, 192, 256, 384, 512, 768, 1024]).double()
 
 _SAME = 1 + 1e-9
-"""Noise is equal up to this factor, because the order of products may differ."""
+"""Two noises count as equal up to this factor, because rounding may differ."""
 
 Step = tuple[float, float, bool]
-"""Noise in units of the sensitivity, the chance that a sample takes part, and whether
-these are validation samples, of which other steps reveal nothing."""
+"""A kind of step: its noise in units of the sensitivity, the chance that a sample takes
+part, and whether it uses validation samples. A step on training samples reveals nothing
+of validation samples, and the other way round."""
 
 
 def sampled_epsilons(
@@ -148,8 +151,8 @@ def noise_within(
 ) -> float:
     """The smallest noise, to one part in a thousand, that costs at most this epsilon.
 
-    Epsilon falls with noise, nearly like a power. So a few tries between a noise that
-    is enough and one that is not find it.
+    Epsilon falls with noise, nearly like a power. So a few tries are enough, each
+    between a noise that is large enough and a noise that is too small.
 
     Args:
         epsilon_of: noise -> epsilon, a bound that may be slow.
@@ -200,10 +203,10 @@ def least(enough: Callable[[float], bool]) -> float:
 
 
 def covers(most: Mapping[Step, int], steps: Mapping[Step, int]) -> bool:
-    """Whether these steps reveal no more than those of `most`, one by one.
+    """Whether each of these steps reveals no more than a step of `most` of its own.
 
-    Each step needs one of `most` for itself, with at most its noise and at least its
-    rate.
+    For every step there must be a different step in `most`, with the same or less noise
+    and the same or a higher rate.
     """
     left = [(*step, count) for step, count in most.items() if count]
     for noise, rate, held_out, count in sorted((*s, k) for s, k in steps.items()):

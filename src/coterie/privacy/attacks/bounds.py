@@ -1,13 +1,15 @@
 """What guesses prove: lower bounds on the epsilon of a mechanism.
 
 An attacker guesses who was in the data. If a mechanism is (epsilon, delta)-private, no
-attacker guesses better than these laws allow. If one did, epsilon is larger, with the
-given confidence. A bound above the accountant's epsilon proves that the mechanism is
-not what it claims to be. A bound below it proves nothing.
+attacker guesses better than the laws below allow. If an attacker does guess better, the
+true epsilon is larger, with the given confidence. A bound above the accountant's
+epsilon proves that the mechanism is not what it claims to be. A bound below that
+epsilon proves nothing.
 
-Many runs, with a sample in or out (Kairouz, Oh, Viswanath 2015): the rate of right
-calls is at most delta + e^epsilon times that of wrong ones, in both directions. We
-limit the rates as Clopper and Pearson do.
+Many runs, with a sample in or out (Kairouz, Oh, Viswanath 2015): the attacker calls the
+sample in or out. The rate of right calls "in" is at most delta + e^epsilon times the
+rate of wrong calls "in". The same is true of calls "out". We limit the rates as Clopper
+and Pearson do.
 
 One run, with m canaries that are each in with chance 1/2 (Steinke et al. 2023, Theorem
 5.2): at least v of r guesses are right with chance at most
@@ -60,9 +62,9 @@ def epsilon_of_rates(
     (5.6, 0.0)
 
     Args:
-        found: runs with the sample that were called so.
+        found: runs with the sample that the attacker called "in".
         members: runs with the sample.
-        wrong: runs without the sample that were called members.
+        wrong: runs without the sample that the attacker called "in".
         others: runs without the sample.
         delta: of the promise.
         confidence: that the bound holds.
@@ -94,7 +96,7 @@ def mu_of_rates(
 def _rates(
     found: int, members: int, wrong: int, others: int, confidence: float
 ) -> tuple[float, float]:
-    """Confidence bounds: the least rate of right calls, the most of wrong calls."""
+    """Confidence bounds: the lowest rate of right calls, the highest of wrong calls."""
     _refuse_count("found", found, members)
     _refuse_count("wrong", wrong, others)
     tail = (1 - confidence) / 2

@@ -1,9 +1,10 @@
 """Canaries whose rows an auditor chooses: how well can we tell in from out?
 
-Privacy holds for all data, so an auditor may choose the row. It gives a mechanism rows
-ref + L u ("in") and ref - L u ("out"), far longer than the clip C. A correct mechanism
-releases ref + C u and ref - C u with noise of deviation s. The log likelihood ratio of
-in against out, over R releases z_1 .. z_R of one canary,
+Privacy holds for all data, so an auditor may choose the row of a client (a canary). The
+auditor gives a mechanism rows ref + L u ("in") and ref - L u ("out"). Here ref is what
+everybody knows of the row, u has length 1, and L is far larger than the clip C. A
+correct mechanism releases ref + C u and ref - C u with noise of deviation s. The log
+likelihood ratio of in against out, over R releases z_1 .. z_R of one canary,
 
     2 C sum_t <z_t - ref_t, u> / s^2,
 
@@ -11,8 +12,9 @@ is N(mu^2/2, mu^2) for a canary that is in, and N(-mu^2/2, mu^2) for one that is
 with mu = 2 C sqrt(R) / s. The auditor calls a canary in if the ratio is positive. Its
 right and wrong calls bound mu from below (`bounds.mu_of_rates`).
 
-A receiver sees only its own messages. They are linear in all released rows, with known
-weights, and the likelihood ratio of all of them together decides.
+A receiver sees only the messages that it gets. The messages are linear in all released
+rows, with known weights. The receiver decides by the likelihood ratio of all messages
+together.
 
 Reference:
     Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini, Thakurta, Terzis, "Tight
@@ -45,7 +47,7 @@ _FAR = 3.0
 """How far canaries are beyond the clip, in standard deviations of the noise."""
 
 _SAME = 1e-9
-"""Noise and sensitivity are equal up to this relative difference."""
+"""Two noises or sensitivities count as equal up to this relative difference."""
 
 
 class Decisions(NamedTuple):
@@ -80,7 +82,7 @@ class Decisions(NamedTuple):
 
 
 def decisions(inside: Tensor, outside: Tensor, mu: float) -> Decisions:
-    """Calls from log likelihood ratios of canaries that are in, and that are out."""
+    """The calls, from log likelihood ratios of canaries in and canaries out."""
     counts = [(int((ratio > 0).sum()), len(ratio)) for ratio in (inside, outside)]
     return Decisions(*counts[0], *counts[1], mu)
 
@@ -90,8 +92,8 @@ def row_canaries(mechanism: Mechanism, releases: int, columns: int) -> Decisions
 
     Args:
         mechanism: releases rows with noise.
-        releases: of one canary; we take fewer if they have too many numbers.
-        columns: of a row.
+        releases: how often one canary is released; we may take fewer to save time.
+        columns: of a row; we use at most two.
     """
     columns = min(columns, 2)
     releases = max(1, min(releases, _NUMBERS // (2 * TRIALS * columns)))
@@ -130,7 +132,7 @@ class View(NamedTuple):
     senders: Tensor  # (s,) who sent each row
 
     def mu(self, sender: int, unit: float) -> float:
-        """Mu of canaries of the sender, where that of its own row is `unit`."""
+        """Mu of canaries of the sender, if one row that it sends has the mu `unit`."""
         return unit * math.sqrt(max(0.0, float(self._shift(sender) @ self._by(sender))))
 
     def ratios(self, sender: int, rows: Float64[Tensor, "c s"], unit: float) -> Tensor:
@@ -229,7 +231,7 @@ def pair_canaries(mechanism: Mechanism, view: View, sender: int) -> Decisions:
 
 
 def heard_events(events: Sequence[Event], clients: int) -> list[Event]:
-    """The events of the first rounds, few enough to send all canaries through them."""
+    """The events of the first rounds, few enough to send all canaries through."""
     most, count = _NUMBERS // (2 * TRIALS), 0
     found: list[Event] = []
     for event in events:

@@ -1,8 +1,9 @@
 """Attacks that rebuild a sample from its gradient.
 
-The gradient of a linear layer with a bias is e h' for its weights and e for its bias.
-So the inputs h of a single sample are exactly one divided by the other. Through more
-layers, the attacker looks for features whose gradient is the released one,
+For one sample with inputs h, the gradient of a linear layer is e h' for its weights and
+e for its bias, where e is the slope of its outputs. So the attacker gets h exactly, by
+dividing the first gradient by the second. For deeper models, the attacker looks for
+features whose gradient is the released one,
 
     minimise |gradient(features) - released|^2 over features,
 
@@ -30,8 +31,8 @@ def inputs_of_layer(
 ) -> Float[Tensor, " i"]:
     """The inputs of a linear layer, from the gradient of one sample.
 
-    For several samples, it is a mixture of their inputs. We use the output whose bias
-    has the largest slope.
+    For a batch of several samples, the result is a mixture of their inputs. We use the
+    output whose bias has the largest slope.
 
     Raises:
         InputError: if all slopes of the layer are zero.
@@ -57,8 +58,8 @@ def rebuilt(
 
     Args:
         module: architecture of the model.
-        objective: the objective of the gradient.
-        point: the model of the gradient.
+        objective: the loss whose gradient was released.
+        point: the parameters at which that gradient was computed.
         gradient: the released gradient of one sample.
         target: the label of that sample, as a batch of one.
         like: any tensor with the shape of a sample.

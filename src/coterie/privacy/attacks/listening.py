@@ -1,18 +1,20 @@
-"""An attacker that hears all that leaves clients, and looks for canaries in it.
+"""An attacker that sees all that leaves clients, and looks for canaries there.
 
-It is an oracle that wraps an oracle, at the place where rows leave. From every row that
-client k sends, the attacker subtracts the answer to the last such row. It projects the
-rest on the directions u_j of the canaries j of client k:
+The attacker is an oracle that wraps an oracle, at the place where rows leave. Client k
+sends rows z_t. From each row, the attacker subtracts the answer that the previous row
+got. Every canary j of client k moves rows in a direction u_j. The attacker projects the
+difference on u_j:
 
     along_t = <z_t - answer_(t-1), u_j>.
 
-If only sums are seen, it projects the answer, which is the same for all clients.
+If the attacker sees only sums, it projects the answer, which is the same for all
+clients.
 
 The attacker also adds up all mean losses that clients send (`told_losses`). If several
-clients have the same model, the attacker has it too. It then compares the losses there
-with those that it expects with the canary, a_j, and without it, b_j, while other
-canaries of the same client count half. It solves least squares over questions t, for
-the canaries j of each client together,
+clients have the same model, the attacker has that model too. For every question t about
+losses, it computes the loss that it expects with canary j, a_tj, and without, b_tj. In
+both, every other canary of the client counts half. Then it solves least squares over
+the questions, for all canaries j of a client together,
 
     loss_t - (a_tj + b_tj) / 2  =  sum_j (a_tj - b_tj) s_j,
 
@@ -61,9 +63,10 @@ def _are_one(points: Float[Tensor, "m d"]) -> bool:
 
 
 class FirstRows(NamedTuple):
-    """The first rows from clients that reveal anything, zero for silent clients.
+    """The first rows that reveal anything; zero for clients that send nothing.
 
-    `changes` are relative to the start if rows are models; gradients are the rows.
+    If clients send models, `changes` are their changes since the start. If clients send
+    gradients, `rows` are the gradients.
     """
 
     changes: Float[Tensor, "n d"]
@@ -83,15 +86,15 @@ class Listener:
         losses_at: LossesAt | None = None,
         residuals: Residuals | None = None,
     ) -> None:
-        """Nothing yet.
+        """Starts before the first row.
 
         Args:
             clients: position of each canary's client.
-            directions: in which a canary moves what its client sends.
+            directions: the direction in which each canary moves rows of its client.
             start: the first models, which everybody knows.
             summed: whether the attacker sees only sums of averaged rows.
-            losses_at: the losses to expect; None: the attacker cannot tell.
-            residuals: of an auditor who sees inside clients.
+            losses_at: gives the losses to expect; None: the attacker cannot know.
+            residuals: filled for an auditor who sees inside clients; None: no auditor.
         """
         self.residuals = residuals
         self.summed, self._start = summed, start
@@ -149,8 +152,8 @@ class Listener:
     def scores(self) -> dict[str, Float[Tensor, " c"]]:
         """Scores of the canaries for every attack.
 
-        A canary with a larger score is more likely to be in, except for sums of losses:
-        there, a smaller score may also be a sign of it.
+        A canary with a larger score is more likely to be in. For sums of losses, a
+        smaller score may also show that the canary is in.
         """
         found = self._of_rows()
         if self._told is not None:

@@ -1,19 +1,20 @@
 """Attacks that guess which samples were in the data.
 
 In one run (`canaries`), each of m samples is in a client's data with chance 1/2. The
-attacker knows everything else and guesses which. A canary j adds its clipped gradient
-to a release. So the attacker projects releases g_1 .. g_T on its direction u_j and
-looks at
+attacker knows everything else, and guesses which samples are in. A canary j adds its
+clipped gradient to a release. So the attacker projects releases g_1 .. g_T on its
+direction u_j and looks at
 
     sums      sum_t <g_t, u_j>                  which grow where j takes part;
-    changes   sum_t <g_(t+1) - g_t, u_j>^2      in which noise that is the same again
-                                                cancels, and taking part does not;
-    first     <g_1 - g_2, u_j>                  the same, where who takes part always
-                                                does, and its gradient soon changes.
+    changes   sum_t <g_(t+1) - g_t, u_j>^2      where repeated noise cancels, but
+                                                the effect of a canary does not;
+    first     <g_1 - g_2, u_j>                  the same, if samples take part in every
+                                                step, and gradients soon change.
 
 With shadow models (Carlini et al. 2022, LiRA), many models are each trained on a random
-half of the samples. They show how sure a model is of a sample that it has seen, and of
-one that it has not. The likelihood of both Gaussians decides about the audited model.
+half of the samples. The shadow models show how sure a model is of a sample that it has
+seen, and of a sample that it has not seen. We fit a Gaussian to each case. The ratio of
+both likelihoods decides for a sample of the audited model.
 
 Reference:
     Carlini, Chien, Nasr, Song, Terzis, Tramer, "Membership inference attacks from first
@@ -75,7 +76,7 @@ def audit_scores(
     confidence: float = 0.95,
     abstain: float = 0.5,
 ) -> Audit:
-    """The best of the bounds of several attacks, which all hold with the confidence.
+    """The best bound of several attacks; all bounds hold together with the confidence.
 
     Args:
         scores: of each attack, larger for members.
@@ -102,7 +103,7 @@ def audit_scores(
 def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int, int]:
     """The numbers of right guesses and of all guesses.
 
-    The largest values count as "in", and as many of the smallest values as "out".
+    The largest values count as "in", and the same number of smallest values as "out".
     """
     m = len(values)
     half = max(1, round(m * (1 - abstain) / 2))
@@ -118,7 +119,7 @@ def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int
 def confidence_of(losses: Float[Tensor, "*k m"]) -> Float64[Tensor, "*k m"]:
     """Logit of the probability of the right class, from the cross-entropy.
 
-    Unlike the loss, it is about Gaussian over models.
+    Over models, the logit is nearly Gaussian. The loss is not.
     """
     losses = losses.double().clamp(min=1e-12)
     return -losses - torch.log(-torch.expm1(-losses))
@@ -131,7 +132,7 @@ def likelihood_scores(
 ) -> Float64[Tensor, " m"]:
     """Log-likelihood ratio of in against out for each sample of the audited model.
 
-    Both laws share one variance over all samples, because a few shadow models say
+    Both Gaussians use one variance for all samples, because a few shadow models say
     little about the variance of one sample.
 
     Args:

@@ -7,13 +7,14 @@ standard deviation s of the ledger. It sees the row z that leaves. Then the resi
 
 are N(0, 1) if the mechanism is correct. Two tests follow, each at its own level:
 
-- noise: sum r^2 is chi-square, with one degree of freedom for each number. It is too
-  small if the noise is too small;
+- noise: sum r^2 is chi-square, with one degree of freedom for each number. The sum is
+  too small if the noise is too small;
 - clipping: the alternative is that x leaves unclipped. The likelihood ratio is a
-  function of  sum <r, e> / |e|  with e = (x - ref - clip_C(x - ref)) / s. It is N(0, 1)
-  with clipping, and N(|e|, 1) without.
+  function of  sum <r, e> / |e|  with e = (x - ref - clip_C(x - ref)) / s. This sum is
+  N(0, 1) with clipping, and N(|e|, 1) without.
 
-We know the power of both beforehand, so an audit says what it would have noticed.
+We know the power of both tests beforehand. So an audit can say which faults it would
+have noticed.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from ..mechanisms.dry_run.foreseen import Call
 from ..mechanisms.rows import Mechanism
 
 _POWER = 0.95
-"""Chance to notice a fault that an audit says it would have noticed."""
+"""If an audit says that it would have noticed a fault, its chance was this high."""
 
 
 _PROBES, _COLUMNS, _FAR = 64, 1000, 3.0
-"""Number of made-up rows, their most columns, and how far they are beyond the clip, in
-standard deviations of the noise."""
+"""The number of made-up rows, the most columns that they have, and how far they are
+beyond the clip, in standard deviations of the noise."""
 
 
 class NoiseCheck(NamedTuple):
@@ -100,7 +101,7 @@ class Residuals:
             self.add(x[active], ref[active], z[active], share)
 
     def _again(self, z: Tensor) -> bool:
-        """Whether the row has left before; then its noise must not count again."""
+        """Whether the row has left before, so that its noise must not count again."""
         again = any(z.shape == old.shape and torch.equal(z, old) for old in self._seen)
         self._seen = [*self._seen[-7:], z.detach().clone()]
         return again
@@ -150,7 +151,7 @@ class Residuals:
         """What the residuals say; None if nothing left with noise.
 
         Args:
-            level: the chance to accuse a correct mechanism.
+            level: the chance that we accuse a correct mechanism.
         """
         from scipy.stats import chi2, norm  # takes a second to import
 
@@ -173,7 +174,8 @@ class Residuals:
 def probe_residuals(mechanism: Mechanism, columns: int) -> Residuals:
     """Residuals of made-up rows that are far beyond the clip of a mechanism.
 
-    Real rows may be too short compared with the noise to show whether it clips.
+    Real rows may be too short, compared with the noise, to show whether the mechanism
+    clips.
     """
     found = Residuals()
     found.expect(mechanism.clip, mechanism.noise)

@@ -1,8 +1,8 @@
-"""An attacker that hears every loss that clients release.
+"""An attacker that sees every loss that clients release.
 
-Methods that choose by losses make clients release them as soon as they ask
-(`privacy.mechanisms` and its `per_sample`). So we wrap a method from outside, where
-losses have already left their clients, bounded and with noise.
+If a method chooses by losses, its clients release every loss as soon as the method asks
+(`privacy.mechanisms` and its `per_sample`). So we wrap the method from outside. There
+the losses have already left their clients, bounded and with noise.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ class HeardClients:
 
 
 def telling_losses_to(listener: Listener, algorithm: Algorithm) -> Algorithm:
-    """The algorithm with rounds, with a listener to the losses of its clients.
+    """The algorithm (with rounds), where a listener gets all losses of its clients.
 
-    The listener does not hear losses that stay at home, for the models in use.
+    The listener gets no losses that stay with their clients when models are used.
     """
 
     def init(x: Tensor, oracle: Oracle) -> State:

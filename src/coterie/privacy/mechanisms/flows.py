@@ -1,12 +1,13 @@
 """A flow whose clients answer with clipped gradients and noise.
 
-If nobody waits, every gradient gets noise as soon as a client answers with it. So
-everything that the method computes from it and sends on is computed from releases:
-models that mix with those of neighbours, or a token that walks on. Each answer of a
-client adds to its cost, no matter who sees it: we do not claim that the path of a row
-hides anything. A client that has spent its budget answers with zeros, so a token passes
-it by. If a method says that it sends nothing, as `local` does, answers stay with their
-clients and cost nothing.
+A flow is a method without rounds, where no client waits for others. Every gradient gets
+noise as soon as a client answers with it. So all that the method sends is computed from
+releases: models that mix with those of neighbours, or a token that walks from client to
+client. Each answer of a client adds to its cost, no matter who sees the answer: we do
+not claim that the path of a row hides anything. A client that has spent its budget
+answers with zeros, which do not change a token. If a method declares
+that it sends nothing, as `local` does, answers stay with their clients and cost
+nothing.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
@@ -57,7 +58,7 @@ def make_private_in_time(
         mechanism: how answers are clipped and get noise.
         names: identities of all clients, which name their noise.
         label: the name of the method in errors.
-        limits: budgets; a client that has spent its own answers with zeros.
+        limits: budgets; a client without budget left answers with zeros.
 
     Raises:
         InputError: if its clients answer with anything but gradients.
@@ -103,17 +104,17 @@ def make_private_in_time(
 
 
 def _inside(call: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    """The same function for a private state: it gets the state inside."""
+    """The function for a private state: we call it with the state inside."""
     if call is None:
         return None
     return lambda guarded, *others: call(guarded.state, *others)
 
 
 def _tells(kind: TaskKind, label: str) -> bool:
-    """Whether answers of a kind are gradients; refuses any other use of data.
+    """Whether answers to this kind of task are gradients; refuses other uses of data.
 
-    We compare two worlds with different data. Agreement alone is not a proof, so we
-    also mark what is computed from clients' numbers.
+    We compare answers in two worlds with different data. Equal answers prove nothing,
+    so we also mark what is computed from clients' numbers.
     """
     if kind.program is gradient:
         return True

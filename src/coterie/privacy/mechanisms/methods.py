@@ -1,8 +1,8 @@
 """Makes a private method from any method.
 
-The private method is a method itself. Its state holds the state of the other one, what
-clients already know of each other's rows, and the ledger. So a run can stop and resume
-without a difference, and counts everything.
+The private method wraps another method. Its state holds the state of that method, what
+clients already know of each other's rows, and the ledger. So a run that stops and
+resumes gives the same results, and counts every release.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def make_private(
 
 
 def _thrifty(ledger: list[Any], entries: list[Any]) -> list[Any]:
-    """The entries; equal tensors are one object, so that files store them once."""
+    """The entries, with one object for equal tensors, so that files store it once."""
     last = {entry[0]: entry for entry in ledger[-2 * len(entries) - 2 :]}
     found = []
     for entry in entries:
@@ -201,10 +201,10 @@ def costs_of(
 ) -> list[Tensor]:
     """(N,) costs of the beginning and of each round, in units of (2 C / s)^2.
 
-    Secure sums cost what the server and the colluders see together. We run the method
-    privately without data. Methods that choose partners during training let everybody
-    help everybody there, so that no run costs more. Methods that release losses run
-    several times, see `scenarios`.
+    A secure sum costs what the server and the colluders see together. To find costs, we
+    run the private method without data. If the method chooses partners during training,
+    all clients help each other in this run, so no real run costs more. If the method
+    releases losses, we run it several times (see `scenarios`).
     """
     n = len(actives[0])
     # Methods that choose by losses must see them through the noise.

@@ -1,18 +1,20 @@
 """An oracle whose clients release clipped rows with noise, and record every release.
 
-It wraps an oracle. Verbs inside a client do not change. A row that leaves a client and
-reveals something new, according to the dry run (`foreseen`), goes through a mechanism:
+It wraps an oracle. A method asks an oracle by calls, the verbs. Verbs that stay inside
+a client do not change. The dry run (`foreseen`) finds which rows leave a client and
+reveal something new. Such a row goes through a mechanism:
 
-- `average`, `mix`, `central`: each client releases a row once. Its own part of the
-  result uses the released row too, so results are computed from releases only. In a
-  secure sum, nobody pays more because others refuse: the remaining clients add more
+- `average`, `mix`, `central`: each client releases a row once. The result uses the
+  released row even for the client's own part, so it is computed from releases only. In
+  a secure sum, no client pays more if others refuse: the remaining clients add more
   noise.
-- `blended`: every contributor releases its gradient at every reader's model. Each one
-  has its own noise, and the contributor pays for each. If the model of a reader ever
-  goes to others, its own gradient is released too. So that model is computed from
-  releases, and costs nothing.
-- `compare`: both halves release gradients with their own noise, so that estimates from
-  products of halves stay unbiased. We subtract from norms what noise adds to them.
+- `blended`: every contributor releases its gradient at every reader's model. Each
+  gradient has its own noise, and the contributor pays for each. If the model of a
+  reader ever goes to others, the reader also releases its own gradient. So that model
+  is computed from releases, and costs nothing.
+- `compare`: each half of a client's samples gives a gradient with its own noise, so
+  that estimates from products of halves stay unbiased. We subtract from norms what
+  noise adds to them.
 - `each`: if a method sends losses, or choices made by losses, every mean loss is
   released as soon as the method asks for it, bounded and with noise (`telling`).
 """
@@ -76,7 +78,7 @@ class PrivateOracle(Wrapping[Sending]):
             names: identities of all clients, which name their noise.
             t: the round.
             at_home: whether losses stay with their clients in any case.
-            refuses: which of all clients have nothing left to spend.
+            refuses: which of all clients have no budget left; None: no client.
         """
         super().__init__(oracle if refuses is None else oracle.without_clients(refuses))
         self._planned = oracle.present
@@ -106,7 +108,7 @@ class PrivateOracle(Wrapping[Sending]):
         at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program, whose results stay at home, except released losses."""
+        """Runs a client program; results stay with clients, except released losses."""
         if at_home or not self._tells:
             return self._oracle.each(
                 program, *rows, who=who, at_home=at_home, **options
@@ -295,8 +297,8 @@ class PrivateOracle(Wrapping[Sending]):
     def _keep(self, call: Call, j: int, z: Message, result: Tensor) -> None:
         """Stores the reference for the next row of this call.
 
-        For an absent client we store only what others know. Its own row was not
-        released, and its mixture contains that row.
+        For an absent client, we store only what others know. The row of the client was
+        not released, and its mixture contains that row.
         """
         place = call.slots[j]
         if place < 0:

@@ -1,17 +1,19 @@
 """Chooses partners from mean features that leave clients with noise.
 
-A sample z counts as phi(z), with a norm of at most 1. Client i divides S of its samples
-into two halves of h each, and releases
+A sample z has features phi(z), with a norm of at most 1. Client i divides S of its
+samples into two halves of h samples, and releases the mean of the first half
 
     a_i = 1 / h sum_{z in the first} phi(z) + N(0, s^2 I),
 
-b_i of the other half, and nothing else. The halves share neither samples nor noise. So
-<a_i - a_j, b_i - b_j> is an unbiased estimate of |E phi(z_i) - E phi(z_j)|^2, whatever
-the noise. The difference between the halves shows how precise it is.
+and the mean b_i of the other half, and nothing else. The halves share neither samples
+nor noise. So <a_i - a_j, b_i - b_j> is an unbiased estimate of
+|E phi(z_i) - E phi(z_j)|^2, whatever the noise. The difference between the halves shows
+how precise the estimate is.
 
-Removing one sample moves (a_i, b_i) by at most 1 / h, and replacing all data of a
-client by at most 2 sqrt(2). Weights made of these means cost nothing more. `sliced`
-distances, which use quantiles, and transport plans are not means of features.
+Removing one sample moves (a_i, b_i) by at most 1 / h. Replacing all data of a client
+moves (a_i, b_i) by at most 2 sqrt(2). Weights made of released means cost nothing more.
+We do not offer `sliced` distances, which use quantiles, or transport plans, because
+they are not means of features.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from ..accounting.ledger import Release
 from .noise import SEEDED, NoiseSource, SecretStream
 
 PARTNERS = "partners"
-"""Stands in place of a verb for mean features that left clients."""
+"""The `verb` of a release of mean features, because clients send them by no verb."""
 
 _FREQUENCIES = 64
 """Fewer than without noise, because every coordinate gets noise."""
@@ -45,7 +47,7 @@ _BANDWIDTH = 0.5
 """For features with a mean square of 1, divided by sqrt(d)."""
 
 PAIRS = 200
-"""With more clients, we do not keep receipts by pairs, which grow like N^2."""
+"""With more clients, we do not keep receipts for pairs: N^2 numbers are too many."""
 
 _GRID = 2.0**-30
 """Means are whole multiples of this step."""
@@ -147,7 +149,7 @@ class PartnerMechanism(NamedTuple):
         return NoiseSource(SecretStream(hmac.digest(self.secret, told, "sha256")))
 
     def releases(self, clients: int) -> tuple[Release, ...]:
-        """The releases for the ledger: everybody may learn what is made of them."""
+        """The releases for the ledger, as if everybody received the means."""
         who = torch.arange(clients)
         links = torch.cartesian_prod(who, torch.arange(SERVER, clients))
         links = links[links[:, 0] != links[:, 1]]
@@ -164,7 +166,7 @@ def _sum_features(
 ) -> Float[Tensor, "n 2 p"]:
     """Sums of features, weighted by these shares, for some clients at a time.
 
-    A sample that is so large that its features are not numbers counts as nothing.
+    If a sample is so large that its features overflow, the sample counts as nothing.
     """
 
     def finite(z: Tensor) -> Tensor:
@@ -180,10 +182,11 @@ def _sum_features(
 def private_distances(told: Float[Tensor, "n 2 p"]) -> Distances:
     """Unbiased squared distances of mean features, and their errors.
 
-    With S_i the covariance of a half, s^2 = tr (S_i + S_j)^2 in `from_halves`. Clients
-    may have very different noise. t_i = |a_i - b_i|^2 / 2 is tr S_i on average, so we
-    take s = sqrt(r) (t_i + t_j). Halves differ in 1 / r directions, and we estimate r
-    from squared cosines between clients.
+    Let S_i be the covariance of the mean of a half. Then s^2 = tr (S_i + S_j)^2 in
+    `from_halves`. Clients may have very different noise. On average,
+    t_i = |a_i - b_i|^2 / 2 is tr S_i, so we take s = sqrt(r) (t_i + t_j). Here 1 / r is
+    the number of directions in which halves differ. We estimate r by the mean squared
+    cosine between the differences a_i - b_i of two clients.
 
     Args:
         told: both halves of each client.
@@ -218,7 +221,7 @@ def private_weights(
         federation: the clients and their data.
         samples: S; a client with fewer samples uses all of them.
         choosing: how clients release their means.
-        threshold: for squared distances; None looks for a gap.
+        threshold: for squared distances; None: we look for a gap.
 
     Raises:
         InputError: if there is no gap, or too much noise to see one.

@@ -1,11 +1,12 @@
 """Which clients have received what, if clients hide single samples.
 
-A client sends rows computed from its private answers, and others send on rows computed
-from these. So a client that receives such rows, at any time and from anybody, may know
-all answers. That includes answers to other readers (`blended`), which are in the models
-of these readers. Every client in a product of gradients (`compare`) sees all of them.
-Everybody knows the means by which partners are chosen before training, and some clients
-receive nothing else.
+A client u sends rows computed from its private answers. Others compute rows from the
+rows of u, and send them on. So a client that receives such rows, at any time and from
+anybody, may know all answers of u. This includes answers of u to other readers
+(`blended`), because the models of the readers contain them. In `compare`, which
+multiplies gradients of clients, every client sees all gradients. Before training, all
+clients release means to choose partners. Everybody knows these means, and some clients
+receive nothing more.
 """
 
 from __future__ import annotations

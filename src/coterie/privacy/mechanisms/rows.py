@@ -5,8 +5,8 @@
 clip_C(x - ref) has a norm of at most C. So replacing all data of a client moves z by at
 most 2 C: its sensitivity. `ref` is computed from earlier releases only.
 
-A row that is not finite, or whose norm is not, leaves as `ref` with noise. The ledger
-has it like any other.
+If a row or its norm is not finite, the client releases `ref` with noise in its place.
+The ledger counts this release like any other.
 
 Noise from a seed has a stream with the name (seed, "privacy", round, verb, client), so
 that a simulation can be repeated. Every run needs its own seed: with the same one,
@@ -54,7 +54,7 @@ class Mechanism(NamedTuple):
 
     @property
     def for_losses(self) -> Mechanism:
-        """The mechanism for mean losses in [0, C]: clip C / 2, same noise in clips."""
+        """The mechanism for mean losses in [0, C]: clip C / 2, noise relative to it."""
         clip = self.loss_clip / 2
         if self.noise and math.isinf(clip):
             raise InputError("`loss_clip` must be finite if there is noise, got inf.")
@@ -69,14 +69,14 @@ class Mechanism(NamedTuple):
     ) -> float:
         """The noise that each client adds to its row in an average, in units of s.
 
-        For a secure sum of m rows it is 1 / sqrt(m). It is larger if clients refuse,
-        because the sum would otherwise reveal more to the server and its `colluders`
-        than planned.
+        For a secure sum of m rows, each client adds 1 / sqrt(m). If clients refuse, the
+        others add more, because otherwise the sum would reveal more than planned to the
+        server and its `colluders`.
 
         Args:
-            shares: of the average; only one average if it is secure.
-            present: which clients are in it.
-            planned: the same, with the clients that refuse.
+            shares: of clients in each average; a secure sum has only one average.
+            present: which clients take part.
+            planned: which clients would take part if none refused.
         """
         if not self.secure or not bool(present.any()):
             return 1.0

@@ -101,11 +101,11 @@ def count_releases(
     planned: StepPlan | None = None,
     before: Sequence[Release] = (),
 ) -> Algorithm:
-    """The algorithm, whose state counts what these clients release.
+    """The algorithm, with a state that counts what these clients release.
 
     Args:
         algorithm: with rounds.
-        clients: whose oracles it will get.
+        clients: make the oracles that the algorithm gets.
         planned: what it may release; None: no limit.
         before: releases before training, when the algorithm was made.
     """
@@ -176,9 +176,9 @@ def plan_steps(
 ) -> AskedSteps:
     """What each client releases in the beginning and each round, with a noise of 1.
 
-    We run the method without data. Methods that choose partners during training let
-    everybody help everybody there, so that no run releases more. Methods that ask for
-    losses run several times, see `scenarios`.
+    We run the method without data. If the method chooses partners during training, all
+    clients help each other in this run, so no real run releases more. If the method
+    asks for losses, we run it several times (see `scenarios`).
 
     Args:
         algorithm: with rounds.
@@ -245,9 +245,10 @@ def bound_on_samples(now: PerSampleState, delta: float) -> Tensor:
 def spent_by_pairs(now: PerSampleState, delta: float) -> Tensor:
     """(N, K + 1) the epsilon of each client towards each reader; the last is a server.
 
-    K is N. For many clients it is 1, for all readers together. A reader that received
-    rows, also through others, may know all that the client sent. A reader that received
-    nothing knows only what was sent to everybody before training.
+    K is N. With many clients, K is 1: one column for all readers together. A reader
+    that received rows, directly or through others, may know all that the client sent. A
+    reader that received nothing knows only what the client sent to everybody before
+    training.
     """
     most = spent_on_samples(now, delta)
     before = [as_steps(kinds) for kinds in now.told.before]

@@ -148,7 +148,7 @@ class Privacy:
 
         Args:
             seed: names the noise.
-            secret: makes noise of the system, if the same noise must come again.
+            secret: the key for secret noise, if the same noise must come again.
         """
         if self.epsilon is not None:
             noise = 1 / (
@@ -173,7 +173,7 @@ class Privacy:
         Args:
             costs: of the beginning and each round; see `methods.costs_of`.
             seed: names the noise.
-            loss_clip: the usual bound of losses, if the table has none.
+            loss_clip: the bound of losses, if the settings have none.
             before: mu^2 that is already spent.
         """
         if self.epsilon is not None:

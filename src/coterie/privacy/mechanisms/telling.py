@@ -1,8 +1,8 @@
 """Clients that release a loss whenever a program asks for it.
 
-So if a method sends losses, or choices made by losses, these are computed from releases
-only. Everything else in its client programs stays with the clients, or leaves as rows
-do.
+A method may send losses, or choices that it makes by losses. With these clients, both
+are computed from releases only. Other results of client programs stay with clients, or
+leave as rows do: clipped and with noise.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Questions:
         Args:
             mechanism: for losses.
             names: identities of the clients at hand.
-            call: round of a call of `each`, and its number in the round.
+            call: the round, and the number of this call of `each` in the round.
         """
         self.mechanism, self.asked = mechanism, 0
         self._names, self._call = names, call
@@ -102,7 +102,7 @@ class TellingClients:
         return self._clients.class_counts()
 
     def stream(self, *names: int | str) -> Stream:
-        """As of the wrapped clients."""
+        """The answer of the wrapped clients."""
         return self._clients.stream(*names)
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:

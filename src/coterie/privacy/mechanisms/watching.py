@@ -105,7 +105,7 @@ class Watch:
         self._refusal: InputError | None = None
 
     def allow(self, marks: Marks, verb: Callable[[], Found]) -> Found:
-        """The answer of a verb between clients; refuses it after a number was read."""
+        """The answer of a verb; refuses if the method has read a marked number."""
         self.end()
         self.marks = marks
         try:

@@ -34,7 +34,7 @@ def refuse_undeclared(algorithm: Algorithm, found: Releases, label: str) -> None
     """Refuses a method that releases more than it declares.
 
     Args:
-        algorithm: with its declaration; without one, it may release what was found.
+        algorithm: may declare nothing; then it may release what was found.
         found: what a dry run found.
         label: the name of the algorithm in errors.
     """

@@ -1,9 +1,9 @@
 """A double of an oracle, without data, to see what a method would send.
 
 Gradients and losses are random numbers that depend on a `world`, and models are short.
-Verbs between clients may answer as they did in another run. Then two worlds differ in
-what clients know alone, and agree in all that was ever released. What clients know is
-marked (`origins`).
+A method asks clients by calls, the verbs. A verb that sends rows may answer as it did
+in a run in another world. Then two worlds differ only in what clients know and never
+released. Answers of clients are marked (`origins`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .origins import (
 Answer = TypeVar("Answer")
 
 _COLUMNS = 61
-"""Columns of the double of a model: more than the few numbers that methods send."""
+"""The length of a model here: more than the few numbers that methods also send."""
 
 _HOME = 7
 """The number of columns that stay at home if there are personal parameters."""
@@ -89,8 +89,8 @@ class DoubleClients:
         Args:
             rng: draws their answers.
             who: their positions.
-            told: draws their losses, if given.
-            root: begins the names of streams, which are the same in every world.
+            told: draws their losses; None: `rng` does.
+            root: the first name of every stream, which is the same in all worlds.
         """
         self._rng, self.who, self._root = rng, who, root
         self._record_call = rng if told is None else told
@@ -143,8 +143,9 @@ class DoubleClients:
     def losses(self, points: Tensor) -> Tensor:
         """Random losses of thirty samples.
 
-        Questions differ more than clients, and clients more than samples. So a method
-        that looks for what is surely better for many clients sometimes finds it.
+        Losses differ most between questions, less between clients, and least between
+        samples. So a method that looks for models that are surely better for many
+        clients sometimes finds such models.
         """
         rand, n = self._rand, len(points)
         each = 0.1 * rand(points, n, 1) + 0.1 * rand(points, n, 30)
@@ -181,9 +182,9 @@ class Double:
         Args:
             present: which clients take part.
             names: names the stream of random numbers, with the world.
-            answers: what verbs answer, call by call; None: what they compute.
+            answers: the answers of verbs, call by call; None: verbs compute them.
             told: names the stream of released losses; None: the same stream.
-            following: tracks marks; None: nothing does.
+            following: tracks marks; None: marks are not tracked.
         """
         self.active = self.present = present
         self.home: Tensor | None = None
@@ -250,7 +251,7 @@ class Double:
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Mixtures after one exchange; more would not change what depends on data."""
+        """Mixtures after one exchange; more would depend on data in the same way."""
         refuse_sent_on(weights, exchanges, gamma)
         values = tensor_of(rows)
         used = weights.to(values)
@@ -410,7 +411,7 @@ class Stage(NamedTuple):
 
 
 def small_stage(clients: int, personal: bool) -> Stage:
-    """A stage with few columns, and never as many columns as clients."""
+    """A stage with few columns, whose number always differs from that of clients."""
     return Stage(clients, personal, _COLUMNS + 2 * (clients == _COLUMNS))
 
 

@@ -1,25 +1,27 @@
 """Plans what a method will send, by a dry run on clients without data.
 
 We run the method through all its rounds twice, in two worlds. Clients have other data
-in the second world, but every verb between them answers as in the first. If a client
-sends the same in both worlds, it reveals nothing new, and may leave as it is. If it
-differs, it depends on data. A row with the length of a model is then released with
-noise, around the nearest of
+in the second world, but every verb (a call by which clients exchange rows) answers as
+in the first world. If a client sends the same row in both worlds, the row reveals
+nothing new, and may leave as it is. If the rows differ, they depend on data. A row with
+the length of a model is then released with noise, and clipped around a reference:
 
     zero, the last row that was released there, or the last result of that call.
 
-The dry run finds the nearest too, not the data. Clipping cannot bound anything else
-that depends on data, such as counts or weights that others see, so we refuse it.
+The dry run, not the data, also finds which reference is nearest. Clipping cannot bound
+other numbers that depend on data, such as counts or weights that others see. So we
+refuse a method that sends them.
 
-Losses can be bounded. So a method that would be refused gets a second dry run, in which
-clients release every loss that a program asks for. Then losses, too, are the same in
-both worlds. The next steps of the method may depend on them. So we run it in several
-scenarios of losses, and identify calls by their sort, not by their order.
+Losses can be bounded. So a method that would be refused gets a second dry run. There,
+clients release every loss that a client program asks for. So losses, too, are the same
+in both worlds. The next steps of the method may depend on released losses. So we run
+the method in several scenarios of losses, and identify calls by their sort, not by
+their order.
 
 If two worlds differ, data matter. If they agree, data may still matter elsewhere. So we
 also track marks (`origins`) through all rounds. Everything computed from clients'
-answers counts as new, even if it is the same in both worlds. If a row is new in any
-round, it counts as new in all rounds, including those after the end of a short run.
+answers counts as new, even if both worlds agree. If a row is new in any round, it
+counts as new in all rounds. We try many rounds even for a short run.
 
 The dry run also checks what a method declares (`declarations`), and refuses a method
 that releases more. All this is a plan, and every round of training is checked against
@@ -68,7 +70,7 @@ class Call(NamedTuple):
 
 
 class CallPlan(NamedTuple):
-    """All calls of a method: at its beginning, in each round, and before use."""
+    """The planned calls: in the beginning, in each round, and when models are used."""
 
     rounds: list[list[Call]]  # the first is the beginning
     use: list[Call]
@@ -77,8 +79,8 @@ class CallPlan(NamedTuple):
     gossip: bool  # whether each round has one new row, mixed with those of neighbours
     stage: Stage  # of the dry run
     by_key: dict[Key, Call] | None = None
-    """The calls of every round, if losses are released; otherwise None. `rounds` then
-    has only the calls of the beginning."""
+    """If losses are released: the calls of every round. Then `rounds` has only the
+    calls of the beginning. If losses stay with clients: None."""
 
     def calls(self, t: int) -> list[Call] | None:
         """The calls of round t in their order; None: they are in `by_key`."""
@@ -124,7 +126,7 @@ def plan_calls(
         seed: of the study, which names what the algorithm draws.
         label: the name of the algorithm in errors.
         personal: whether some columns never leave their clients.
-        columns: of the model, for methods that refuse any other number.
+        columns: of the model, for methods that work with no other number.
 
     Raises:
         Refusal: if it sends something that cannot be made private.
@@ -157,9 +159,9 @@ def verify_releases(
 ) -> None:
     """Refuses a method that releases more than it declares; see `plan_calls`.
 
-    The unit sample needs no plan of calls, only this check, also for releases that
-    nothing bounds. A method that does not run on short models without data cannot be
-    checked, and is not refused.
+    If privacy protects single samples, we need no plan of calls, only this check. The
+    check includes releases that nothing bounds. If a method does not run on short
+    models without data, we cannot check the method, and do not refuse it.
     """
     if algorithm.releases is None:
         return
@@ -186,7 +188,7 @@ class _DryRun(NamedTuple):
 
 
 def _foreseen_of(played: _DryRun) -> CallPlan:
-    """The planned calls: with losses at home, or released if the former is refused."""
+    """The planned calls; clients release losses only if there is no plan without."""
     try:
         return _foreseen(played)
     except Refusal:
@@ -234,7 +236,8 @@ def _foreseen(played: _DryRun) -> CallPlan:
 def _refuse_blends_with_others(seen: _Sighting, label: str) -> None:
     """Refuses `blended` with other verbs, because part of its answers is without noise.
 
-    A client whose model nobody reads keeps its own gradient without noise.
+    If nobody reads the model of a client, the client uses its own gradient without
+    noise.
     """
     verbs = {call.verb for some in (seen.beginning, *seen.rounds) for _, call in some}
     if "blended" in verbs and (others := verbs - {"blended", "compare"}):
@@ -253,7 +256,7 @@ class _Sighting(NamedTuple):
 
 
 def _trace(played: _DryRun, wanted: set[Key]) -> _Sighting:
-    """What depends on clients' answers, in scenarios until all `wanted` calls came."""
+    """What depends on clients' answers; tries scenarios until it saw all `wanted`."""
     algorithm, actives, seed, label, stage, scenarios = played
     # Marks are for whole rows, and columns at home change none of the calls.
     stage, everybody = stage._replace(personal=False), torch.ones_like(actives[0])
@@ -395,7 +398,7 @@ def _tells(found: tuple[Key, Call]) -> bool:
 
 
 def _is_gossip(rounds: list[list[Call]], kinds: list[int]) -> bool:
-    """Whether the only new rows are gossip, each continued from its last mixture."""
+    """Whether all new rows are gossip, with their last mixtures as references."""
     found = False
     for calls in rounds:
         new = [c for c in calls if any(c.fresh) or c.verb in _BY_GRADIENTS]

@@ -1,4 +1,9 @@
-"""Identifies calls of verbs, and finds the nearest references of their rows."""
+"""Identifies calls of verbs, and finds the nearest references of their rows.
+
+A verb is a call by which clients exchange rows. A row leaves clipped around a reference
+that is known already: zero (`ZERO`), the last row that was released in this call
+(`OWN`), or the last result of this call (`RESULT`).
+"""
 
 from __future__ import annotations
 
@@ -85,10 +90,10 @@ class NearestRefs:
                     self._average.add(place)
 
     def choose(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
-        """What to keep for rows of calls, if their nearest reference is not zero.
+        """The reference to keep for each row of each call, if the nearest is not zero.
 
         Args:
-            secret: calls whose weights depend on data, so nobody else knows results.
+            secret: calls whose weights depend on data, so that results stay secret.
         """
 
         def kinds_of(place: tuple[Key, int]) -> tuple[int, ...]:
@@ -117,7 +122,7 @@ def _result(seen: SeenCall, j: int, before: Tensor) -> Tensor:
 
 
 def of_own_share(shares: Tensor, means: Tensor) -> Tensor:
-    """(n, D) the average, out of (n, C, D), in which a client has its largest share."""
+    """(n, D) for each client, the one of C averages where its share is largest."""
     if shares.dim() == 1:
         return means
     return means[torch.arange(len(means), device=means.device), shares.argmax(0)]

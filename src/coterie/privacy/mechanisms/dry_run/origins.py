@@ -4,9 +4,9 @@ Answers of clients are marked. Everything that torch computes from a marked tens
 marked too. Answers of verbs between clients are computed from releases, and have no
 mark. Marks are for whole tensors.
 
-Marks end where Python reads a value. So we note a method that reads something marked
+Marks are lost when Python reads a value. So we note when a method reads a marked value
 (`if loss < best`, `tolist`, a shape or an error that depends on values). From then on,
-everything it does may depend on data.
+everything that the method does may depend on data.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ABOUT: set[Any] = {
         *("is_mkldnn", "is_quantized", "is_mps", "is_xpu", "retains_grad"),
     )
 }
-"""Functions that say nothing about the values of a tensor. Shapes that depend on values
-are noted where they are made."""
+"""Functions that say nothing about the values of a tensor. If a shape depends on
+values, we note this when the tensor is made."""
 
 
 _BY_PYTHON = (Tensor.apply_, Tensor.map_, Tensor.map2_)
@@ -68,8 +68,9 @@ def has_read() -> str:
 def refuse_sent_on(weights: Tensor, exchanges: Any, gamma: Any) -> None:
     """Refuses a `mix` whose later exchanges would show what was not released.
 
-    The first exchange sends released rows, and a reader applies its weights at home.
-    Later ones send mixtures, which show the weights, their number and the factor.
+    The first exchange sends released rows, and every reader applies its weights itself.
+    Later exchanges send mixtures. The mixtures show the weights, the number of
+    exchanges and the factor `gamma`.
     """
     if any(is_of_data(one) for one in _tensors((exchanges, gamma))):
         raise InputError(
@@ -115,7 +116,7 @@ def unmarked_copy(values: Tensor) -> Tensor:
 def mark_answer(
     answer: Any, made: tuple[bool, ...], *, weighed: bool, absent: bool
 ) -> Any:
-    """The answer of a verb between clients, marked unless it is made of releases.
+    """The answer of a verb between clients, marked unless made only of releases.
 
     If a client chooses weights by its data, its answer shows the choice. An absent
     client releases nothing, and its answer is its own row.

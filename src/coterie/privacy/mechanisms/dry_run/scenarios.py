@@ -1,10 +1,11 @@
-"""The most that a method may ask, over scenarios, if questions depend on answers.
+"""The most that a method may ask clients, if its questions depend on earlier answers.
 
 A method that chooses by losses asks more when it tries something. Nobody knows in
-advance how often it does. So we run it without data several times, with other losses,
-and plan every round as the most expensive one in any run. The first round may be
-special, and has its own plan. Later rounds have one plan for active and one for absent
-clients. Training ends if it asks for more, and spends less if it asks for less.
+advance how often it tries. So we run the method without data several times, each time
+with other losses: a scenario. We plan every round like the most expensive round of all
+scenarios. The first round may be special, and has its own plan. For later rounds, there
+is one plan for active clients and one for absent clients. Training ends if the method
+asks for more than planned. It spends less if the method asks for less.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from jaxtyping import Bool
 from torch import Tensor
 
 SCENARIOS, _ROUNDS = 8, 16
-"""Number of runs and of rounds in each: enough for whatever a method may try, even if
-training has fewer rounds."""
+"""The number of scenarios, and of rounds in each. A scenario has this number of rounds
+even if training has fewer, so that a method tries all that it may try."""
 
 Cost = TypeVar("Cost")
 
 
 def scenario_rounds(actives: Sequence[Bool[Tensor, " n"]]) -> list[Bool[Tensor, " n"]]:
-    """(N,) which clients take part in each round of a scenario; the run repeats."""
+    """(N,) which clients take part in each round of a scenario; repeats `actives`."""
     return [actives[t % len(actives)] for t in range(_ROUNDS)]
 
 
@@ -37,7 +38,7 @@ def largest_costs(
 
     Args:
         scenarios: costs of the beginning and of all rounds, for each scenario.
-        actives: which clients take part in each round of the run.
+        actives: which clients take part in each round of training.
         larger: the larger of two costs.
         nothing: the cost of no release.
     """

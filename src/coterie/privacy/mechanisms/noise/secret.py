@@ -1,14 +1,13 @@
 """Secret random bits, and Gaussian noise on a grid that is made of them.
 
 **Bits.** They are the keystream of AES-256 in counter mode. The key comes from the
-operating system when a stream is made. It stays in memory, and is never written, shown
-or copied. A stream only moves forward, so every bit is used once. No name can be used
-twice: a resumed run, a repeated round, another run, another process and a forked one
-all have their own keys. There is one exception. Means that clients release before
-training have a key made of a secret and of all settings and data, so that a resumed run
-releases the same again, and nothing new. AES is a permutation, so after b blocks it
-differs from random by at most b^2 / 2^129. A new key after 2^30 blocks keeps that below
-2^-69.
+operating system when a stream is made. The key stays in memory, and is never written,
+shown or copied. A stream only moves forward, so every bit is used once. A resumed run,
+a repeated round, another run, another process and a forked process all have their own
+keys. There is one exception. For means that clients release before training, the key is
+made of a secret and of all settings and data. So a resumed run releases the same means
+again, and nothing new. AES is a permutation, so after b blocks it differs from random
+by at most b^2 / 2^129. A new key after 2^30 blocks keeps this difference below 2^-69.
 
 **Draws.** A word of 64 bits is a sign and a probability v of 63 bits. In the centre,
 |v| < 1 - 33 / 2^15, the draw is sqrt(2) erfinv(v). In the tails we draw 106 more bits,
@@ -20,10 +19,11 @@ is Phi^-1 of it, so noise reaches beyond 12 standard deviations.
     z = g rint((y + s' W) / g),   s' = (1 + 2^-10) s,   g = 2^k in (s'/512, s'/256].
 
 **Why that is private.** Let D be how far y moves in L2, d its length and mu = D / s. If
-W were Gaussian, y + s' W would be a Gaussian release of D / s'. A function that does
-not depend on data makes z of it. So rounding costs nothing, whatever y is, and the low
-bits of z carry nothing of y. (Without rounding, they do: Mironov, "On significance of
-the least significant bits for differential privacy", CCS 2012.)
+W were Gaussian, y + s' W would be a Gaussian release of D / s'. We compute z from this
+release by a function that does not depend on data. So rounding costs nothing, whatever
+y is, and the low bits of z reveal nothing of y. (Without rounding, the low bits reveal
+y: Mironov, "On significance of the least significant bits for differential privacy",
+CCS 2012.)
 
 We compute W in double precision. Each word stands for an interval of probability, so
 there is a Gaussian W' with |W - W'| <= e, except with a chance of 2^-116:
@@ -40,17 +40,18 @@ them sqrt(d pi / 2) eta. So the mechanism that we draw is
     mu / (1 + 2^-10) + 2 sqrt(d pi / 2) eta
 
 Gaussian private (Dong, Roth, Su, "Gaussian differential privacy", JRSS B 2022, Theorems
-2.14 and 3.2). That is at most mu, which accountants charge, if
+2.14 and 3.2). This is at most mu, which accountants charge, if
 
     sqrt(d) e <= mu / (2.96e6),
 
-and `refuse_inexact` refuses anything else. A chance of 2^-116 for each number remains,
-and the difference between AES and random bits. Together they are below `LEAST_DELTA`,
-the smallest delta that we promise.
+and `refuse_inexact` refuses anything else. Two small terms remain: a chance of 2^-116
+for each number, and the difference between AES and random bits. Their sum is below
+`LEAST_DELTA`, the smallest delta that we promise.
 
 **What is not proved.** The sum of several rounded rows is not a rounded sum. So if
 others see only a sum of rows (secure sums), we do not round rows. Then epsilon holds
-for exact arithmetic, as it does for pairs that see mixtures of rows.
+only for exact arithmetic. The same is true of pairs of clients that see mixtures of
+rows.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ _BLOCKS = 2**30
 _ZEROS = bytes(2**20)
 
 _WORDS = 2**18
-"""Numbers that we draw at once on the CPU: fewer cost calls, more its cache."""
+"""Numbers that we draw at once on the CPU: more would exceed its cache."""
 
 
 class SecretStream:
@@ -128,7 +129,7 @@ class SecretStream:
         return "<secret stream>"
 
     def __reduce__(self) -> NoReturn:
-        """Refuses copies, which would repeat noise, and files, which would keep it.
+        """Refuses copies, which would repeat noise, and files, which would keep noise.
 
         Raises:
             TypeError: always.

@@ -1,12 +1,13 @@
 """Gaussian noise from named streams: a pure function of the names of a stream.
 
-By Box and Muller, of 32-bit words of the draws of `coterie.seeds`,
+We use the method of Box and Muller. Two 32-bit words from `coterie.seeds` give u and v,
+and these two numbers give two draws:
 
     sqrt(-2 ln u) cos(v)  and  sqrt(-2 ln u) sin(v),   u in [2^-32, 1], v in [-pi, pi)
 
-so |noise| is at most sqrt(64 ln 2) = 6.66, which a Gaussian exceeds with chance 3e-11.
-Keys have 64 bits. Seeds of torch's own CPU generator have 32, so among a hundred
-thousand draws two would have the same noise.
+So |noise| is at most sqrt(64 ln 2) = 6.66, which a Gaussian exceeds with chance 3e-11.
+Keys have 64 bits. Seeds of torch's own CPU generator have 32 bits, so among a hundred
+thousand streams, two would have the same noise.
 
 **Simulation only.** Anybody who knows the seed can subtract this noise. So can anybody
 who knows a few numbers of a row, because the generator is invertible. Rounding in
@@ -28,7 +29,7 @@ _COLUMNS = 2**19
 """How many numbers of a row we draw together."""
 
 _AT_ONCE = 2**18
-"""Numbers in a block on the CPU: fewer cost more calls, more do not fit its cache."""
+"""Numbers in a block on the CPU: fewer need more calls, more exceed its cache."""
 
 
 def normals(
@@ -86,7 +87,7 @@ class _Pairs:
         self._rest = slice(0, size - half)
 
     def add_to(self, part: Tensor, begin: Tensor, squares: Tensor) -> None:
-        """Adds noise of these squared scales, times -2, to the rows of a block."""
+        """Adds noise to the rows of a block; `squares` are squared scales, times -2."""
         seeds.bits_into(self.drawn, begin, self._steps)
         self._words.copy_(self._integers)
         # u is never 0, and floats are dense near 0, where lengths are large.

@@ -84,8 +84,8 @@ class PrivateClients:
             said: the name of the client program in errors.
             used: collects questions; None: they enter the ledger at once.
             numbers: numbers the questions, over all clients of a program.
-            use: of the samples for every question; None: fresh samples each time.
-            calls: gives the same clients of a task in another call.
+            use: counts questions about the same samples; None: fresh samples each time.
+            calls: gives the clients of the same task in another call.
         """
         self._clients, self._log, self._call = clients, log, call
         self._said, self._used, self._use = said, used, use

@@ -9,17 +9,17 @@ so removing a sample moves it by at most C times the weight of the sample.
 The g_jb of all clients and samples would be n B rows of D numbers, but we do not need
 them. In a linear layer with inputs h and slopes e of its outputs, the gradient of a
 sample is the product e h', whose length is |e| |h|. Once we know the lengths, the
-clipped sum is one product of matrices. So a step costs the passes of an ordinary one
-(forward, and backward to every layer's outputs) and the lengths.
+clipped sum is one product of matrices. So a step costs as much as an ordinary step
+(forward, and backward to every layer's outputs), plus the cost of the lengths.
 
 A convolution, or a linear layer on sequences, works at T places. The gradient of a
-sample is then sum_t e_t h_t'. Its length takes T^2 products of h and of e, or the
-gradient itself: we take whichever is smaller.
+sample is then sum_t e_t h_t'. We find its length from T^2 products of h and of e, or
+from the gradient itself, whichever is smaller.
 
 All this needs samples that do not influence each other. Models that consist of known
 layers (`layers.keeps_samples_apart`) guarantee it. Every other model, for example one
 with its own `forward`, gets one sample at a time, for gradients and for losses. We
-refuse a model that then answers differently than for a batch.
+refuse a model if its answers for single samples differ from those for a batch.
 
 References:
     Goodfellow, "Efficient per-example gradient computations", 2015, arXiv 1510.01799.
@@ -68,7 +68,7 @@ class ClippedKernel:
 
         Args:
             kernel: evaluates models.
-            clip: the largest length of a gradient; infinity leaves it.
+            clip: the largest length of a gradient; infinity: we do not clip.
             loss_clip: the most that a loss counts.
         """
         for name, bound in (("clip", clip), ("loss_clip", loss_clip)):
@@ -144,7 +144,7 @@ class ClippedKernel:
     def _agree(self, *tapes: Tape) -> bool:
         """Whether tapes give the right gradients of two samples at a random model.
 
-        They do not if the model also uses parameters of a layer in another way.
+        They are wrong if the model also uses parameters of a layer in another way.
         """
         kernel, rng = self._kernel, torch.Generator().manual_seed(0)
         like = next(kernel.module.parameters())

@@ -1,7 +1,7 @@
 """Gradients of single samples in a layer, as products that we need not compute.
 
-For a layer with inputs h and slopes e of its outputs at places t, the gradient of a
-sample is sum_t e_t h_t'.
+A layer works at places t, with inputs h_t. Let e_t be the slopes of its outputs: the
+derivatives of the loss by them. Then the gradient of a sample is sum_t e_t h_t'.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def keeps_samples_apart(module: nn.Module) -> bool:
     """Whether a module consists of layers that treat every sample by itself.
 
     A module of another type may do anything with a batch, and a test on a few samples
-    proves nothing about others. The same holds for hooks, and for a method that an
-    object has instead of that of its type.
+    proves nothing about others. So we also answer no if a layer has hooks, or if an
+    object has its own version of a method of its type.
     """
     return all(
         (type(layer) in _ALONE or _flattens_one_sample(layer))
@@ -67,7 +67,7 @@ class Product(NamedTuple):
 
 
 def layers_of(kernel: Kernel, module: nn.Module) -> list[Layer] | None:
-    """The layers with all trained parameters; None if other layers have some."""
+    """The layers with all trained parameters; None if we do not know one of them."""
     trained, found = set(kernel.layout.names), []
     for path, layer in module.named_modules():
         name = f"{path}." if path else ""
@@ -113,13 +113,13 @@ def _is_product_layer(module: nn.Module) -> bool:
 def gradients(
     module: Any, e: Tensor, h: Tensor, lead: int
 ) -> tuple[Tensor, dict[str, Product]]:
-    """Squared lengths (..., b) of samples' gradients in a layer, and their products.
+    """Squared lengths (..., b) of gradients in a layer, and gradients as products.
 
     Args:
         module: the layer.
         e: (..., b, outputs) slopes.
         h: (..., b, inputs).
-        lead: dimensions of (..., b).
+        lead: the number of dimensions in (..., b).
     """
     if isinstance(module, nn.Conv2d):
         e, h = e.flatten(-2).mT, _patches(module, h)

@@ -7,9 +7,10 @@ A client's loss is the mean over its m samples. Each sample counts between 0 and
 Replacing all data of a client moves f by at most C, and removing one sample by at most
 C / m, where m is public. A model that overflows has the loss C.
 
-Methods that ask for the losses of all samples take their spread as the error of the
-mean. They get m numbers made of the released mean alone. Their mean is the released
-one, and they spread as far as its noise and as samples between 0 and C may do:
+Some methods ask for the losses of all samples, and find the error of the mean from the
+spread of the losses. Such a method gets m numbers, which we make of the released mean
+only. The mean of the numbers is the released mean. Their variance accounts for noise
+and for samples between 0 and C:
 
     variance = m deviation^2 + f (C - f).
 
@@ -49,7 +50,7 @@ def bounded_mean(losses: Float[Tensor, "n b"], most: float) -> Float[Tensor, " n
     """Means over the samples of each client, NaN if it has none.
 
     Args:
-        losses: of samples, NaN where a client has fewer than others.
+        losses: of samples, NaN where a client has fewer samples than others.
         most: C.
     """
     return losses.clamp(0, most).nanmean(1) if losses.shape[1] else losses.sum(1) / 0
@@ -63,7 +64,7 @@ def as_samples(
     streams: int | Int[Tensor, " n"],
     clients: Int[Tensor, " n"],
 ) -> Float[Tensor, "n b"]:
-    """Numbers with these released means in place of the losses of samples.
+    """Numbers in place of the losses of samples, with these released means.
 
     Args:
         mean: as it was released.

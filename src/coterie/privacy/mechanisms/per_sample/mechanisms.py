@@ -124,7 +124,7 @@ def mechanism_of(
         simulation: the clients.
         held: the same clients with a kernel that clips.
         bounds: of gradients, and of losses.
-        noises: in units of the bounds, for all questions, and for validation losses.
+        noises: in units of the bounds, for training samples, and for validation losses.
         source: of the noise.
     """
     group, clients = simulation.group, len(simulation)
@@ -157,7 +157,7 @@ class QuestionLog:
     def keys(
         self, verb: str, call: int, question: int, *, reader: int | None = None
     ) -> list[int]:
-        """Keys of the noise of a question; `reader` tells several readers apart."""
+        """Keys of the noise of a question; every `reader` gets its own keys."""
         names = (self.mechanism.seed, "privacy", self.purpose)
         asked = (verb, call, question) + (() if reader is None else (reader,))
         return [seeds.key(*names, t, *asked) for t in self.rounds]

@@ -1,4 +1,4 @@
-"""Clients whose every gradient hides every single sample (DP-SGD in any method).
+"""Clients that hide every single sample in all their gradients (DP-SGD in any method).
 
 A method may ask two questions about data. For gradients, each answer is the mean of the
 samples' gradients, clipped to the length C, plus noise,
@@ -16,11 +16,11 @@ than the answers reveal, not even all other clients and a server together. We re
 questions without such bounds.
 
 The ledger has one release for every minibatch, towards all that see what the client
-sends. R questions about one held minibatch are one release with sqrt(R) times the
-sensitivity, because they use the same samples. Whether a sample is used for training or
-for validation is public, and releases of the other part reveal nothing of it. Questions
-for a client's own use (fine-tuning at the end) have noise too, but their answers stay
-at home and do not enter the ledger.
+sends. If R questions use the same minibatch, they are one release with sqrt(R) times
+the sensitivity. It is public which samples are for training and which are for
+validation. So releases about one part reveal nothing of the other part. Questions for a
+client's own use (fine-tuning at the end) have noise too. Their answers stay with the
+client and do not enter the ledger.
 
 Reference:
     Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with

@@ -1,9 +1,9 @@
 """Clipped gradients layer by layer: a tape keeps every layer's inputs and slopes.
 
-`VectorisedRecorder` knows any layers, on any device. `StackedRecorder` puts the samples
-of all clients one after the other, so that every linear layer is one batched product.
-On a CPU that is faster, because torch's vectorising takes longer than small products.
-It also takes convolutions, if there is only one client.
+`VectorisedRecorder` works for all layers, on any device. `StackedRecorder` puts the
+samples of all clients one after the other, so that every linear layer is one batched
+product. On a CPU that is faster, because torch's vectorising takes longer than small
+products. It also takes convolutions, if there is only one client.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tape:
         *,
         shared: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Clipped sums (n, d) of gradients, and squares (n, b) of their lengths."""
+        """Clipped sums (n, d) of gradients, and squared lengths (n, b) of gradients."""
         given = points.detach(), features, targets, shared
         slopes, inputs = self.recorder.record(*given)
         squares = weight.new_zeros(weight.shape)
@@ -76,7 +76,7 @@ class Tape:
 
 
 class VectorisedRecorder:
-    """A hook at every layer keeps its input and adds a probe, whose slope is kept."""
+    """Keeps inputs of layers by hooks, which add probes to outputs to get slopes."""
 
     is_linear = False
 
@@ -151,7 +151,7 @@ class StackedRecorder:
 
 
 class _ClientLayer:
-    """A layer with the weights of each client, and equally many samples for each."""
+    """A layer with the weights of all clients, which have equally many samples."""
 
     inputs: Tensor
     slopes: Tensor
