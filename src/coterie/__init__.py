@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """A `__getattr__` for a package that imports names when they are first used.
 
-    Importing torch and pandas takes seconds, in which a command could not be stopped.
-    An algorithm or a site does not need pandas.
+    Importing torch and pandas takes seconds, and the user cannot stop a command during
+    an import. An algorithm or a site does not need pandas.
 
     Args:
         package: its name.

@@ -26,7 +26,7 @@ COMMANDS = {
     "check": "Run the conformance suite on an algorithm.",
     "reproduce": "Run a published experiment and compare the results.",
 }
-"""What each command is for, here so that help does not wait for torch."""
+"""What each command is for. It stands here so that help does not wait for torch."""
 
 _COMPLETE = "_COTERIE_COMPLETE"
 """The variable with which a shell asks for completions."""

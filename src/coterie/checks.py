@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # torch takes seconds to import, and `coterie init` needs non
     from torch import Tensor
 
 _MOST = 1_000
-"""The most characters of a message. A longer one quotes the user in its middle."""
+"""The most characters of a message. A longer message is cut in its middle, where it
+quotes the user."""
 
 
 class InputError(ValueError):
@@ -45,7 +46,7 @@ class DisconnectedError(RuntimeError):
 
 
 _LARGEST = sys.float_info.max
-"""Python's whole numbers may be larger, but then a tensor cannot hold them."""
+"""The largest number that a tensor can hold. Python's whole numbers may be larger."""
 
 _TESTED_AT_ONCE = 2**18
 """The number of values that are tested in one pass."""
@@ -165,7 +166,7 @@ _ELSEWHERE = {
     "perfedavg": ("per_fedavg", ""),
     "mu": ("lam", ""),
 }
-"""Our names for words of other tools, with a note."""
+"""For each word of other tools, our name and the end of the hint about it."""
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:
@@ -191,7 +192,7 @@ _TABLES = {
     **dict.fromkeys(("target", "client", "path"), "data"),
     **dict.fromkeys(("validation", "test", "max_samples"), "split"),
 }
-"""The tables of a study for options that people look for in other tables."""
+"""For each option that people put in the wrong table of a study, the right table."""
 
 
 def option_hint(section: str, word: str, choices: Iterable[str]) -> str:
@@ -419,7 +420,7 @@ def takes_text(parameter: inspect.Parameter) -> bool:
 
 
 def _same_type(name: str, default: object, value: object) -> None:
-    """Refuses text for a number and the like; a whole number is also a real one."""
+    """Refuses another type than that of the default; whole numbers count as reals."""
     kinds: dict[type, tuple[type, ...]] = {
         bool: (bool,),
         int: (int,),
@@ -441,7 +442,7 @@ def _same_type(name: str, default: object, value: object) -> None:
 def import_object(name: str, value: str) -> Any:
     """The object that "module:attribute" names.
 
-    The module's `__brought__` lists the modules that its import brought in.
+    Sets `__brought__` of the module: the names of all modules that its import added.
 
     >>> import_object("criterion", "math:sqrt")(4.0)
     2.0
@@ -482,11 +483,12 @@ def readable(name: str, value: str, found: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def own_code(name: str, value: str) -> Iterator[None]:
-    """Turns errors of user code in the block into an InputError with their place.
+    """Turns errors of user code in the block into an InputError that says the place.
 
     Args:
         name: of the setting.
-        value: "module:attribute". Errors of our own code, without a colon, stay.
+        value: "module:attribute". A value without a colon names our own code, which
+            raises its errors unchanged.
     """
     try:
         yield

@@ -40,7 +40,7 @@ GraphOrNone = Annotated[Tensor | None, checks.square]  # sparse or not
 Dissimilarities = Annotated[Tensor, checks.dissimilarity]
 Head = Annotated[Tensor, OfModels(checks.mask)]  # (D,) which columns stay at home
 
-# A thousand million steps of one client take hours; more must be a mistake.
+# A billion steps of one client take hours; a larger number must be a mistake.
 Count = Annotated[int, functools.partial(integer, at_least=1, at_most=1e9)]
 Whole = Annotated[int, functools.partial(integer, at_least=0, at_most=1e9)]
 Positive = Annotated[float, functools.partial(number, above=0)]
@@ -67,14 +67,17 @@ def method(
     """A decorator that makes a factory check its arguments, and keeps its signature.
 
     Ingredients are checked again when training begins, against the number of clients.
+    A method has rounds, in which clients wait for each other, or a flow, in which they
+    do not wait, or both.
 
     Args:
-        in_rounds: options that only the rounds use, of a method that also has a flow.
-            The flow refuses to begin unless they have their defaults.
+        in_rounds: options that only the rounds use, if the method also has a flow. The
+            flow refuses to begin unless these options have their defaults.
         in_time: options that only the flow uses.
-        known_optimum: options of the method in the check of that name (None: the
-            defaults). The check has losses with curvatures from 2 to 3. After 240
-            rounds, the distance to the optimum must be below a thousandth of the first.
+        known_optimum: options of the method in the conformance check `known_optimum`
+            (None: the defaults). The check has losses with curvatures from 2 to 3.
+            After 240 rounds, the distance to the optimum must be below a thousandth of
+            the first distance.
     """
 
     def decorate(factory: Callable[Given, Algorithm]) -> Callable[Given, Algorithm]:
@@ -109,11 +112,11 @@ def method(
 
 
 def unused_options(factory: Callable[..., Any], *, waits: bool) -> set[str]:
-    """The options that one face of a method does not use.
+    """The options that a method does not use in its rounds, or in its flow.
 
     Args:
         factory: makes the method.
-        waits: whether the face is rounds, in which clients wait.
+        waits: whether clients wait for each other: True for rounds, False for the flow.
     """
     return set(getattr(factory, "in_time" if waits else "in_rounds", ()))
 
@@ -166,10 +169,10 @@ def _with_checks(
     """The algorithm, which checks its ingredients against the models before it begins.
 
     Args:
-        algorithm: with its faces.
+        algorithm: with rounds, a flow, or both.
         fits: raises if an ingredient is for other numbers of clients or columns.
-        changed: options for rounds that do not have their defaults: a flow refuses
-            them.
+        changed: options for rounds that do not have their defaults. A flow refuses
+            these options.
         defaults: of all options.
     """
     init, flow = algorithm.init, algorithm.flow

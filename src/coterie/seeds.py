@@ -131,7 +131,7 @@ def steps(size: int, first: int, device: torch.device) -> Int[Tensor, " {size}"]
 def bits_into(
     drawn: Int[Tensor, "n m"], begin: Int[Tensor, " n"], to: Int[Tensor, " m"]
 ) -> None:
-    """Writes the patterns at these steps from the starts into `drawn`."""
+    """Writes into `drawn` the patterns that lie `to` steps after the starts `begin`."""
     _mix_in_place(_working(torch.add(begin[:, None], to, out=drawn)))
 
 
@@ -143,7 +143,8 @@ def integers_below(
 ) -> Int[Tensor, "*s n {size}"]:
     """Row j holds `size` uniform draws from 0 .. limits[j] - 1.
 
-    The high word of a 32-bit draw times the limit: the bias is at most limit / 2^32.
+    A draw is the high word of a 32-bit pattern times the limit. Its bias is at most
+    limit / 2^32.
     Limits must be below 2^31, or the product would not fit into 63 bits.
     """
     high = _right(_bits(_working(stream), _working(clients), size), 32)
@@ -151,7 +152,7 @@ def integers_below(
 
 
 def words(keys: Int[Tensor, "*shape"], size: int) -> Int[Tensor, "*shape {size}"]:
-    """`size` random 64-bit patterns for each key, in operations that vmap knows."""
+    """`size` random 64-bit patterns for each key, in operations that vmap supports."""
     steps = torch.arange(1, size + 1, device=keys.device) * _GOLDEN
     z = keys[..., None] + steps
     for shift, factor in ((30, _FIRST), (27, _SECOND)):

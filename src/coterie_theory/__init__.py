@@ -1,9 +1,13 @@
-"""What the papers prove, as functions, and what only their figures use.
+"""Results of the papers as functions, and code that only their figures use.
 
-`coterie` never imports this package. Modules hold bounds, rates and step sizes:
-`all_for_one` (adaptive All-for-one), `meta` (Per-FedAvg), `karula`; `collaboration`,
-`clusters`, `rates`, `lower_bounds` and `infinite` for known biases; `asynchrony`
-(workers and a server), `mixing` and `agraf` (graphs), and `delays` for not waiting.
+`coterie` never imports this package. Its modules hold bounds, rates and step sizes:
+
+- `all_for_one` (adaptive All-for-one), `meta` (Per-FedAvg) and `karula`;
+- `collaboration`, `clusters`, `rates`, `lower_bounds` and `infinite`: collaboration
+  when bounds on the differences of clients are known;
+- `asynchrony` (workers and a server), `mixing` and `agraf` (graphs), and `delays`:
+  methods in which nobody waits.
+
 `distances` compares clients by their gradients and losses.
 
 Rooms:

@@ -4,10 +4,10 @@ At each step, n nodes average along a graph. The nodes of the set I_k apply a gr
 
     x^{k+1} = W_k x^k - gamma g^k,   g_v^k = g_v(x_v^{s(k,v)}) if v in I_k else 0  (5.3)
 
-where node v started its gradient right after it applied its last one:
-`s(k, v) = 1 + max{l < k : v in I_l}`, or 0. W_k mixes with the constant `rho_bar`
-(`coterie_theory.mixing`). The mean moves by gamma / n per gradient, and N counts
-gradients, `N = sum_{k < K} |I_k|`. There are two settings:
+Node v starts a gradient right after it has applied the one before. So the gradient of
+step k belongs to its model at step `s(k, v) = 1 + max{l < k : v in I_l}`, or 0. W_k
+mixes with the constant `rho_bar` (`coterie_theory.mixing`). The mean moves by gamma / n
+per gradient, and N counts gradients, `N = sum_{k < K} |I_k|`. There are two settings:
 
 - homogeneous: all losses are f, and I_k is arbitrary (`EqualNodes`);
 - sampling: node v is in I_k with probability p_v, independently over k, and f is the
@@ -66,8 +66,7 @@ class Tradeoff:
     def rate(self) -> float:
         """`A / (cap K) + 2 sqrt(A b / K) + 2 (A^2 c / K^2)^{1/3}`, K the calls.
 
-        It is at least the bound at `step`, because each term there is at most one of
-        these.
+        The bound at `step` is at most this rate.
         """
         share = self.start / self.calls
         cubic = (share**2 * self.quadratic) ** (1 / 3)
@@ -75,10 +74,10 @@ class Tradeoff:
 
     @property
     def crossover(self) -> float:
-        """Calls from which on `step` is sqrt(A / (b K)), the statistical regime.
+        """The number of calls from which `step` is sqrt(A / (b K)).
 
-        `max(A / (b cap^2), A c^2 / b^3)`. From there on, only noise slows down. It is
-        infinite without noise.
+        `max(A / (b cap^2), A c^2 / b^3)`, infinite without noise. With more calls, only
+        noise limits the error (the statistical regime).
         """
         if not self.linear:
             return math.inf
@@ -154,7 +153,7 @@ class SampledNodes:
 
 
 def lipschitz_tradeoff(radius: float, bound: float, network: EqualNodes) -> Tradeoff:
-    """Excess of the mean of all x_v^k, v in I_k, for |g| <= B; Theorem 5.1.1.
+    """A bound on the excess of the mean of x_v^k, v in I_k, if |g| <= B; Theorem 5.1.1.
 
     `n D^2 / (2 gamma N) + (3 gamma B^2 / 2)(1 + 1 / rho_bar)`, for any gamma.
     """
@@ -234,7 +233,7 @@ def smooth_lipschitz_sampled_tradeoff(
 
 
 def smooth_tradeoff(radius: float, longest: float, network: EqualNodes) -> Tradeoff:
-    """Excess of the mean of all x_v^k, v in I_k, for smooth losses; Theorem 5.3.1.
+    """A bound on the excess of the mean of x_v^k, v in I_k; smooth losses, Thm 5.3.1.
 
     `n D^2 / (gamma N) + 3 gamma sigma^2 / n + 16 gamma^2 L sigma^2 / rho_bar` for
     `gamma <= 1 / (4 L (1 + 2 / rho_bar + 4 sqrt(tau_max / n)))`.
@@ -252,7 +251,7 @@ def smooth_tradeoff(radius: float, longest: float, network: EqualNodes) -> Trade
 
 
 def smooth_sampled_tradeoff(radius: float, network: SampledNodes) -> Tradeoff:
-    """Mean excess of x_bar^k over k < K for smooth losses; Theorem 5.3.2.
+    """A bound on the mean excess of x_bar^k over k < K; smooth losses, Theorem 5.3.2.
 
     Twice `2 D^2 / (gamma p_bar K) + 2 gamma (sigma^2 + 2 zeta^2) / n
     + gamma^2 L (16 sigma^2 / n + 32 zeta^2 p_bar / p_min + 48 sigma^2 p_max / rho_bar
@@ -314,9 +313,10 @@ def nonconvex_sampled_tradeoff(start: float, network: SampledNodes) -> Tradeoff:
 def statistical_regime(
     clients: int, rho_bar: float, longest: float
 ) -> dict[str, float]:
-    """Gradients until the error is as small as without delays and graph; Table 5.1.
+    """Numbers of gradients after which delays and graph do not matter; Table 5.1.
 
-    They are up to constants, by paper or theorem. `crossover` has our constants.
+    Keys are papers and theorems. Numbers hold up to constants; `crossover` has our
+    constants.
     """
     slow = clients / rho_bar
     return {
@@ -334,9 +334,10 @@ def statistical_regime(
 def virtual_mean(
     x: Float[Tensor, "n d"], open_gradients: Float[Tensor, "n d"], lr: float
 ) -> Float[Tensor, " d"]:
-    """`x_hat^k = x_bar^k - (gamma / n) sum_v G_v`, with all gradients under way.
+    """`x_hat^k = x_bar^k - (gamma / n) sum_v G_v`, with G_v the open gradient of v.
 
-    It moves by -gamma / n times a gradient when that gradient starts.
+    A gradient is open until it is applied. x_hat moves when a gradient starts, by
+    -gamma / n times this gradient.
     """
     return x.mean(0) - lr * open_gradients.mean(0)
 
@@ -352,7 +353,7 @@ def virtual_spread(gradients: Float[Tensor, " n"], variance: float, lr: float) -
     Lemma 5.B.1, (5.11).
 
     Args:
-        gradients: |grad f_v|^2 where v computes.
+        gradients: |grad f_v|^2 at the model where v takes its gradient.
         variance: sigma^2.
         lr: gamma.
     """
@@ -365,7 +366,7 @@ def consensus_bound(bound: float, lr: float, network: EqualNodes) -> float:
 
 
 def smooth_consensus_bound(gradients: float, lr: float, network: EqualNodes) -> float:
-    """The bound of `consensus_bound`, from all |grad f_v|^2 that are applied; (5.12).
+    """A bound on sum_k E |x^k - x_bar^k|^2 from the gradients that are applied; (5.12).
 
     `2 gamma^2 sigma^2 N / rho_bar + (4 gamma^2 / rho_bar^2) sum_k sum_{v in I_k}
     |grad f_v(x_v^{s(k,v)})|^2`.
@@ -377,7 +378,7 @@ def smooth_consensus_bound(gradients: float, lr: float, network: EqualNodes) -> 
 def sampled_consensus_bound(
     gradients: float, lr: float, network: SampledNodes
 ) -> float:
-    """The same bound, from the sum of |grad f(x_bar^k)|^2 over k < K; Lemma 5.E.1.
+    """A bound on sum_k E |x^k - x_bar^k|^2 from |grad f(x_bar^k)|^2; Lemma 5.E.1.
 
     `4 gamma^2 sigma^2 n p_bar K / rho_bar + (8 gamma^2 / rho_bar^2) G_0
     + (16 gamma^2 n p_bar / rho_bar^2)(sum_k |grad f(x_bar^k)|^2 + K zeta^2)` for

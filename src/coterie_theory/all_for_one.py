@@ -112,8 +112,8 @@ def sufficient_variance(
 def largest_step(weights: Float[Tensor, "n n"], beta: float) -> Float[Tensor, " n"]:
     """Each client's largest step size, `eta_i = 1 / (beta sum_k alpha_ik)` (Lemma 1).
 
-    The paper asks for a smaller one; its proofs hold with equality too. Whatever the
-    ratios, it is at least lam / beta for the binary criterion (Remark 3).
+    The paper asks for a smaller step, but its proofs hold with equality too. For the
+    binary criterion, the step is at least lam / beta for all ratios (Remark 3).
 
     >>> largest_step(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), beta=2.0)
     tensor([0.2500, 0.5000])
@@ -153,8 +153,8 @@ def bound_over_time(
     """Bounds on the expected excess loss after 0, 1, ..., T rounds (Theorem 1).
 
     `(1 - eta mu)^T excess^0 + (beta eta^2 / 2) sum_t (1 - eta mu)^{T-t}
-    (sigma_{i,psi}^t)^2`. The bound is linear in the variances; where these are random,
-    give their means.
+    (sigma_{i,psi}^t)^2`. The bound is linear in the variances. If variances are
+    random, give their means.
 
     Args:
         start: excess^0.
@@ -216,7 +216,7 @@ def decreasing_steps(problem: Problem, growth: float = 2.0) -> Schedule:
     itself forbids.
 
     Args:
-        problem: whose cap fixes `gamma = C / (mu cap) - 1`.
+        problem: its cap fixes `gamma = C / (mu cap) - 1`.
         growth: C > 1.
     """
     checks.number("growth", growth, above=1.0)
@@ -238,7 +238,7 @@ def sample_complexity(problem: Problem, eps: float, growth: float = 2.0) -> int:
     """The number of rounds after which `decreasing_bound` is at most eps.
 
     `T = nu / eps - gamma - 1`, rounded up. For small excess^0 this is Corollary 1's
-    `beta sigma^2 C^2 / (C - 1) / (2 mu^2 eps)` less the shift; the printed formula
+    `beta sigma^2 C^2 / (C - 1) / (2 mu^2 eps)` minus (gamma + 1). The printed formula
     leaves out the time that it takes to forget the start.
     """
     checks.number("eps", eps, above=0.0)
@@ -258,8 +258,8 @@ def stationary_bound(
 ) -> float:
     """A bound on `(1/T) sum_t E |grad R_i(x^{t-1})|^2`; Theorem 3, corrected.
 
-    `2 excess^0 / (T eta) + eta beta sigma^2` with eta from `stationary_step`. Where the
-    cap does not bind this is the printed `2 sqrt(2 excess^0 beta sigma^2 / T)`. Without
+    `2 excess^0 / (T eta) + eta beta sigma^2` with eta from `stationary_step`. If eta is
+    below the cap, this is the printed `2 sqrt(2 excess^0 beta sigma^2 / T)`. Without
     mu there is no sufficient variance; give a bound on sigma_{i,psi}^2 itself.
     """
     checks.number("start", start, above=0.0)

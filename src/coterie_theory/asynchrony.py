@@ -1,6 +1,7 @@
 """Asynchronous gradient descent with a server: step rules, delays and guarantees.
 
-M workers compute gradients at the models they were sent last. Update k = 1, ..., K is
+Each of M workers computes gradients at the model that it received last. There are K
+updates. Update k = 1, ..., K is
 
     x_k = x_{k-1} - gamma_k g(x_{prev(k)}),   prev(k) = max{j < k : m_j = m_k} or 0,
 
@@ -77,7 +78,7 @@ def convex_steps(radius: float, problem: AsyncProblem) -> Steps:
 
 
 def strongly_convex_steps(radius: float, problem: AsyncProblem) -> Steps:
-    """The rule of Theorem 3.2.2, which all but drops gradients with tau >> M L / mu.
+    """The rule of Theorem 3.2.2, which almost drops gradients with tau >> M L / mu.
 
     `min(e^{-mu tau / (4 M L)} / (4 L tau), 1 / (8 M L),
     504 ln(e + mu^2 K^2 B^2 / sigma^2) / (mu K))` for K >= 3 M.
@@ -115,7 +116,7 @@ def heterogeneous_steps(start: float, problem: AsyncProblem) -> Steps:
 
 
 def practical_steps(lr: float, workers: int) -> Steps:
-    """`lr min(1, M / tau)`: the form of all rules for smooth losses, lr to be tuned.
+    """`lr min(1, M / tau)`: all rules for smooth losses have this form; tune `lr`.
 
     >>> [practical_steps(0.1, workers=4)(k, tau) for k, tau in ((1, 1), (9, 8))]
     [0.1, 0.05]
@@ -131,9 +132,10 @@ def cautious_steps(longest: int, beta: float) -> Steps:
 
 
 def round_robin_limit(workers: int) -> float:
-    """`2 sin(pi / (2 (2 M - 1)))`: for workers in turn, stable iff gamma L is below it.
+    """The limit of gamma L for workers that take turns: `2 sin(pi / (2 (2 M - 1)))`.
 
-    It is for a constant step on a quadratic: `x_k = x_{k-1} - gamma L x_{k-M}`.
+    Descent with a constant step on a quadratic, `x_k = x_{k-1} - gamma L x_{k-M}`, is
+    stable iff gamma L is below the limit.
 
     >>> round(round_robin_limit(1), 12)
     2.0
@@ -144,13 +146,13 @@ def round_robin_limit(workers: int) -> float:
 
 # Guarantees: two bounds, and rates without the constants that the theorems do not name.
 # R = K / M minibatches of M gradients have the same rates, except for
-# `minibatch_strongly_convex_rate`; the first is G B sqrt(1 / R).
+# `minibatch_strongly_convex_rate`. Their rate for `lipschitz_bound` is G B sqrt(1 / R).
 
 
 def lipschitz_bound(radius: float, bound: float, problem: AsyncProblem) -> float:
     """`3 G B sqrt(M / K)` bounds the excess of the mean of x_1, ..., x_K; Theorem 3.1.
 
-    With `lipschitz_steps`, for convex losses and every order of arrivals.
+    This holds with `lipschitz_steps`, for convex losses and every order of arrivals.
     """
     return 3 * bound * radius * math.sqrt(problem.workers / problem.calls)
 
@@ -186,7 +188,7 @@ def nonconvex_rate(start: float, problem: AsyncProblem, *, zeta: float = 0.0) ->
 
 
 def strongly_convex_rate(radius: float, problem: AsyncProblem) -> float:
-    """The rate of Theorem 3.2.2, without the constants, also in the exponent.
+    """The rate of Theorem 3.2.2, up to constants, also in the exponent.
 
     `M L B^2 e^{-K mu / (M L)} + sigma^2 / (mu K) ln(e + mu^2 K^2 B^2 / sigma^2)`.
     """
@@ -218,7 +220,7 @@ def minibatch_updates(seconds: float, times: Float[Tensor, " m"]) -> float:
 
 
 def speed_up(times: Float[Tensor, " m"]) -> float:
-    """`mean_m s_max / s_m`, by which waiting for nobody shortens the time; Table 3.2.
+    """`mean_m s_max / s_m`: the speed-up if no worker waits for others; Table 3.2.
 
     >>> import torch
     >>> speed_up(torch.tensor([1.0, 1.0, 4.0]))
@@ -228,12 +230,15 @@ def speed_up(times: Float[Tensor, " m"]) -> float:
 
 
 def typical_delays(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-    """`tau_m = s_m sum_j 1 / s_j`, the delay of each worker's gradients, about."""
+    """`tau_m = s_m sum_j 1 / s_j`, roughly the delay of each worker's gradients."""
     return _positive(times) * (1 / times).sum()
 
 
 def harmonic_mean(times: Float[Tensor, " m"]) -> float:
-    """`M / sum_m 1 / s_m`: one more worker improves M / K iff it needs no longer."""
+    """`M / sum_m 1 / s_m`, the harmonic mean of the workers' times.
+
+    One more worker lowers M / K if and only if its time is below this mean.
+    """
     return 1 / float((1 / _positive(times)).mean())
 
 
@@ -247,9 +252,10 @@ def limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
 
 
 def adaptive_limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-    """The same for `practical_steps`: `min(1, M / tau_m) / s_m` with `typical_delays`.
+    """The weights of `limit_weights` with the steps of `practical_steps`.
 
-    Slow workers count even less.
+    `min(1, M / tau_m) / s_m` with tau_m from `typical_delays`. Slow workers count even
+    less than with constant steps.
     """
     step = (len(times) / typical_delays(times)).clamp(max=1)
     return step / times / (step / times).sum()

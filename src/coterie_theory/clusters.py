@@ -67,7 +67,9 @@ class Clusters:
 
     @property
     def confusion_chance(self) -> float:
-        """A bound on the chance to join a stranger at distance Delta or 2 sqrt(u).
+        """A bound on the chance to join a client of another cluster.
+
+        The distance of the two clients is Delta or 2 sqrt(u):
 
         `exp(-S max(2 u, Delta^2 - 2 u) / (8 nu^2))`.
         """
@@ -128,13 +130,13 @@ def estimated_bound(
     """A bound on the mean excess of All-for-all in found clusters; Theorem 8.4.
 
     `tuned_bound` with variance `sigma^2 inverse_size`, and the bias
-    `D^2 / (2 mu) bias(farthest)`. As in the thesis, its first part takes the weights
-    that were found for those of clusters, with rho = s = 1.
+    `D^2 / (2 mu) bias(farthest)`. As in the thesis, its first part treats the weights
+    that were found as if they were those of the true clusters, with rho = s = 1.
 
     Args:
         found: how the clusters are found.
         start: F^0.
-        calls: K, with other samples than those the clusters are found with.
+        calls: K. Their samples must not be those that the clusters are found with.
         losses: of every client.
         diameter: D, from means to gradients, see `linear_diameter`.
         farthest: b_max, the largest |E xi_i - E xi_j|.

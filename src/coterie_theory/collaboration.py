@@ -53,7 +53,7 @@ from .rates import (
 
 
 def collaboration_radius(eps: float, mu: float, *, share: float = 0.5) -> float:
-    """The distance b at which the bias b^2 / (2 mu) is that share of the precision eps.
+    """The distance b at which the bias b^2 / (2 mu) is `share` times the precision eps.
 
     `b = sqrt(2 mu share eps)` is a threshold for `threshold_weights`. All-for-all needs
     b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis). All-for-one needs
@@ -81,14 +81,15 @@ def count_near(cost: Float[Tensor, "n n"], eps: float) -> Int[Tensor, " n"]:
 def all_for_one_speed_up(
     distance: Float[Tensor, "n n"], eps: float, mu: float
 ) -> Tensor:
-    """By how much All-for-one divides each client's calls: `N_i^eps(2 b^2 / mu)`."""
+    """The factor by which All-for-one divides a client's calls: `N_i^eps(2 b^2/mu)`."""
     return count_near(2 * distance.square() / mu, eps).to(distance.dtype)
 
 
 def share_of_calls(distance: Float[Tensor, "n n"], eps: float, mu: float) -> float:
-    """All-for-all needs this share of local training's calls: `mean 1 / N_i(b^2 / mu)`.
+    """The share of local training's calls that All-for-all needs, from 0 to 1.
 
-    This holds if noise, not conditioning, takes the calls.
+    `mean 1 / N_i(b^2 / mu)`. This holds if noise, and not the condition number,
+    determines the number of calls.
     """
     near = count_near(distance.square() / mu, eps)
     return float((1 / near.to(distance.dtype)).mean())
@@ -155,11 +156,11 @@ def all_for_one_relaxed_bound(
     *,
     slope: float = 0.0,
 ) -> Float[Tensor, " n"]:
-    """The report's bound where gradients differ by a multiple of themselves; 6.b.
+    """The report's bound if gradients differ in proportion to their norm; 6.b.
 
     If `|grad f_i - g|^2 <= m |g|^2 + sum_j l_ij b_ij^2` for g = sum_j l_ij grad f_j,
-    it is `2 (m + 1) kappa` times `sgd_bound` plus `sum_j l_ij b_ij^2 / mu`. The price
-    for m > 0 is the factor kappa.
+    the bound is `2 (m + 1) kappa` times `sgd_bound` plus `sum_j l_ij b_ij^2 / mu`. The
+    price for m > 0 is the factor kappa.
 
     Args:
         weights: l.
@@ -199,7 +200,8 @@ def all_for_one_bounded_step(
 ) -> Float[Tensor, " n"]:
     """`R / (B sqrt(K n sum_j l_ij^2))` for one active client per call; report, 6.a.
 
-    There is a factor 1 / sqrt(2) more in print, which costs 6 percent of the bound.
+    The report prints an extra factor 1 / sqrt(2), which makes the bound 6 percent
+    worse.
     """
     spread = len(weights) * weights.square().sum(1)
     return losses.radius / (losses.bound * (calls * spread).sqrt())
@@ -211,7 +213,7 @@ def all_for_one_bounded_bound(
     calls: int,
     losses: BoundedLosses,
 ) -> Float[Tensor, " n"]:
-    """Bound on the mean excess over K samples of all clients, one by one; report, 6.a.
+    """A bound on the mean excess over K samples, one client at a time; report, 6.a.
 
     `R B sqrt(n sum_j l_ij^2 / K) + sum_j l_ij c_ij`, for models within R of the optima
     and c_ij = R |grad f_i - grad f_j|; n is missing in print.
@@ -244,7 +246,7 @@ def all_for_all_weights(
 def mean_bias(weights: Float[Tensor, "n n"], gap: Float[Tensor, "n n"]) -> float:
     """`1/n sum_ij l_ij (f_i(x_j^*) - f_i(x_i^*))`; Lemma 8.5.2.
 
-    At least the loss gap of the best models of the form x = L y to the optima. The
+    The mean excess of the best models of the form x = L y is at most this bias. The
     theorem prints f_j(x_i^*), which can be less.
     """
     return float((weights * gap).sum()) / len(weights)
@@ -260,8 +262,8 @@ def smallest_eigenvalue(weights: Float[Tensor, "n n"]) -> float:
 def effective(weights: Float[Tensor, "n n"], losses: LossClass) -> LossClass:
     """The constants of the loss `1/n sum_i f_i((L y)_i)` that All-for-all descends.
 
-    `mu s, beta rho, sigma^2 / n sum_ij l_ij^2`, with the smallest positive and the
-    largest eigenvalue s and rho of L L^T. Both are 1 for clusters. Only then does
+    `mu s, beta rho, sigma^2 / n sum_ij l_ij^2`, with s the smallest positive and rho
+    the largest eigenvalue of L L^T. Both are 1 for clusters. Only then does
     Theorem 8.3 hold as printed.
     """
     variance = losses.variance * float(weights.square().sum()) / len(weights)
@@ -277,8 +279,8 @@ def all_for_all_step(
 ) -> float:
     """The step size (8.6), with beta rho(L L^T) in place of beta.
 
-    `sgd_step` with mu, not mu s: the eigenvalue s of `effective` belongs to the worst
-    direction, which is too careful in practice.
+    This is `sgd_step` with mu, not with mu s. The eigenvalue s of `effective` belongs
+    to the worst direction, so mu s is too pessimistic in practice.
     """
     there = effective(weights, losses)
     return sgd_step(start, calls, replace(there, mu=losses.mu))
@@ -306,10 +308,10 @@ def all_for_all_calls(
 ) -> int:
     """Calls to a mean excess of eps where the bias is at most half; Corollary 8.5.1.
 
-    `2 kappa max(1, sigma^2 / (mu eps) mean_i 1 / N_i) ln(4 F^0 / eps)` for clusters,
-    and with the constants of `effective` for others, at the step of `precision_step`
-    with these. The printed logarithm has no 4: the parts of its proof add up to 7/4
-    eps.
+    `2 kappa max(1, sigma^2 / (mu eps) mean_i 1 / N_i) ln(4 F^0 / eps)` for clusters.
+    For other weights, the formula has the constants of `effective`. The step is
+    `precision_step` with the same constants. The printed logarithm has no 4, but then
+    the parts of its proof add up to 7/4 eps.
     """
     there = effective(weights, losses)
     return calls_for(4 * start / eps, precision_step(eps, there), there)
@@ -351,8 +353,8 @@ def all_for_all_bounded_step(
 ) -> float:
     """`R n / (B sqrt(K sum_ij l_ij^2))` for one active client per call; report, 3.a.
 
-    R^2 is at least the mean of |y_i^0 - y_i|^2 for the minimiser y of f(L y). There is
-    a factor sqrt(2) more in print, which costs 6 percent of the bound.
+    R^2 is at least the mean of |y_i^0 - y_i|^2 for the minimiser y of f(L y). The
+    report prints an extra factor sqrt(2), which makes the bound 6 percent worse.
     """
     spread = math.sqrt(calls * float(weights.square().sum()))
     return losses.radius * len(weights) / (losses.bound * spread)
@@ -385,10 +387,11 @@ def anytime_samples(
 ) -> float:
     """Samples of all clients after which the time-adaptive method is eps-precise.
 
-    `64 R^2 B^2 / (3 eps^2) sum_i 1 / N_i^(eps / 2)(2 c)`, for every eps <= 1, and
-    without knowing it: phases of precision 2^-p take `all_for_all_bounded_samples`
-    each, and the first phase that is precise enough may be twice as precise as
-    necessary. The printed 16 and N_i^eps are right where eps is a power of 2.
+    `64 R^2 B^2 / (3 eps^2) sum_i 1 / N_i^(eps / 2)(2 c)`, for every eps <= 1. The
+    method does not know eps. Its phases have precision 2^-p and take
+    `all_for_all_bounded_samples` each. The first phase that is precise enough may be
+    twice as precise as necessary. The printed 16 and N_i^eps are right if eps is a
+    power of 2.
     """
     near = count_near(2 * gap, eps / 2).to(gap.dtype)
     scale = (losses.radius * losses.bound / eps) ** 2

@@ -1,9 +1,14 @@
 """Delays of gradients, from the order of arrivals and from the active nodes.
 
-With a server, update k = 1, ..., K applies the gradient of worker m_k, which was taken
-at the model of its update before, `prev(k) = max{j < k : m_j = m_k} or 0`; the delay is
-`tau(k) = k - prev(k)`. On a graph, the nodes of the set I_k apply gradients at step k,
-and node v started its own at step `s(k, v) = 1 + max{l < k : v in I_l}`, or 0.
+With a server, update k = 1, ..., K applies a gradient of worker m_k. The worker took
+this gradient at the model after its previous update, number prev(k):
+
+    prev(k) = max{j < k : m_j = m_k} or 0,    delay tau(k) = k - prev(k)
+
+On a graph, the nodes of the set I_k apply gradients at step k. Node v started its
+gradient at step
+
+    s(k, v) = 1 + max{l < k : v in I_l}, or 0.
 
 Reference:
     Even, PhD thesis, 2024, chapters 3 and 5, tel-04877971.
@@ -61,9 +66,9 @@ def delays_of(order: Int[Tensor, " k"], workers: int) -> UpdateDelays:
 def applied_steps(delays: UpdateDelays, steps: Steps) -> Float[Tensor, " k"]:
     """`gamma_hat_k`, the step with which the gradient at x_k is applied, k = 1, ..., K.
 
-    They weight x_k in the output of Theorems 3.2.1, 3.2.3 and 3.3. Gradients under way
-    at the stop get `tau = max(1, K - k)`, so nobody waits for them. For
-    `nonconvex_steps` the sum is at least K gamma_max / 18 for every order.
+    They are the weights of x_k in the output of Theorems 3.2.1, 3.2.3 and 3.3.
+    Gradients under way at the stop get `tau = max(1, K - k)`, so nobody waits for them.
+    For `nonconvex_steps` the sum is at least K gamma_max / 18 for every order.
     """
     models = range(1, len(delays.next) + 1)
     return _steps_of(delays.next, torch.tensor(models), delays, steps)
@@ -106,9 +111,9 @@ def virtual_iterates(
     """x_hat_1, ..., x_hat_K, which take every gradient when it starts; (3.3).
 
     `x_hat_1 = x_0 - sum_m gamma_{next(1,m)} g_m(x_0)` and
-    `x_hat_{k+1} = x_hat_k - gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of the M - 1
-    gradients on their way from others than m_k, and for |g| <= G at most (M - 1) G
-    times the largest step (Lemma 3.2.1).
+    `x_hat_{k+1} = x_hat_k - gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of M - 1
+    gradients, which are on their way from workers other than m_k. For |g| <= G its norm
+    is at most (M - 1) G times the largest step (Lemma 3.2.1).
 
     Args:
         x: x_0.
@@ -126,7 +131,7 @@ def virtual_iterates(
 def starts_of(active: Bool[Tensor, "k n"]) -> Int[Tensor, "k n"]:
     """`s(k, v) = 1 + max{l < k : v in I_l}`, or 0: where v's gradient was taken.
 
-    If all take part always, s(k, v) = k and nothing is delayed.
+    If all nodes take part in every step, s(k, v) = k and nothing is delayed.
 
     >>> starts_of(torch.tensor([[True, False], [True, False], [True, True]]))
     tensor([[0, 0],
@@ -151,6 +156,6 @@ def longest_wait(active: Bool[Tensor, "k n"]) -> int:
     before = torch.cat([torch.zeros_like(count[:1]), count])  # (K + 1,) of l < k
     end = torch.ones_like(active[:1])
     starts = starts_of(torch.cat([active, end]))  # (K + 1, n)
-    # Step s - 1 is the one that starts it, and counts.
+    # Step s - 1 starts the gradient. The gradients applied in this step count too.
     wait = before[:, None] - before[(starts - 1).clamp(min=0)]
     return int(wait.max())

@@ -28,7 +28,8 @@ def gradient_distances(
 
     Args:
         oracle: asks the clients.
-        x: their models; a common one makes distances symmetric but for the noise.
+        x: their models. If all models are the same, distances are symmetric up to
+            noise.
         samples: the number of training samples each client uses, by default all.
     """
     seen = oracle.compare(x, samples=samples)
@@ -49,7 +50,7 @@ def gaps_of(
 ) -> tuple[Tensor, Tensor]:
     """A client program: how much worse candidates are than the client's own model.
 
-    The gap is that on all training data; its variance is that between minibatches.
+    The gap is measured on all training data, and its variance between minibatches.
     """
     del gap, variance  # the places for the results
 

@@ -20,7 +20,8 @@ References:
     section 6.3 and appendix A.4.
 
 Differences: the report leaves the kernel open; ours is the limit of All-for-all as n
-grows. It prints that theta gets g_t if w(theta, theta_t) is small, but means the bias.
+grows. It prints that theta gets g_t if w(theta, theta_t) is small, but means that the
+bias is small.
 Proposition 2 has the density upside down (see docs/errata.md).
 """
 
@@ -36,10 +37,10 @@ from torch import Tensor
 from coterie.checks import InputError, number
 
 AgentKernel = Callable[[Tensor, Tensor], Tensor]
-"""w: agents (a, p) and (b, p) to their common weights (a, b)."""
+"""w, which maps agents (a, p) and (b, p) to the weights (a, b) of their pairs."""
 
 _AT_ONCE = 4_000_000
-"""Entries of the kernel between agents and events that are made in one pass."""
+"""The most entries of the kernel, agents times events, that one pass computes."""
 
 
 class History(NamedTuple):
@@ -156,7 +157,8 @@ def one_agents_calls(
 
     Proposition 2, first part, for gradients with E|g|^2 <= B^2 and the window of bias
     eps / 2. Around a point of density nu(theta) it grows like
-    `eps^(-2 - p/q) / nu(theta)`; printed is a factor nu(theta).
+    `eps^(-2 - p/q) / nu(theta)`. The report prints a factor nu(theta) instead of its
+    inverse.
     """
     number("eps", eps, above=0.0)
     number("mass", mass, above=0.0, at_most=1.0)

@@ -120,10 +120,10 @@ def hessian_free_bias(problem: MetaProblem, delta: float) -> float:
 def hessian_free_variance(problem: MetaProblem, delta: float) -> float:
     """A bound on the mean squared error of `hf` (Lemma H.2).
 
-    `6 sigma_G^2 (2 (alpha L)^2 / D + 2 / D' + alpha^2 / (2 delta^2 D''))
-    + 2 (alpha rho delta)^2 B^4`. The term with 1 / delta^2 comes from taking the noise
-    of the two gradients as if it were independent. They share D'', so it cancels, and
-    small delta do no harm.
+    `6 sigma_G^2 (2 (alpha L)^2 / D + 2 / D' + alpha^2 / (2 delta^2 D'')) + 2 (alpha rho
+    delta)^2 B^4`. The term with 1 / delta^2 comes from taking the noise of the two
+    gradients as if it were independent. The two gradients share D'', so their noise
+    cancels, and a small delta does no harm.
     """
     checks.number("delta", delta, above=0.0)
     alpha, smooth, steep, twist, noise, _, (first, second, third) = astuple(problem)
@@ -161,10 +161,10 @@ def total_variation(p: Float[Tensor, "n z"]) -> Float[Tensor, " n"]:
 def wasserstein_on_a_line(
     p: Float[Tensor, "n z"], points: Float[Tensor, " z"]
 ) -> Float[Tensor, " n"]:
-    """W_1(p_i, p) of each row to the mean row, on growing points with d = |z - z'|.
+    """W_1(p_i, p) of each row to the mean row, on ascending points with d = |z - z'|.
 
-    There it is the area between the two distribution functions. In more dimensions use
-    a solver of optimal transport.
+    On a line, W_1 is the area between the two distribution functions. In more
+    dimensions use a solver of optimal transport.
 
     >>> import torch
     >>> wasserstein_on_a_line(torch.eye(2), torch.tensor([0.0, 3.0]))

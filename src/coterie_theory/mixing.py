@@ -4,7 +4,8 @@ Matrices W_0, W_1, ... mix with constants rho and k_rho if, for all k and x,
 
     E |W_{k+k_rho-1} ... W_k x - x_bar|^2 <= (1 - rho)^2 |x - x_bar|^2         (5.5)
 
-whatever came before. Rates depend on rho_bar, which is about rho / k_rho, with
+whatever happened before step k. Rates depend on rho_bar, which is about rho / k_rho,
+with
 
     E |W_{k+l-1} ... W_k x - x_bar|^2 <= 2 (1 - rho_bar)^{2l} |x - x_bar|^2    (5.9)
 
@@ -42,7 +43,7 @@ from coterie.graphs.families import degrees, nodes_of
 from coterie.graphs.spectra import contraction, eigengap
 
 _SHARE = 1 - math.exp(-1)
-# A ring of one edge in 1 / p seconds has chance 1 - 1/e, and finds it idle with 1/e.
+# An edge rings within 1 / p seconds with chance 1 - 1/e; it is idle with chance 1/e.
 _TRIES = -1 / math.log1p(-_SHARE / math.e)  # 3.7782
 
 
@@ -169,8 +170,8 @@ def estimated_rho_bar(
     """The rate of decay of `max E |W_{k-1} ... W_0 x - x_bar|^2` over |x - x_bar| = 1.
 
     It is `1 - e^{slope / 2}`, with the slope of the logarithm over the second half of
-    the steps, for schedules without a closed form. Rare runs that mix badly may be
-    missing.
+    the steps. Use it for schedules without a closed form. The estimate may miss rare
+    runs that mix badly.
 
     Args:
         draw: the matrices W_0, ..., W_{K-1} of one run.
@@ -264,10 +265,11 @@ def activation_gap(edges: Int[Tensor, "e 2"], known: Activations) -> float:
 
 
 def likely_mixing(gap: float, window: int) -> Mixing:
-    """Constants if what is known of activations has chance 1/2; Corollary 5.C.1.
+    """The mixing constants if `Activations` hold with chance 1/2; Corollary 5.C.1.
 
-    `(1 - rho)^2 = (1 - g)^{T/3} / 4 + 3/4`, k_rho = 3 T: the mean over T steps is at
-    least its last term, not half its first one.
+    `(1 - rho)^2 = (1 - g)^{T/3} / 4 + 3/4`, k_rho = 3 T. The printed proof takes the
+    mean over T steps to be at least half its first term. It is only at least its last
+    term.
     """
     checks.number("gap", gap, above=0.0, at_most=1.0)
     return Mixing(1 - math.sqrt(0.25 * (1 - gap) ** (window / 3) + 0.75), 3 * window)
@@ -276,10 +278,11 @@ def likely_mixing(gap: float, window: int) -> Mixing:
 def loss_activations(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]
 ) -> Activations:
-    """What holds in a loss network with chance 1/2, for `loss_rates`; 5.C.3.
+    """`Activations` that hold in a loss network with chance 1/2; 5.C.3.
 
-    l_e = 1 / p_e, I = sum_e p_e, and with the 3.7782 of `waiting_times` as c
-    `T = 2 I max_e (1 / p_e) c ln(6 |E|)`, `a = I b`, `b = 2 e c ln(6 |E| T)`.
+    The rates p are those of `loss_rates`. With l_e = 1 / p_e, I = sum_e p_e, and c the
+    factor 3.7782 of `waiting_times`: `T = 2 I max_e (1 / p_e) c ln(6 |E|)`, `a = I b`
+    and `b = 2 e c ln(6 |E| T)`.
     """
     lengths = 1 / checks.positive("rates", rates, len(edges))
     total = float(rates.sum())

@@ -1,6 +1,7 @@
 """Rates of stochastic gradient descent, and the steps that reach them.
 
-`x <- x - eta g(x)` with E g = grad f, on a loss f whose constants are `LossClass`.
+The method is `x <- x - eta g(x)` with E g = grad f. `LossClass` holds the constants of
+the loss f.
 
 References:
     Even, PhD thesis, 2024, chapter 8, tel-04877971 (8.5, 8.6,
@@ -67,7 +68,7 @@ def sgd_bound(start: float, lr: float, calls: int, losses: LossClass) -> float:
 
 
 def tuned_bound(start: float, calls: int, losses: LossClass) -> float:
-    """At least `sgd_bound` at the step of `sgd_step`, in closed form.
+    """A closed form that is at least `sgd_bound` at the step of `sgd_step`.
 
     `start e^{-K mu / (2 beta)} + beta sigma^2 / (2 mu^2 K) (1 + l)` with the logarithm
     l of `sgd_step`. The printed `2 l` in place of `1 + l` fails where l < 1.

@@ -34,7 +34,7 @@ from torch import Tensor
 from coterie.checks import InputError, number
 
 _NEWTON, _HALVINGS = 200, 60
-"""The most steps of the solver, and of a line search."""
+"""The most Newton steps, and the most halvings of a step in a line search."""
 
 
 class RunGains(NamedTuple):
@@ -83,7 +83,10 @@ def hypentropy(beta: Float[Tensor, " d"], alpha: Float[Tensor, " d"]) -> Tensor:
 def mirror(
     beta: Float[Tensor, " d"], alpha: Float[Tensor, " d"], gains: RunGains
 ) -> Float[Tensor, " d"]:
-    """The gradient of h_k at beta, which every step moves by -lr g_k (11.8)."""
+    """The gradient of h_k = psi_{alpha_k} - <phi_k, .> at beta (11.8).
+
+    Step k moves this gradient by -lr g_k.
+    """
     square, tilt = scales(alpha, gains)
     return (beta / square).arcsinh() / 2 - tilt
 
@@ -173,7 +176,7 @@ def batch_curvatures(features: Float[Tensor, "n d"], batch: int) -> tuple[float,
 def gain_bounds(
     losses: Float[Tensor, " k"], lr: float, curvatures: tuple[float, float]
 ) -> tuple[float, float]:
-    """Bounds on the expected |Gain|_1 from below and above, by all losses (11.10)."""
+    """A lower and an upper bound on the expected |Gain|_1, from all losses (11.10)."""
     total = number("lr", lr, above=0) ** 2 * float(losses.sum())
     return curvatures[0] * total, 2 * curvatures[1] * total
 

@@ -7,7 +7,7 @@ and 1/kappa-strongly convex relatively to phi, with kappa = 1 + 2 mu / lam, and
 
     F(x_t) - F(x*) <= (1 - 1/kappa)^t D_phi(x*, x_0),
 
-where plain gradient descent has L (1 - lam/L)^t |x_0 - x*|^2.
+while the bound of plain gradient descent is L (1 - lam/L)^t |x_0 - x*|^2.
 
 References:
     Even, PhD thesis, 2024, section 10.4, tel-04877971.
@@ -83,10 +83,10 @@ def prescribed_mu(
 
 
 def isotropic_gain(covariance: Tensor, samples: int) -> float:
-    """How many times smaller kappa - 1 is than if only the dimension is known.
+    """How many times smaller effective dimensions make kappa - 1 than d does.
 
-    max(sqrt(d/N), d^1.5/N) of (10.33) over max(sqrt(d_eff(1)/N), sqrt(d_eff(1))
-    d_eff(3)/N) of (10.32), without logarithms.
+    The ratio of max(sqrt(d/N), d^1.5/N) in (10.33) to max(sqrt(d_eff(1)/N),
+    sqrt(d_eff(1)) d_eff(3)/N) in (10.32), without logarithms.
     """
     d = covariance.shape[-1]
     one, three = effective_dimension(covariance), effective_dimension(covariance, 3)

@@ -106,7 +106,7 @@ def paths(
 
 
 def cover_time(chain: Chain, rng: torch.Generator, *, runs: int = 400) -> float:
-    """tau_cov, the largest mean over states of `runs` walks from each.
+    """An estimate of tau_cov: the largest mean cover time of `runs` walks per state.
 
     A maximum of means is a little too large. The means deviate by about tau_cov / 2
     over the root of `runs`.

@@ -47,7 +47,9 @@ def joint_degree(matrix: Float[Tensor, "n n"], colluders: Sequence[int]) -> int:
 def colluders_walk_bound(
     matrix: Float[Tensor, "n n"], rounds: int, colluders: Sequence[int]
 ) -> Float64[Tensor, " n"]:
-    """(n,) Corollary 6.D.1; it bounds (6.15), so it is not a guarantee.
+    """(n,) the bound of Corollary 6.D.1 on (6.15); it is not a guarantee.
+
+    True losses can exceed (6.15), see `coterie_theory.privacy.printed`. The bound is
 
     `n max_{v in V, w ~ v, w not in V} W_vw^{-2} sum_{t=1}^T P(X^t in V | X^0 = u)^2`
     for each u, where X walks with W; 0 for colluders.
@@ -117,7 +119,9 @@ def linked_chance(chance: float, colluders: int) -> float:
 
 
 def expected_degree(n: int, chance: float, colluders: int) -> float:
-    """`(n - |V|)(1 - (1 - q)^|V|)`, the mean of d_V; about c |V| ln n, q = c ln n / n.
+    """`(n - |V|)(1 - (1 - q)^|V|)`, the mean of d_V.
+
+    It is about c |V| ln n if q = c ln n / n.
 
     >>> round(expected_degree(2000, 0.004, 3), 2)
     23.87
@@ -133,12 +137,13 @@ def redrawn_graphs_loss(
     linked: Sequence[float],
     exchanges: int,
 ) -> float:
-    """Proposition 6.D.1: the loss over all steps of Muffliato-SGD, a graph for each.
+    """Proposition 6.D.1: the loss over all steps of Muffliato-SGD with new graphs.
 
     `sum_t beta_t + (1 - beta_t) min(1, 2 K d_V(t) / (n - |V| + 1 - d_V(t)))`.
 
-    It adds steps as in (6.13), as if later messages and steps did not depend on earlier
-    steps. So it is not a guarantee. The total of a client is one: T.
+    The sum treats later messages and steps as if they did not depend on earlier steps,
+    as (6.13) does. So it is not a guarantee. The total loss of a client, T, is a
+    guarantee.
 
     >>> round(redrawn_graphs_loss(2000, 3, [24] * 10, [0.0] * 9 + [1.0], 5), 3)
     2.094

@@ -74,8 +74,9 @@ def convex_bound(
 ) -> float:
     """`2 L r^2 / t^2 + sigma^2 t / (3 L)`: Theorem 2.2.1, with additive noise.
 
-    It also holds for coordinates, with their L and the norm of R: Theorem 2.8.1. At
-    gradients without noise, E[T_k^2 (f(x_k) - f*)] is at most `2 L r^2`: Theorem 2.3.
+    It also holds for coordinates, with their L and the norm of R: Theorem 2.8.1.
+    Without noise, at the times T_k of gradients, E[T_k^2 (f(x_k) - f*)] is at most
+    `2 L r^2`: Theorem 2.3.
     """
     noise = variance * t / (3 * smoothness)
     return 2 * smoothness * radius**2 / t**2 + noise
@@ -101,8 +102,9 @@ def strongly_convex_bound(
 ) -> float:
     """`(gap + mu r^2 / 2) e^{-sqrt(mu / L) t} + sigma^2 / sqrt(mu L)`: Theorem 2.2.2.
 
-    It also holds for coordinates: Theorem 2.8.2. At gradients without noise,
-    E[e^{sqrt(mu / L) T_k} (f(x_k) - f*)] is at most `gap + mu r^2 / 2`: Theorem 2.3.
+    It also holds for coordinates: Theorem 2.8.2. Without noise, at the times T_k of
+    gradients, E[e^{sqrt(mu / L) T_k} (f(x_k) - f*)] is at most `gap + mu r^2 / 2`:
+    Theorem 2.3.
     """
     rate = math.sqrt(curvature / smoothness)
     noise = variance / math.sqrt(curvature * smoothness)
@@ -169,7 +171,7 @@ def empirical(
 
 
 def convex_samples_bound(t: float, distance: float, samples: FeatureMoments) -> float:
-    """A bound on E |x_t - x*|^2 / 2: Theorem 2.4.1, with the factor 2 it lacks.
+    """A bound on E |x_t - x*|^2 / 2: Theorem 2.4.1 with the factor 2 that it needs.
 
     `2 R^2 kappa |z_0 - x*|^2 / t^2`, with the squared norm of H^-1 as `distance` and
     the statistical condition number.

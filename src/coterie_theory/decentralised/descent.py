@@ -1,6 +1,6 @@
 """Descent without a server: rates, gains and conditions.
 
-The methods are `coterie.algorithms.decentralised_sgd` and its kin,
+The methods are `coterie.algorithms.decentralised_sgd` and its variants,
 `coterie_theory.descent.dual` (Theorem 2.6) and `coterie_theory.descent.delayed` (DDO,
 Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants. Bounds for
 decentralised SGD are in `coterie_theory.agraf`, as its case without delays.
@@ -48,7 +48,7 @@ def minibatch_bound(rounds: int, clients: int, losses: ConvexLosses) -> float:
 
 
 def local_rate(rounds: int, clients: int, steps: int, losses: ConvexLosses) -> float:
-    """The order of local SGD with H own steps in a round, H at least 2; (1.7).
+    """The order of local SGD with H local steps in a round, H at least 2; (1.7).
 
     `L B^2 / K + (sqrt(L) sigma B^2 / K)^{2/3} + sqrt(sigma^2 B^2 / (n H K))`.
     """
@@ -103,8 +103,8 @@ def coordinate_gains(
     Args:
         rates: p, of ticks of each block.
         delays: tau.
-        ratio: `m_kl = M_kl / sqrt(L_k L_l)`, 0 if blocks do not see each other. If they
-            do, 1 is always enough, also for a block and itself.
+        ratio: `m_kl = M_kl / sqrt(L_k L_l)`, 0 if the gradient in one block does not
+            depend on the other. Otherwise 1 is always enough, also for k = l.
     """
     p, tau, m = rates.double(), delays.double(), ratio.double()
     return p / (1 + tau * (m @ p) + math.e * (m.T @ (p * tau)))
@@ -145,13 +145,13 @@ class AugmentedGraph(NamedTuple):
 
     @property
     def neighbours(self) -> Float64[Tensor, "m m"]:
-        """1 where two edges share a node; an edge shares both with itself."""
+        """Entry (e, e') is 1 if edges e and e' share a node, so also if e' = e."""
         here = self.edges[:, None, :, None] == self.edges[None, :, None, :]
         return here.flatten(2).any(2).double()
 
 
 def augmented_graph(network: Network) -> AugmentedGraph:
-    """The augmented graph: all edges, then one from each node to its computations."""
+    """The augmented graph: all edges, then an edge from each node v to node n + v."""
     edges, rates, delays, computing, lengths = network.check()
     own = torch.arange(len(computing))
     return AugmentedGraph(
@@ -215,7 +215,7 @@ def limited_rates(
     node: int | None = None,
     computing: int | None = None,
 ) -> Network:
-    """The network with the highest rates, up to those given, that satisfy (4.33).
+    """The network with rates as high as (4.33) allows, and at most those given.
 
     `c p tau <= q` for edges and computations, and `c tau_v sum_w p_vw <= q` at nodes
     with the longest delay there. Then at least half of all ticks are kept, and gamma is

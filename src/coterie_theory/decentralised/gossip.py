@@ -75,7 +75,7 @@ def chebyshev_bound(gap: float, rounds: int) -> float:
 
 
 def randomised_rate(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> float:
-    """The rate mu / 2, a lower bound for randomised gossip; exact if complete."""
+    """The rate mu / 2, exact for complete graphs, and a lower bound for others."""
     return eigengap(edges, rates) / 2
 
 
@@ -106,7 +106,9 @@ def exact_accelerated_rate(
     rates: Float[Tensor, " e"],
     given: GossipPace | None = None,
 ) -> float:
-    """The rate of the second moment of x and z for at most 30 nodes; divergence is < 0.
+    """The exact rate of the second moment of x and z, negative if it diverges.
+
+    The graph has at most 30 nodes.
 
     `dS/dt = B S + S B' + sum_e p_e (J_e S J_e' - S)`, where the flow is
     `B = eta [[-I, I], [I, -I]]` and a meeting `J_e = I - [a/2; gamma a] [a; 0]'`.
@@ -198,7 +200,7 @@ def delayed_rate(
 
 
 def delayed_bound(gamma: float, time: float, longest: float) -> float:
-    """`e^{-gamma T/2} (1 + tau/T) / (1 - gamma tau)`, on the right of (4.12), (4.23).
+    """The right side of (4.12), (4.23): `e^{-gamma T/2} (1 + tau/T) / (1 - gamma tau)`.
 
     For gossip, in units of |x(0) - x_bar|^2, it bounds the mean of E |x(t) - x_bar|^2
     over [0, T] with weights e^{gamma t}. It also bounds the deviation of the average of
@@ -227,10 +229,11 @@ def capacity_load(
     capacity: int | None = None,
     edge_capacity: int | None = None,
 ) -> float:
-    """The largest ratio of both sides in (4.33); up to 1, at least half are kept.
+    """The largest ratio of the two sides of (4.33).
 
-    The ratios are `c p_e tau_e / q_e` of edges and `c tau_v sum_w p_vw / q_v` of nodes,
-    where tau_v is the longest delay at v. Divide the rates by a load above 1.
+    If it is at most 1, at least half of the messages are kept. The ratios are
+    `c p_e tau_e / q_e` of edges and `c tau_v sum_w p_vw / q_v` of nodes, where tau_v is
+    the longest delay at v. Divide the rates by a load above 1.
 
     Args:
         edges: pairs of nodes.

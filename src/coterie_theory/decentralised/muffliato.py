@@ -6,9 +6,9 @@ is averaged with neighbours. With `spread` a public bound on (1/n) sum |x_v - x_
     T = ceil(ln((n / (D s^2)) max(D s^2, spread)) / sqrt(l))                 Chebyshev
     (1/2n) sum E|x_v^T - x_bar|^2 <= (spread + D s^2) e^{-T sqrt(l)} + D s^2 / n  (6.8)
 
-where l is the absolute gap of W. By random pairs, l stands in place of its root; it is
-half the eigengap of the Laplacian of chances. The mean loss of an observer, in units of
-local privacy, is at most the number of messages it receives, divided by n.
+where l is the absolute gap of W. By random pairs, sqrt(l) is replaced by half the
+eigengap of the Laplacian of the chances of pairs. The mean loss of an observer, in
+units of local privacy, is at most the number of messages it receives, divided by n.
 
 All losses are in this unit; multiply by alpha Delta^2 / (2 s^2) for divergences.
 
@@ -16,7 +16,8 @@ References:
     Even, PhD thesis, 2024, chapter 6, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): the rate by random pairs has a
-factor 1/2. The mean loss by random pairs does not. That of rounds has n, not n^2.
+factor 1/2. The mean loss by random pairs has no such factor. The mean loss of rounds
+has n, not n^2.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _square(noise: float, dim: int) -> float:
     return noise**2 * checks.integer("dim", dim, at_least=1)
 
 
-# Mean losses are sums of ranks. They are right where losses of pairs are not.
+# Mean losses are sums of ranks. They are right even where losses of pairs are wrong.
 
 
 def mean_loss(degree: float, rounds: int, n: int) -> float:
@@ -104,12 +105,17 @@ def mean_loss(degree: float, rounds: int, n: int) -> float:
 
 
 def mean_loss_by_pairs(rounds: int, n: int) -> float:
-    """`2 T / n^2` in expectation, for chances 2 W / n of pairs; at most 1 each."""
+    """`2 T / n^2`, a bound on the expected mean loss of T meetings.
+
+    Pairs meet with chances 2 W / n. Each of the two messages adds at most 1 to the sum.
+    """
     return 2 * rounds / n**2
 
 
 def walk_bound(matrix: Float[Tensor, "n n"], rounds: int) -> Float64[Tensor, "n n"]:
-    """(n, n) Corollary 6.3.1; it bounds (6.6), so it is not a guarantee either.
+    """(n, n) the bound of Corollary 6.3.1 on (6.6); it is not a guarantee.
+
+    True losses can exceed (6.6), see `coterie_theory.privacy.printed`. The bound is
 
     `n max_{w ~ v} W_vw^{-2} sum_{t=1}^T (W^t)_uv^2`, entry (u, v).
     """
@@ -157,8 +163,8 @@ def plan_noise(
     """The fewest rounds that are enough for the noise they need, and this noise.
 
     Args:
-        noise_after: rounds -> the noise they need, more for more rounds.
-        rounds_with: noise -> the rounds it needs, fewer for more noise.
+        noise_after: the noise that a number of rounds needs; it grows with rounds.
+        rounds_with: the rounds that an amount of noise needs; it falls with the noise.
     """
     high = 1
     while rounds_with(noise_after(high)) > high:

@@ -337,8 +337,9 @@ def hard_instance(
 ) -> tuple[Float64[Tensor, "2 d d"], Float64[Tensor, "2 d"]]:
     """Hessians A and vectors c of pi_v f_v and pi_w f_w, gradients A x - c; 7.3.
 
-    One client has all products x(2k-1) x(2k), the other all x(2k) x(2k+1). So from 0,
-    each way of the walk from one to the other can find one more coordinate:
+    One client has all products x(2k-1) x(2k), the other client all x(2k) x(2k+1). A run
+    starts at 0. Each time the walk goes from one client to the other, one more
+    coordinate can become nonzero:
 
         pi_v f_v = sum_{k>=1} (x(2k)^2 - x(2k-1) x(2k)) + alpha x(0)^2 / 2 - b x(0)
         pi_w f_w = sum_{k>=0} (x(2k+1)^2 - x(2k+1) x(2k))
@@ -356,7 +357,8 @@ def hard_instance(
 def alternations(path: Int[Tensor, " t"], v: int, w: int) -> Int[Tensor, " t"]:
     """How many coordinates of the hard instance can differ from 0 after each step.
 
-    The first needs a visit to v, the next one to w, and so on in turn.
+    The first coordinate needs a visit to v, the next coordinate needs a visit to w, and
+    so on in turn.
 
     >>> alternations(torch.tensor([1, 0, 0, 2, 1, 1, 0]), 0, 1).tolist()
     [0, 1, 1, 1, 2, 2, 3]

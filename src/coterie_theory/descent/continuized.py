@@ -1,7 +1,7 @@
 """Nesterov acceleration in continuous time: gradients at random times, exact flows.
 
-Two points x and z mix in time, and at the times T_1 < T_2 < ... of a Poisson process of
-rate 1 both take a step along one gradient, at x as it is just before:
+Two points x and z flow towards each other. At the times T_1 < T_2 < ... of a Poisson
+process of rate 1, both take a step along the same gradient, taken at x just before:
 
     dx = eta_t (z - x) dt,         dz = eta'_t (x - z) dt
     x <- x - gamma_t grad f(x),    z <- z - gamma'_t grad f(x)
@@ -76,7 +76,7 @@ class Schedule:
 
 
 def convex(smoothness: float, *, second: float | None = None) -> Schedule:
-    """For mu = 0; Theorems 2.2.1, 2.4.1 and 2.8.1.
+    """The schedule for mu = 0; Theorems 2.2.1, 2.4.1 and 2.8.1.
 
     Args:
         smoothness: L, or R^2 of least squares.
@@ -93,7 +93,7 @@ def convex(smoothness: float, *, second: float | None = None) -> Schedule:
 
 
 def steady(eta: float, jump: Jump) -> Schedule:
-    """Constant parameters with eta' = eta; only the time that has passed matters."""
+    """The schedule with constant parameters and eta' = eta, whatever the time."""
 
     def flow(t0: Tensor, t1: Tensor) -> Mix:
         share = share_of_way(t1 - t0, eta)
@@ -103,14 +103,14 @@ def steady(eta: float, jump: Jump) -> Schedule:
 
 
 def strongly_convex(smoothness: float, curvature: float) -> Schedule:
-    """For mu > 0; Theorems 2.2.2 and 2.8.2."""
+    """The schedule for mu > 0; Theorems 2.2.2 and 2.8.2."""
     _check(smoothness, curvature)
     root = math.sqrt(curvature * smoothness)
     return steady(math.sqrt(curvature / smoothness), Jump(1 / smoothness, 1 / root))
 
 
 def unified(smoothness: float, curvature: float) -> Schedule:
-    """For mu > 0: first near the convex schedule, later the strongly convex one."""
+    """A schedule for mu > 0: first near `convex`, later near `strongly_convex`."""
     _check(smoothness, curvature)
     r, root = math.sqrt(curvature / smoothness), math.sqrt(curvature * smoothness)
     late = strongly_convex(smoothness, curvature).flow
@@ -137,7 +137,7 @@ def unified(smoothness: float, curvature: float) -> Schedule:
 
 
 def least_squares(smoothness: float, condition: float, curvature: float) -> Schedule:
-    """For noiseless least squares from single samples; Theorem 2.4.2.
+    """The schedule for noiseless least squares from single samples; Theorem 2.4.2.
 
     Args:
         smoothness: R^2, with E |a|^2 a a' <= R^2 H.
@@ -162,7 +162,7 @@ def _check(smoothness: float, curvature: float) -> None:
 def arrivals(
     *shape: int, rng: torch.Generator, tick: float = 0.0
 ) -> Float64[Tensor, "*runs k"]:
-    """The first times of gradients, of a Poisson process or of coins.
+    """The times of the first gradients, from a Poisson process or from coin flips.
 
     Args:
         shape: the number of runs, and last the number of times.
@@ -183,7 +183,7 @@ def arrivals(
 
 
 class Points(NamedTuple):
-    """The two points after a jump, and when that was."""
+    """The two points after a jump, and the time of the jump."""
 
     x: Tensor  # (..., d)
     z: Tensor  # (..., d)
@@ -206,7 +206,7 @@ def continuized(
     *,
     scale: Callable[[Tensor], Tensor] = lambda g: g,
 ) -> Iterator[Points]:
-    """The points just after each of the times, from z = x.
+    """The points just after each gradient; both start at `x`.
 
     Args:
         grad: the gradient oracle.
@@ -214,7 +214,7 @@ def continuized(
         x: the start.
         times: of gradients, ascending, for each run or for all.
         rng: for the oracle.
-        scale: changes the gradient in the step of x; coordinates have factors there.
+        scale: applied to the gradient in the step of x, such as factors of coordinates.
     """
     points = Points(x, x, torch.zeros_like(times[..., 0]))
     for time in times.unbind(-1):
@@ -231,7 +231,7 @@ def recursion(
     times: Float64[Tensor, "*times k"],
     rng: torch.Generator,
 ) -> Iterator[Points]:
-    """The same as a recursion of three points, as Nesterov's; (2.10) to (2.12).
+    """`continuized` as a recursion of three points, like Nesterov's; (2.10) to (2.12).
 
     `y = x + tau (z - x)`, `x <- y - gamma grad f(y)` and
     `z <- z + tau' (y - z) - gamma' grad f(y)`, with tau the forward share of the flow

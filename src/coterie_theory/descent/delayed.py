@@ -119,7 +119,7 @@ def ddo(
     read: dict[int, Tensor] = {}
 
     def difference(tick: int) -> Tensor:
-        """The difference that a tick reads: of two models, or a model and an answer."""
+        """What a tick reads: the difference of two models, or of x_v and `gradient`."""
         k = which[tick]
         if k < e:
             v, w = pairs[k]
@@ -171,10 +171,10 @@ class Capacities(NamedTuple):
 def admissible(
     network: Network, when: RingTimes, limits: Capacities
 ) -> Bool[Tensor, " m"]:
-    """(m,) which ticks are kept, given the largest number of them at the same time.
+    """(m,) which ticks are kept if capacities limit what is under way at a time.
 
-    This is `coterie_theory.gossip.kept_by_truncation`: for the edge, for all edges at
-    each end, or for the computations of the node.
+    The rule is that of `coterie_theory.gossip.kept_by_truncation`. It is applied to the
+    edge and to all edges at each end, or to the computations of the node.
     """
     for name, value in limits._asdict().items():
         if value is not None:

@@ -6,7 +6,7 @@ Node v has dual points y_v and z_v. They sum to 0 over nodes and mix at rate eta
 passes. At the optimum both are grad f_v(x*). When the edge e = {v, w} rings,
 
     g = grad f_v^*(y_v) - grad f_w^*(y_w)
-    y_v <- y_v - (mu R_e / (2 R)) g,    z_v <- z_v - gamma' g,    and + for w
+    y_v <- y_v - (mu R_e / (2 R)) g,    z_v <- z_v - gamma' g,    and with + g for w
 
 where node v computes grad f_v^*(y) = argmin_x f_v(x) - <x, y> by itself, and
 
@@ -66,9 +66,9 @@ def dual_accelerated(
         gradient: the dual gradient of a node.
         edges: pairs of nodes that meet.
         steps: see `dual_steps`.
-        rings: when they meet, such as `coterie.engine.clocks.Rings.until`.
+        rings: when pairs meet, such as `coterie.engine.clocks.Rings.until`.
         start: first dual points, which sum to 0, such as zeros.
-        until: that time.
+        until: the time of the result.
     """
     total = float(start.sum(0).abs().max())
     if total > 1e-6 * max(1.0, float(start.abs().max())):

@@ -1,15 +1,16 @@
 """Accelerated randomised gossip, in continuous time: two rows for every node.
 
 Between rings x_v and z_v flow towards each other, `dx = eta (z - x) dt` and
-`dz = eta (x - z) dt`, in every node alone. When the edge {v, w} rings,
+`dz = eta (x - z) dt`, without messages. When the edge {v, w} rings,
 
     x_v, x_w <- (x_v + x_w) / 2,   z_v <- z_v + gamma (x_w - x_v),
                                    z_w <- z_w - gamma (x_w - x_v)
 
-with the rows before. Only x is sent. In a time D without a meeting, a node moves by
-`(1 - exp(-2 eta D)) / 2` of the way from x to z and from z to x. So it is enough to
-move it when it meets a neighbour. With the eigengap mu of the Laplacian of the rates
-and the largest effective resistance R between ends of an edge,
+where the right sides have the rows from just before the ring. Only x is sent. In a time
+D without a meeting, a node moves by `(1 - exp(-2 eta D)) / 2` of the way from x to z
+and from z to x. So it is enough to move it when it meets a neighbour. With the eigengap
+mu of the Laplacian of the rates and the largest effective resistance R between ends of
+an edge,
 
     eta = sqrt(mu / (2 R)),  gamma = 1 / sqrt(2 mu R),
     E |x(t) - x_bar|^2 <= 2 exp(-eta t) |x(0) - x_bar|^2.

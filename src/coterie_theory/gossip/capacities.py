@@ -5,8 +5,8 @@ length. It begins only if, at t, each end has fewer than `capacity` exchanges go
 and the edge fewer than `edge_capacity`. Otherwise the ring is lost, and nobody waits.
 An exchange that ends at t is over at t. With capacity 1 this is a loss network.
 
-Messages with delays are counted back from when they arrive (`kept_by_truncation`,
-`accepted_messages`).
+A message with a delay arrives when its edge rings. So it is under way before the ring,
+not after (`kept_by_truncation`, `accepted_messages`).
 
 References:
     Even, PhD thesis, 2024, Definition 4.3.1, Assumption 4.5.1 and 5.5.2, tel-04877971.
@@ -37,7 +37,7 @@ def admitted_rings(
     capacity: int = 1,
     edge_capacity: int | None = None,
 ) -> Bool[Tensor, " m"]:
-    """(m,) which rings begin an exchange, one after the other.
+    """(m,) which rings begin an exchange, decided in the order of the rings.
 
     >>> line = torch.tensor([[0, 1], [1, 2]])
     >>> times = torch.tensor([0.0, 0.5, 1.0, 1.5], dtype=torch.float64)
@@ -54,7 +54,7 @@ def admitted_rings(
     """
     _check(edges, rings, lengths, capacity, edge_capacity)
     nodes = int(edges.max()) + 1 if len(edges) else 0
-    # Ends of what goes on, by node and then by edge.
+    # When exchanges under way end, by node and then by edge.
     ends: list[list[float]] = [[] for _ in range(nodes + len(edges))]
     limits = [capacity] * nodes + [edge_capacity or len(rings.times) + 1] * len(edges)
     pairs, result = edges.tolist(), []

@@ -10,8 +10,8 @@ with `s_e = K_e / (2 p_e)` and, from delays and rates of adjacent edges,
 
     K_e = p_e / (1 + sum_{e' ~ e} p_e' (tau_e + e tau_e')),    e = 2.718...    (4.11)
 
-where e' ~ e share a node, and e ~ e. Rows are x(0) before time 0. Messages may overlap.
-Both ends write opposite differences, so the mean stays. With
+where e' ~ e means that the edges share a node, so e ~ e. Rows are x(0) before time 0.
+Messages may overlap. Both ends write opposite differences, so the mean stays. With
 `gamma <= min(lambda_2(K) / 2, 1 / tau_max)`, the average of the past
 
     gamma int_0^T e^{gamma s} x(s) ds / (e^{gamma T} - 1)           (Corollary 4.2.1)
@@ -135,7 +135,7 @@ def _run(
     kept = x.new_zeros(int(todo.slots.max()) + 1 if len(todo.slots) else 0, x.shape[1])
     past = None if gamma is None else _Past(x, gamma)
     found, last = [], 0
-    # A read before time 0 gives x(0), as every read before the first ring does.
+    # A read before time 0 gives x(0), like every read before the first ring.
     for end, now in zip(
         torch.searchsorted(todo.times, at, right=True).tolist(),
         at.tolist(),
@@ -166,7 +166,10 @@ def _run(
 
 
 def _levels(ends: Tensor, some: _Operations, nodes: int, slots: int) -> Tensor:
-    """The layer of each operation; in a layer, none touches what another one writes."""
+    """The layer of each operation.
+
+    In a layer, no operation reads or writes what another operation writes.
+    """
     written, read, held = [-1] * nodes, [-1] * nodes, [-1] * slots
     found = []
     for v, w, write, slot in zip(

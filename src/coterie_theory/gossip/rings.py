@@ -84,14 +84,14 @@ def pieces(layer: Int[Tensor, " k"], width: int) -> tuple[Tensor, ...]:
 
 
 _GRAIN = 32_000
-"""Numbers in one operation; from 32,768 on torch uses several threads."""
+"""The most numbers in one operation; from 32,768 on, torch uses several threads."""
 
 
 # Checks of the arguments of all kinds of gossip.
 
 
 def rows(x: Float[Tensor, "n d"], edges: Int[Tensor, "e 2"]) -> Float[Tensor, "n d"]:
-    """A copy of x; refuses one without columns, or without a row for every node."""
+    """A copy of x; refuses an x without columns, or without a row for every node."""
     if not x.shape[1]:
         raise InputError("`x` must have at least one column, got none.")
     if nodes_of(edges) > len(x):

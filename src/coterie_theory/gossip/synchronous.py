@@ -85,7 +85,7 @@ def chebyshev(
         x: the first rows.
         matrix: symmetric and doubly stochastic.
         rounds: t.
-        gap: l, or less, which is safe and slower; by default that of the matrix.
+        gap: l, by default that of the matrix. A smaller number is safe, but slower.
         mix: makes the product of weights and rows.
     """
     checks.integer("rounds", rounds, at_least=0)

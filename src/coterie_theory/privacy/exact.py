@@ -78,7 +78,7 @@ def group_share(
 
     If their inputs, as one vector, move by at most a sensitivity D, then S is the
     largest eigenvalue of their block of the projection. If each of k inputs may move by
-    D, then S is k times as large, also for vectors.
+    D, then S is k times as large, also if inputs are vectors.
 
     Args:
         seen: what an observer knows.

@@ -12,7 +12,7 @@ was sent. Accountants compute from it what each client learned.
 - `randomised`: Algorithm 6.2, one random pair after another.
 - `accelerated`: the same with second rows, in continuous time.
 - `on_secret_graph`: Algorithm 6.1 on a random graph where a client knows only its
-  neighbours. `decentralised.muffliato.secret_graph_loss` has its loss.
+  neighbours. `decentralised.muffliato.secret_graph_loss` returns its loss.
 
 The number of rounds must not depend on the data, because it would reveal something
 about them. Use `stopping_time` with a public bound.
@@ -237,8 +237,8 @@ def randomised(
 ) -> PrivateAverage:
     """Algorithm 6.2: noise of `noisy`, then `meetings` ticks where one pair may meet.
 
-    At each tick, an edge rings with its chance. Chances sum to at most 1; with the rest
-    no edge rings.
+    At each tick, at most one edge rings, each with its own chance. Chances sum to at
+    most 1; if they sum to less, some ticks have no ring.
     """
     checks.integer("meetings", meetings, at_least=0)
     checks.positive("chances", chances, len(edges))
@@ -304,9 +304,9 @@ def calibrate_noise(
 ) -> PlannedNoise:
     """Noise and rounds of `synchronous` so that no pair exceeds (epsilon, delta).
 
-    More rounds need more noise, and more noise needs fewer rounds. These are the fewest
-    rounds that are enough for their noise. Neighbours learn all of each other's input
-    on every graph, so all pairs together need the noise of local privacy.
+    More rounds need more noise, and more noise needs fewer rounds. The result has the
+    fewest rounds that are enough for their noise. On every graph, a client's neighbours
+    learn its whole input. So `pairs=None` needs the noise of local privacy.
 
     Args:
         matrix: symmetric and doubly stochastic.

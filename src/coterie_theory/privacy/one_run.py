@@ -40,7 +40,7 @@ def audit_client(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Audit:
-    """What an attack on one client's releases proves, next to what is promised.
+    """What an attack on one client's answers proves, and the bound that was promised.
 
     Args:
         federation: the data.

@@ -9,8 +9,8 @@ weights 1/3, v learns all about u in two exchanges: S = 1, but the formula gives
 
 Over several inputs it adds rounds as if later rows held nothing of earlier inputs
 (6.12, 6.13). If neighbours exchange once in a round, others would then never learn
-anything. Sums over all u are right, because each message adds 1 to them, and so are
-mean losses (6.7). For true losses use `exact_losses` and, over several inputs,
+anything. Sums over all u are right, because each message adds 1 to them. So mean losses
+(6.7) are right too. For true losses use `exact_losses` and, over several inputs,
 `joint_losses`.
 
 References:

@@ -9,9 +9,9 @@ Burer-Monteiro writes w_i = U v_i with orthonormal U (D, r) and alternates
     v_i <- argmin_{|v| <= cap} L_i(U v)                     at every client
     U   <- argmin_U L(V U')  by conjugate gradients, then U R = qr(U), v_i <- R v_i,
 
-so only U and its gradients sum_i g_i v_i' would travel. It begins with the longest
-directions of -grad L(0): for squared errors, the method of moments. Hard thresholding
-is
+so clients and a server would send only U and its gradients sum_i g_i v_i'. The first U
+has the longest directions of -grad L(0), which is the method of moments for squared
+errors. Hard thresholding is
 
     W <- cap_norms(SVD_r(W - eta N grad L(W))).
 

@@ -197,5 +197,5 @@ def few_shot_bias(
 
 
 def few_shot_rate(setting: ProblemSizes) -> float:
-    """The further error with m samples: `B^2 (sigma^4 + sigma_*^4) r/(mu^2 m)`."""
+    """The additional error with m samples: `B^2 (sigma^4 + sigma_*^4) r/(mu^2 m)`."""
     return _rate(setting, setting.rank / setting.samples)

@@ -4,7 +4,7 @@ References:
     Even, PhD thesis, 2024, Definitions 9.B.1 and 9.B.2, Lemma 9.B.1, tel-04877971.
 
 Differences (see docs/errata.md): a shell is zero for k above ceil(min(D, N)/s), where
-the text says from there on.
+the text says from this k on.
 """
 
 from __future__ import annotations

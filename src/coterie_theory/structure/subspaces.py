@@ -62,7 +62,7 @@ def _orthonormal(basis: Tensor) -> Tensor:
 
 
 def top_subspace(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "d r"]:
-    """An orthonormal basis of the `rank` directions with the longest rows."""
+    """An orthonormal basis of the `rank` directions in which rows are longest."""
     refuse_rank(rank, *x.shape)
     if x.shape[0] < x.shape[1]:
         return torch.linalg.svd(x, full_matrices=False)[2][:rank].T

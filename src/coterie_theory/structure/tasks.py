@@ -25,10 +25,10 @@ from coterie.checks import InputError, finite, integer, number, one_of
 from .subspaces import eigen_of, least_in_ball
 
 CURVATURES = {"squared": 1.0, "logistic": 0.25}
-"""Losses, each with a bound on F'' by its first argument."""
+"""For each loss F(z, y), a bound on its second derivative in z."""
 
 _STEPS, _MORE = 200, 10
-"""The most majorised steps for a loss that is not quadratic: from 0, from a start."""
+"""The most steps for a loss that is not quadratic: without a start, with a start."""
 
 
 class FewSamplesWarning(UserWarning):
@@ -69,7 +69,7 @@ def tasks(
         targets: responses, or 0 and 1 for `logistic`.
         sizes: the number of samples of each client, by default M.
         loss: `squared` or `logistic`.
-        weighting: whether `clients` count alike, or in proportion to `samples`.
+        weighting: `clients` count alike, or in proportion to their `samples`.
     """
     one_of("loss", loss, CURVATURES)
     one_of("weighting", weighting, ("clients", "samples"))
@@ -137,8 +137,8 @@ def best_rows(
     """Rows v of norm at most `cap` that minimise the loss of outputs `z v`.
 
     Each step goes to the minimum of a quadratic above the loss, with the largest
-    curvature of F, until that no longer moves. For squared errors one step is enough.
-    With a start there are only a few steps, because the caller alternates.
+    curvature of F, until the minimum no longer moves. For squared errors one step is
+    enough. With a start there are only a few steps, because the caller alternates.
     """
     c = CURVATURES[kind]
     data = Tasks(z, targets, weights, kind)
