@@ -126,8 +126,8 @@ ROLES = {
 NOT_COVERED = (
     "The number of samples of each client, which decides its weight in averages.",
     "With the unit sample: which samples train, validate and test. This depends on the "
-    "content of the samples. Without one sample, one other sample may move from each "
-    "part to the next.",
+    "content of the samples. If one sample is removed, one other sample may move from "
+    "each part to the next, for example from training to validation.",
     "How columns were prepared: exact medians that fill gaps, means, scales and "
     "categories, in `preparation-<seed>.json` and in every exported model.",
     "Scores, losses and training curves of every client in `metrics.csv`, the report, "
