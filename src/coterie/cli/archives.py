@@ -23,7 +23,7 @@ from ..models.trust import is_trusted, named_modules
 from .terminal import err, notice, plain
 
 NO_LOG = "run.log=[]"
-"""Somebody else's study sends no numbers to anybody."""
+"""The override with which a study by somebody else sends no numbers to anybody."""
 
 
 @contextlib.contextmanager
@@ -32,7 +32,7 @@ def study_of_archive(
 ) -> Iterator[tuple[Path, Archive]]:
     """A context with the study of an archive and its modules in a temporary folder.
 
-    It asks first if the study names code. Nothing is imported here.
+    If the study names code, it first asks the user. Nothing is imported here.
     """
     archive = read_archive(path)
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
@@ -47,7 +47,7 @@ def study_of_archive(
 
 
 def _ask(archive: Archive, tables: dict[str, Any], trust: Sequence[str]) -> None:
-    """Ends unless the user trusts the modules that the study names."""
+    """Ends the command unless the user trusts the modules that the study names."""
     unknown = [m for m in named_modules(tables) if not is_trusted(m, trust)]
     if not unknown:
         return

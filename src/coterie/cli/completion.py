@@ -1,8 +1,8 @@
 """Fast help and completion: the commands with their options, without their bodies.
 
-The bodies need torch and pandas, whose import takes seconds. Signatures and docstrings
-do not. So this module reads the source of `commands` and makes its functions with
-empty bodies.
+The bodies need torch and pandas, and importing them takes seconds. Signatures and
+docstrings need neither. So this module reads the source of `commands`, and makes the
+functions with empty bodies.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _LIGHT = ("collections", "pathlib", "typing", "typer")
 
 
 def kinds(incomplete: str) -> list[str]:
-    """The kinds of things that `coterie list` can list and that begin like this."""
+    """Kinds of things that `coterie list` can list, if they begin with this text."""
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def examples(incomplete: str) -> list[str]:
-    """Names of the studies that come with coterie and that begin like this."""
+    """Studies that come with coterie, if their names begin with this text."""
     from .examples import installed_folder
 
     names = sorted(path.stem for path in installed_folder("examples").glob("*.toml"))
@@ -39,7 +39,7 @@ def examples(incomplete: str) -> list[str]:
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Run folders whose path begins like this, by default those in `runs`.
+    """Run folders with a path that begins with this text; by default those in `runs`.
 
     If there are none, the shell completes names of files.
     """
@@ -70,7 +70,7 @@ def light_app() -> typer.Typer:
 
 
 def _light_commands(path: Path, names: dict[str, Any]) -> dict[str, Any]:
-    """The commands of a file, without their bodies; adds to `names` what they need."""
+    """The commands of a file, without bodies; adds what they need to `names`."""
     found = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):

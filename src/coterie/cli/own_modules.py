@@ -1,9 +1,9 @@
-"""The user's own modules are found in the folder of a study, and nothing else is.
+"""Finds the user's own modules in the folder of a study, and no other modules.
 
 A folder in front of Python's path would hide installed packages: a file `sklearn.py`
 next to a study would run in place of scikit-learn. So only the modules that a study
-names are looked up there first. What they import is looked up there last. A study that
-names no module leaves the path as it is.
+names are looked up in its folder first. For modules that these import, the folder of
+the study comes last. If a study names no module, Python's path does not change.
 """
 
 from __future__ import annotations

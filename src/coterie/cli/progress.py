@@ -17,7 +17,7 @@ from ..study import experiment
 from .terminal import plain
 
 _SECONDS = 10.0
-"""Seconds between lines if there is no terminal; an algorithm's end always gets one."""
+"""Seconds between lines without a terminal; the end of an algorithm always has one."""
 
 Update = Callable[[int, int, str, bool], None]
 """Takes the work that is done, all work, a text, and whether an algorithm has ended."""
@@ -27,7 +27,7 @@ Update = Callable[[int, int, str, bool], None]
 def study_progress(
     console: Console, name: str, *, quiet: bool = False
 ) -> Iterator[Callable[[experiment.Progress], None]]:
-    """A context that shows progress; gives the function to call after every round."""
+    """A context that shows progress; its value is to be called after every round."""
     with _display(console, name, quiet=quiet) as update:
         last = ("", 0, "")  # algorithm, seed and text of the last score
 
@@ -47,7 +47,7 @@ def study_progress(
 
 
 def _score_text(p: experiment.Progress, score: float) -> str:
-    """The score in the units of the report, and which direction is better."""
+    """The score in the units of the report, and whether higher or lower is better."""
     shown = score_named(p.measure, p.higher_is_better).show(score)
     way = "higher" if p.higher_is_better else "lower"
     return f", validation {p.measure_words or p.measure} {shown} ({way} is better)"
@@ -57,7 +57,7 @@ def _score_text(p: experiment.Progress, score: float) -> str:
 def plain_progress(
     console: Console, name: str, *, quiet: bool = False, unit: str = "rounds"
 ) -> Iterator[Callable[[int, int], None]]:
-    """A context that shows progress; gives the function that takes (done, total)."""
+    """A context that shows progress; its value is to be called with (done, total)."""
     with _display(console, name, quiet=quiet, unit=unit) as update:
         yield lambda done, total: update(done, total, name, False)
 
@@ -77,7 +77,7 @@ def _display(
 
 @contextlib.contextmanager
 def _bar(console: Console, name: str) -> Iterator[Update]:
-    """A bar below a text, which has its own lines so that no name is cut.
+    """A bar below a text. The text has its own lines, so that no name is cut.
 
     The bar appears at the first round, so that an early error is easy to read.
     """
@@ -104,7 +104,7 @@ def _lines(console: Console, unit: str) -> Update:
 
     def update(done: int, total: int, text: str, ends: bool) -> None:
         nonlocal printed, calls
-        calls += 1  # rounds of an earlier run count as one call: they take no time
+        calls += 1  # one call for all rounds of an earlier run, as they take no time
         now = time.monotonic()
         if ends or now - printed >= _SECONDS:
             left = time_text((now - began) / calls * (total - done))

@@ -1,8 +1,8 @@
-"""Published experiments: our values next to the published ones, and if they agree.
+"""Published experiments: our values next to published values, and if they agree.
 
 A paper is a folder of `reproductions/` with a file `items.py`. Its `ITEMS` maps names
-to functions `(overrides) -> list[Claim]`. It may import other files of its folder, as
-in `from .coins import fig1a`.
+to functions `(overrides) -> list[Claim]`. `items.py` may import other files of its
+folder, as in `from .coins import fig1a`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def reproduce_items(
         return True
     items = items_of(paper)
     if item == "all":
-        # A list and not a generator: all items run, also after one that disagrees.
+        # A list and not a generator: all items run, even if one disagrees.
         found = [reproduce_items(paper, each, overrides, console) for each in items]
         return all(found)
     one_of("item", item, [*items, "all"])

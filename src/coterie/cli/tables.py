@@ -84,7 +84,7 @@ def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
         "bytes": lambda row: in_bytes(row["bytes"]).replace("unknown", "-"),
     }
     if "updates" in summary:
-        # There is room for only one of both; the report has both.
+        # There is room for only one of the two; the report has both.
         del columns["gradi-\nents"]
         columns["updates"] = lambda row: count_text(row["updates"])
     _print_rows(title, columns, summary, below=baselines)
@@ -95,7 +95,7 @@ def print_summary(summary: Any, score: Score, baselines: Any = None) -> None:
 
 
 def print_paper_table(columns: Sequence[PaperColumn]) -> None:
-    """Prints a table for a paper: a star at the best mean, and what its marks mean."""
+    """Prints a table for a paper: a star at the best mean, and what the marks mean."""
     from ..report.paper.tables import (
         DAGGER,
         caption,

@@ -1,8 +1,8 @@
 """The terminal: what is printed on it, and how it stops a command.
 
 A line can hold text by other people: labels, names of clients, file names. Control
-characters in it are shown and have no effect. If nobody reads the output any more
-(`coterie run study.toml | head`), a command goes on without output.
+characters in this text are shown as escapes and have no effect. If nobody reads the
+output any more (`coterie run study.toml | head`), a command goes on without output.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def allow_any_character() -> None:
 def _stop_on_signals() -> Iterator[None]:
     """A context in which Ctrl-C and SIGTERM raise KeyboardInterrupt, once.
 
-    The exception has the exit code. After a second signal the work is still saved. A
-    third signal ends the process at once; what was saved before remains.
+    The exception holds the exit code. A second signal changes nothing: the work is
+    still saved. A third signal ends the process at once, and keeps what is saved.
     """
     received: list[int] = []
 
@@ -112,8 +112,9 @@ def _stop_on_signals() -> Iterator[None]:
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     on_main = threading.current_thread() is threading.main_thread()
-    # Several processes end each other by signals, and would wait for each other here.
-    # Only the main thread may set handlers.
+    # With several processes there are no handlers: the processes end each other by
+    # signals, and with handlers they would wait for each other. And only the main
+    # thread may set handlers.
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 or not on_main:
         numbers = []
     before = {

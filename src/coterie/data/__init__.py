@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .preparation import Column, Preparation, Schema
     from .splits import SPLITS, Assignment, divide
 
-# Data sets bring pandas with them, all others torch, which a look at a file spares.
+# Imported late: most of these need torch and pandas, and a look at a file does not.
 __getattr__ = late_names(
     __name__,
     {

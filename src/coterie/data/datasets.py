@@ -1,7 +1,7 @@
 """Data sets by name. The keyword-only parameters of a loader are its options.
 
 A loader looks for files in `data_dir`. The default is the folder that the environment
-variable COTERIE_DATA names, or else ~/.cache/coterie. Files lie there directly, or in a
+variable COTERIE_DATA names, or ~/.cache/coterie. Files lie there directly, or in a
 folder with the name of the data set. They are downloaded only with `download=True`.
 """
 
@@ -114,7 +114,7 @@ def writers(
 
     Args:
         min_images: writers with fewer images are left out.
-        limit: the number of writers to keep, of those that are left; 0 keeps all.
+        limit: the number of the other writers to keep; 0 keeps all.
         data_dir: the folder of the files of `mnist` and `qmnist_writers`.
         download: whether to download missing files.
     """
@@ -181,7 +181,7 @@ def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
         "test_batch.bin"
     ]
     found: dict[str, bytes] = {}
-    # One pass in the order of the archive; going back means decompressing again.
+    # One pass in the order of the archive, because each step back decompresses again.
     with tarfile.open(path, "r:gz") as archive:
         for member in archive:
             content = archive.extractfile(member)
@@ -196,7 +196,7 @@ def _cifar_binary(path: Path) -> tuple[np.ndarray, np.ndarray, int]:
 def heart_disease(*, data_dir: str = "", download: bool = False) -> Table:
     """740 patients of four hospitals, 13 features: is there a heart disease?
 
-    The preprocessing and the test parts are those of FLamby. Columns 10 to 12 and
+    The preprocessing and the test parts are the same as in FLamby. Columns 10 to 12 and
     incomplete rows are dropped, and columns 2 and 6 are encoded one-hot. A third of
     each hospital is for testing. Each hospital standardises with the mean and deviation
     of its training part.
@@ -302,7 +302,7 @@ def _houses(data_dir: str, download: bool) -> tuple[Tensor, Path]:
         (path,) = obtain(HOUSES, ["houses"], data_dir=data_dir, download=download)
         with tarfile.open(path, "r:gz") as archive:
             content = archive.extractfile("CaliforniaHousing/cal_housing.data")
-            assert content is not None  # the archive has passed its hash
+            assert content is not None  # the hash of the archive is right
             text = content.read().decode()
     try:
         raw = torch.tensor(np.loadtxt(io.StringIO(text), delimiter=","))
@@ -317,7 +317,7 @@ def _houses(data_dir: str, download: bool) -> tuple[Tensor, Path]:
 
 
 def _bands(values: Tensor, within: Tensor, count: int) -> Tensor:
-    """(M,) bands: `count` of equal size, by value, in every class of `within`."""
+    """(M,) the band of each value: `count` equal bands in each group of `within`."""
     band = torch.empty_like(within)
     for number in range(int(within.max()) + 1):
         mine = (within == number).nonzero()[:, 0]

@@ -1,6 +1,7 @@
 """Sentences about what seems wrong with the data, before training.
 
-Columns are judged by training data alone. Only labels are read of the other parts.
+Columns are judged by training data alone. Checks of labels also read the labels of
+validation and test data.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from .looking.units import other_units, unit_note
 from .preparation import Column
 
 _AT_ONCE = 2**21
-"""The number of values that are looked at at once."""
+"""The number of values that are tested in one pass."""
 
 _APART = 30.0
-"""Features, and the bias of 1, train badly if their sizes differ by a larger factor."""
+"""Training goes badly if sizes of features, or of the bias 1, differ by more."""
 
 
 def doubts(federation: Federation) -> list[str]:
@@ -57,7 +58,7 @@ class TrainingColumns(NamedTuple):
     rows: Int[Tensor, " k"]  # of training data
 
     def __iter__(self) -> Iterator[tuple[Column, Float[Tensor, " k"]]]:  # type: ignore[override]
-        # A few columns at a time, which are in memory once more.
+        # A few columns at a time, because each piece is a copy in memory.
         at_once = max(1, _AT_ONCE // max(1, len(self.rows)))
         for first in range(0, len(self.known), at_once):
             some = slice(first, first + at_once)
@@ -74,7 +75,7 @@ def _columns(federation: Federation, rows: Int[Tensor, " k"]) -> TrainingColumns
 
 
 def _unlike_sizes(federation: Federation, columns: TrainingColumns) -> str:
-    """A sentence about features whose sizes differ too much; empty if none do."""
+    """A sentence about features with too different sizes; empty if there are none."""
     schema = federation.schema
     if schema is not None and schema.scale != "none":
         return ""
@@ -128,7 +129,7 @@ def _telling(
     columns: TrainingColumns,
     labels: Tensor,
 ) -> str:
-    """A sentence about columns that determine the label; empty if none do."""
+    """A sentence about columns that determine the label; empty if there are none."""
     if len(labels) < FEWEST or labels.ndim > 1 or len(labels.unique()) < 2:
         return ""
     tells = gives_away if OBJECTIVES[federation.task].labelled else repeats

@@ -33,7 +33,7 @@ def root(data_dir: str) -> Path:
 
 
 def find(file: str, folders: Sequence[str], data_dir: str) -> Path | None:
-    """The path of the file, in these folders of the root or in the root; or None."""
+    """The path of the file; None if it is in none of these folders nor in the root."""
     top = root(data_dir)
     places = [*(top / folder / file for folder in folders), top / file]
     return next((place for place in places if place.is_file()), None)
@@ -86,7 +86,7 @@ def verify(path: Path, digest: str) -> None:
 
 
 def fetch(source: Source, path: Path) -> None:
-    """Downloads a file, and puts it in place once its hash is right."""
+    """Downloads a file, checks its hash, and then moves it to its path."""
     # In the same folder, so that the final rename is atomic.
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -141,7 +141,7 @@ HEART = _sources(
         "processed.va.data": "4249d03ca7711e84f4444768c9426170",
     },
 )
-# The binary version, because reading the usual one runs what its pickles contain.
+# The binary version, because the usual one has pickles, which may run code.
 CIFAR = _sources(
     "https://www.cs.toronto.edu/~kriz/",
     {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},

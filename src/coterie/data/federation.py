@@ -1,4 +1,4 @@
-"""The data of a federation: one flat tensor, and the places of each client's samples.
+"""The data of a federation: one flat tensor, and where each client's samples are.
 
 Nothing is padded or copied per client. `Table` is a data set before it is divided among
 clients. `Federation` is a divided data set, where every client has a training, a
@@ -144,9 +144,10 @@ class Part(NamedTuple):
     size: Int[Tensor, " n"]
 
     def rows(self, clients: Int[Tensor, " c"]) -> tuple[Tensor, Tensor]:
-        """Positions (c, L) of all samples of these clients, and a mask (c, L).
+        """Positions (c, L) of all samples of c clients, and a mask (c, L) of real ones.
 
-        L is the largest size. Where the mask is False, a sample is repeated.
+        L is the largest number of samples. Shorter rows are filled with a repeated
+        sample, where the mask is False.
         """
         size, start = self.size[clients, None], self.start[clients, None]
         longest = int(size.max()) if len(size) else 0
@@ -251,7 +252,7 @@ class Federation:
         return self._replace_parts(select_part, of, everybody=everybody)
 
     def compact(self) -> Federation:
-        """The federation without samples that none of its clients has."""
+        """The federation with the samples of its clients only."""
         who = torch.arange(len(self), device=self.train.size.device)
         mine = [index[mask] for index, mask in (self.part(n).rows(who) for n in PARTS)]
         samples = torch.cat(mine).unique()
@@ -277,7 +278,7 @@ class Federation:
         rows: Callable[[Tensor], Tensor],
         **more: Any,
     ) -> Federation:
-        """The federation after functions for parts and for rows of clients."""
+        """The federation with functions applied to its parts and to rows of clients."""
         return replace(
             self,
             train=part(self.train),
@@ -318,7 +319,7 @@ def places_of(federation: Federation) -> dict[str, int]:
     """The position of each client, by `short_name` and by `client_name`."""
     clients, names = federation.clients.tolist(), federation.names
     found: dict[str, int] = {}
-    for name in (short_name, client_name):  # a name comes before what others are called
+    for name in (short_name, client_name):  # names in the data come first
         for place, client in enumerate(clients):
             found.setdefault(name(names, client), place)
     return found
@@ -341,7 +342,8 @@ def federate(
 ) -> Federation:
     """The federation in which client owner[j] has sample j, in part PARTS[role[j]].
 
-    Every client needs all three parts. Only validation may be empty, for all clients.
+    Every client needs all three parts. Validation may be empty, but only for all
+    clients together.
 
     Args:
         table: the data.
@@ -350,7 +352,7 @@ def federate(
         clusters: true cluster of each client, where known.
         optima: best model of each client, where known.
         names: of the clients, if they have names.
-        order: the order of samples in the parts; None keeps that of the table.
+        order: the order of samples in the parts; None keeps the table's order.
     """
     clients = int(owner.max()) + 1
     order = torch.arange(len(owner)) if order is None else order

@@ -1,11 +1,12 @@
 """Your own data: a table of patients, machines or customers, read from files.
 
 A CSV file has a header and one row per sample. One column names the client and one is
-the target; a column `is_test` of 0 and 1 is optional. All other columns are features:
-numbers, words (which are categories), dates, or true and false. Features may have gaps.
-Parquet and Excel files have the same columns. An npz file holds the arrays `features`,
-`targets`, `client` and optionally `is_test`; so does a folder of npy files, from which
-arrays are mapped and not read into memory.
+the target. A column `is_test` is optional, with 1 for test samples and 0 for others.
+All other columns are features: numbers, words (which are categories), dates, or true
+and false. Features may have gaps. Parquet and Excel files have the same columns.
+
+An npz file holds the arrays `features`, `targets`, `client` and optionally `is_test`.
+A folder of npy files holds the same arrays; they are mapped, not read into memory.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from .reading import (
 _IS_TEST = "is_test"
 
 MOST_CATEGORIES = 100
-"""A column with more different words names samples."""
+"""A column with more different words does not hold categories, but names of samples."""
 
 _ADVICE = (
     "correct it, or list it in `data.missing` if it stands for a gap, or leave the "
     "column out by `data.drop`"
 )
-"""What to do about a feature that is not finite."""
+"""What the user can do about a feature that is not finite."""
 
 _LONGEST_UNIT = 20
 
@@ -80,10 +81,10 @@ def table(
 ) -> Table:
     """Your own data, from CSV, Parquet, Excel, npz or npy files.
 
-    `path` is a file, a list of files, a folder with a file for each site, a folder with
-    `features.npy` and other arrays, or a table that was read. The separator, decimal
-    sign, encoding and task are detected unless they are given. docs/data.md explains
-    all options.
+    `path` is one of these: a file, a list of files, a folder with a file for each site,
+    a folder with `features.npy` and other arrays, or a table that was read. The
+    separator, decimal sign, encoding and task are detected unless they are given.
+    docs/data.md explains all options.
     """
     if task is not None:
         one_of("task", task, OBJECTIVES)
@@ -125,7 +126,7 @@ def table(
 
 
 def refuse_unit(unit: str, task: str, whose: str) -> None:
-    """Refuses a unit if the target is not a quantity, or if it is too long for a plot.
+    """Refuses a unit that is too long for a plot, or if the target is not a quantity.
 
     Args:
         unit: such as "kg"; "" for none.
@@ -229,7 +230,7 @@ def _without_clients(
     names: Sequence[str],
     everybody: set[str],
 ) -> pd.DataFrame:
-    """The rows without those of these clients.
+    """The rows without the rows of these clients.
 
     Args:
         frame: the rows.
@@ -397,7 +398,7 @@ def _days(cells: Cells, form: str, path: Path) -> np.ndarray:
 
 
 def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
-    """The path, if it is that of a file with one of these endings."""
+    """The path; refuses a path that is not a file with one of these endings."""
     if not isinstance(path, str | Path):
         raise InputError(f"`path` must be text, got {path!r}.")
     path = expand_path("path", path)
@@ -413,7 +414,7 @@ def checked_path(path: str | Path, kinds: Iterable[str]) -> Path:
 
 
 class Rows(NamedTuple):
-    """The targets, clients and test marks of samples."""
+    """The targets of samples, their clients, and which samples are for testing."""
 
     targets: np.ndarray  # numbers or words
     clients: np.ndarray | None  # names
@@ -424,7 +425,7 @@ class Rows(NamedTuple):
 def _from_frame(
     frame: pd.DataFrame, path: Path, roles: ColumnRoles, task: str | None
 ) -> Rows:
-    """Targets, clients and test marks of a table of cells."""
+    """The targets, clients and test samples of a table of cells."""
     target, client = roles.target, roles.client
     cells = cells_of(frame[target], path)
     if cells.missing.any():
@@ -433,7 +434,7 @@ def _from_frame(
     labelled = task is not None and OBJECTIVES[task].labelled
     no_numbers = cells.numbers is None or target in roles.categories
     some = cells.numbers is not None and bool(np.isnan(cells.numbers).any())
-    # Words are classes. Among numbers they may be a slip, unless the task is given.
+    # Words are classes. Words among numbers may be a slip, unless the task is given.
     words = (no_numbers and (labelled or task is None)) or (some and labelled)
     if words:
         _refuse_names(cells, path)
@@ -524,7 +525,7 @@ def _refuse_unknown_columns(
     path: Path,
     special: set[str],
 ) -> None:
-    """Refuses names that are not those of columns of features."""
+    """Refuses names that do not name columns of features."""
     known = list(known)
     for name in names:
         if name not in known or name in special:
@@ -574,14 +575,14 @@ def _gaps(cells: Cells, missing: Sequence[str]) -> tuple[str, ...]:
 
 
 def _codes(cells: Cells, words: Sequence[str]) -> np.ndarray:
-    """The code of each cell: the place of its word, NaN for gaps."""
+    """The code of each cell: the place of its word in a list, NaN for gaps."""
     code = {word: float(place) for place, word in enumerate(words)}
     pairs = zip(cells.text, cells.missing, strict=True)
     return np.array([np.nan if gap else code[str(word)] for word, gap in pairs])
 
 
 def _refuse_mixture(cells: Cells, path: Path) -> None:
-    """Refuses words among numbers, which may be a slip or a name."""
+    """Refuses a column with words among numbers: a word may be a slip or a name."""
     numbers = cells.numbers
     none = np.ones(len(cells.text), bool) if numbers is None else np.isnan(numbers)
     words = np.flatnonzero(none & ~cells.missing)
@@ -734,7 +735,7 @@ def _in_order(words: set[str]) -> list[str]:
     """
     if not all(word.isascii() and word.isdigit() for word in words):
         return sorted(words)
-    # By value, without converting a number that may have thousands of digits.
+    # By value. Text is compared, because a number may have thousands of digits.
     return sorted(words, key=lambda w: (len(w.lstrip("0")), w.lstrip("0"), w))
 
 
@@ -748,6 +749,6 @@ def as_tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """The array as a tensor of this type, without a copy if it has the type."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     with warnings.catch_warnings():
-        # A file that is larger than memory is mapped to be read alone.
+        # A file that is larger than memory is mapped for reading only.
         warnings.filterwarnings("ignore", message=".*not writable")
         return torch.from_numpy(array).to(dtype)

@@ -1,10 +1,11 @@
 """Fits the preparation of features, on training data alone.
 
 Clients must agree on the categories and, with scale "agreed", on means and deviations.
-They find these by one verb, the `average` of an oracle. It averages counts, sums and
-squares about the mean of each client's training part. All else is a client's own: the
-median or most frequent category that fills its gaps and, with scale "client", its means
-and deviations.
+They do so by averages over clients, by the function `average` of an oracle. They
+average counts, sums, and squares of deviations from the mean, of their training parts.
+
+Each client computes the rest alone: the median or the most frequent category, which
+fills its gaps, and with scale "client" its means and deviations.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Agreement(NamedTuple):
 
 
 class TrainingValues(NamedTuple):
-    """The raw training values of some clients, a row for each sample."""
+    """The raw training values of some clients, with one row per sample."""
 
     raw: Float[Tensor, "m c"]
     owner: Int[Tensor, " m"]  # position of each sample's client
@@ -48,7 +49,7 @@ class TrainingValues(NamedTuple):
         return zeros.index_add(0, self.owner, values)
 
     def tally(self, column: int, count: int) -> Float[Tensor, "n k"]:
-        """(N, K) how often each client has each code of a column."""
+        """(N, K) how often each client has each of the K codes of a column."""
         values = self.raw[:, column]
         there = ~values.isnan()
         place = self.owner[there] * count + values[there].long()
@@ -76,14 +77,14 @@ def with_preparation(
     *,
     like: Preparations | None = None,
 ) -> Federation:
-    """The federation with features as the clients that train agree to prepare them.
+    """The federation with prepared features, as the clients that train agree.
 
     Args:
-        everybody: the federation, with raw columns; newcomers have features, too.
+        everybody: the federation, with raw columns and with newcomers.
         trains: its clients in this process that train.
-        average: of all clients that train.
-        clients: the number of clients that train.
-        like: preparations with the features to use; None takes those of training data.
+        average: see `Average`; over all clients that train.
+        clients: the number of all clients that train.
+        like: preparations that fix the features; None takes them from training data.
     """
     schema, raw = everybody.schema, everybody.raw
     assert schema is not None and raw is not None  # only called with raw columns
@@ -113,7 +114,7 @@ def with_preparation(
 
 
 def _total(average: Average, clients: int, rows: Tensor) -> Tensor:
-    """The sum of the rows of all clients, from the rows of those in this process."""
+    """The sum of all clients' rows, given the rows of the clients in this process."""
     if not rows.shape[1]:
         return rows.sum(0)
     return average(rows.new_ones(len(rows)), rows)[0] * clients
@@ -124,8 +125,8 @@ def target_unit(federation: Federation, average: Average, clients: int) -> Unit:
 
     Args:
         federation: the clients in this process.
-        average: of all clients that train.
-        clients: the number of clients that train.
+        average: see `Average`; over all clients that train.
+        clients: the number of all clients that train.
     """
     index, owner = samples_of(federation.train)
     values = federation.targets[index].double().reshape(len(index), -1)
@@ -134,7 +135,7 @@ def target_unit(federation: Federation, average: Average, clients: int) -> Unit:
     ones = values.new_ones(len(values), 1)
     count, *sums = total(train.sums(torch.cat([ones, values], 1)))
     mean = torch.stack(sums) / count.clamp(min=1)
-    # About the mean: the difference of two large squares would lose digits.
+    # Squares of deviations: the difference of two large squares would lose digits.
     squares = total(train.sums((values - mean).square()))
     scale = _sound((squares / count.clamp(min=1)).sqrt(), mean)
     return Unit(tuple(mean.tolist()), tuple(scale.tolist()))
@@ -151,8 +152,8 @@ def agree(
 
     Args:
         federation: the clients in this process.
-        average: of all clients that train.
-        clients: the number of clients that train.
+        average: see `Average`; over all clients that train.
+        clients: the number of all clients that train.
         like: preparations with the categories and indicators to use.
     """
     schema = _schema(federation)
@@ -174,7 +175,7 @@ def agree(
     if schema.scale == "agreed":
         count, values = pieces[0].round(), pieces[1]
         mean = _numbers_only(schema, values / count.clamp(min=1), 0.0)
-        # About the mean: the difference of two large squares would lose digits.
+        # Squares of deviations: the difference of two large squares would lose digits.
         squares = train.sums(((train.raw - mean).square()).nan_to_num())
         scale = (total(squares) / count.clamp(min=1)).sqrt()
     scale = _numbers_only(schema, _sound(scale, mean), 1.0)
@@ -227,7 +228,7 @@ def fit(federation: Federation, agreed: Agreement) -> Preparations:
 
 
 def _gap_values(train: TrainingValues, agreed: Agreement) -> Float[Tensor, "n c"]:
-    """(N, C) the median or most frequent category of each client's training values."""
+    """(N, C) each client's training median, or most frequent category, by column."""
     fill = agreed.mean.repeat(train.clients, 1)
     order = train.owner.argsort(stable=True)
     sizes = torch.bincount(train.owner, minlength=train.clients).tolist()
@@ -269,7 +270,7 @@ def _schema(federation: Federation) -> Schema:
 
 
 def _words(schema: Schema) -> list[tuple[int, tuple[str, ...]]]:
-    """The place and the words of each column of categories."""
+    """The position and the words of each column of categories."""
     return [
         (j, column.categories)
         for j, column in enumerate(schema.columns)
@@ -278,20 +279,20 @@ def _words(schema: Schema) -> list[tuple[int, tuple[str, ...]]]:
 
 
 def _numbers_only(schema: Schema, values: Tensor, other: float) -> Tensor:
-    """The values of columns of numbers, and `other` for columns of categories."""
+    """The values in columns of numbers; in columns of categories, `other` instead."""
     is_number = torch.tensor([column.categories is None for column in schema.columns])
     return torch.where(is_number, values, other)
 
 
 def _sound(scale: Tensor, mean: Tensor) -> Tensor:
-    """The deviations, with 1 for constants, whose deviation is 0 or rounding error."""
+    """The deviations, but 1 where the deviation is 0 or only a rounding error."""
     return torch.where(scale > 1e-12 * mean.abs(), scale, 1.0)
 
 
 def _codes_like(
     schema: Schema, like: Preparations
 ) -> tuple[tuple[int, ...] | None, ...]:
-    """The raw codes of the categories of a preparation."""
+    """For each category of a preparation, its code in the raw columns."""
     return tuple(
         None
         if old.categories is None or new.categories is None
@@ -305,7 +306,7 @@ def _recode(
     schema: Schema,
     codes: tuple[tuple[int, ...] | None, ...],
 ) -> Float[Tensor, "m c"]:
-    """The raw values with codes 0, 1, ... for these categories and -1 for others."""
+    """The raw values; these categories get codes 0, 1, ..., and others get -1."""
     found = raw.clone()
     for j, words in _words(schema):
         kept = codes[j]

@@ -28,10 +28,12 @@ def hard_instance(
     """Coins of hidden bias, one coordinate per sample: hard for every method.
 
     A sample of client i shows a coordinate k, uniform among `dimension`, and a coin
-    that is 1 with probability 1/2 + delta_i alpha_k. All clients share the signs alpha.
+    that is 1 with probability 1/2 + delta_i alpha_k. The signs alpha_k, 1 or -1, are
+    the same for all clients.
+
     The first `twins` clients have delta_i = delta. The others have delta_i = delta -
-    distance, or 0 if that is negative: then their samples reveal nothing about alpha.
-    Use a linear model without bias.
+    distance, or 0 if that is negative. With delta_i = 0, samples reveal nothing about
+    alpha. Use a linear model without bias.
 
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, proof of Theorem 8.1.
@@ -83,12 +85,13 @@ def hard_samples(
     samples: int,
     variance: float = 1.0,
 ) -> HardInstance:
-    """Samples of clients at these distances from the first, which needs their help.
+    """Samples of clients, given their distances from the first, which needs help.
 
     A sample shows one coordinate k, and a coin that is 1 with probability 1/2 + delta_i
-    alpha_k, with alpha in {-1, 1}^d. The loss is (x_k - coin)^2, so mu = beta = 2 / d
-    and f_i(x_j^*) - f_i(x_i^*) = (delta_i - delta_j)^2 <= b_ij^2. A loss below
-    delta^2 / 36 requires most of alpha.
+    alpha_k, with alpha in {-1, 1}^d. The loss of a model x is (x_k - coin)^2. So its
+    strong convexity mu and smoothness beta are 2 / d, and for the minimisers x_i^* of
+    the expected losses f_i, f_i(x_j^*) - f_i(x_i^*) = (delta_i - delta_j)^2 <= b_ij^2.
+    An excess loss below delta^2 / 36 is impossible without most signs of alpha.
 
     Args:
         distance: b_i1, which is 0 for the first client.
@@ -96,8 +99,8 @@ def hard_samples(
         delta: delta_1, at most 1/2.
         dimension: d.
         samples: of each client.
-        variance: about that of a target, at least 1. A target is multiplied by it with
-            probability 1 / variance, and set to 0 otherwise.
+        variance: about the variance of a target, at least 1. Each target is multiplied
+            by this number with probability 1 / variance, and is set to 0 otherwise.
     """
     integer("dimension", dimension, at_least=1)
     integer("samples", samples, at_least=1)

@@ -30,7 +30,7 @@ from .rows.images import Images
 FEWEST = 4
 
 _GAP = 0x7FF8 << 48
-"""The word of a missing value: the bits of NaN."""
+"""The 64-bit word that stands for a missing value: the bits of NaN."""
 
 
 def check_table(table: Table) -> None:
@@ -76,7 +76,7 @@ def classes_of(table: Table, purpose: str) -> tuple[Int[Tensor, " m"], int]:
 
 
 def check_room(table: Table, clients: int, min_size: int) -> None:
-    """Refuses more clients than the number of samples allows."""
+    """Refuses more clients than there are samples for, with `min_size` samples each."""
     integer("clients", clients, at_least=1)
     integer("min_size", min_size, at_least=FEWEST)
     if clients * min_size > len(table.targets):
@@ -128,9 +128,9 @@ def too_small(
 def contents(table: Table) -> Int[Tensor, " m"]:
     """(M,) a hash of the features and the target of each sample.
 
-    It uses the words of categories and classes and the names of columns, because their
-    codes and places differ between files. Entries of arrays have no names: for these it
-    uses their places.
+    The hash is of the words of categories and classes and of the names of columns,
+    because codes and positions differ between files. Entries of arrays have no names,
+    so the hash uses their positions.
     """
     targets = (
         _as_words(table.targets, table.classes) if table.classes else table.targets
@@ -160,7 +160,7 @@ def _as_words(values: Tensor, categories: tuple[str, ...] | None) -> Tensor:
 def streams(
     clients: Iterable[int], names: Sequence[str], *purpose: int | str
 ) -> Int[Tensor, " n"]:
-    """(N,) keys of random streams for a purpose, from the names of the clients."""
+    """(N,) the key of each client's random stream for a purpose, from its name."""
     keys = [seeds.key(*purpose, short_name(names, client)) for client in clients]
     return torch.tensor(keys, dtype=torch.int64)
 
@@ -168,7 +168,7 @@ def streams(
 def ranks(
     owner: Int[Tensor, " m"], content: Int[Tensor, " m"], streams: Int[Tensor, " n"]
 ) -> tuple[Tensor, Tensor]:
-    """Each sample's place in a random order of its client's samples, and their number.
+    """Each sample's rank among its client's samples in random order, and their number.
 
     Args:
         owner: the client of each sample, -1 for samples of nobody.
@@ -235,7 +235,7 @@ def fixed_roles(
 
 
 def _choices(validation: float, size: Tensor) -> Tensor:
-    """(M,) size of the validation part of each sample's client, at least 1 if any."""
+    """(M,) validation size of each sample's client: at least 1, or 0 for no share."""
     return (validation * size).round().clamp(min=1 if validation else 0)
 
 

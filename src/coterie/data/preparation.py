@@ -1,14 +1,16 @@
 """How raw columns become the features of a model: filled, scaled, one-hot.
 
 A raw value is a number, or the code of a category; NaN if it is missing. A date is the
-number of days since 1970-01-01. A number v becomes (v - mean) / scale, at most ten
-deviations from the mean. A category becomes one feature for each category of training
-data. On request, one more feature says that a value was missing. A client's
-`Preparation` holds what this needs, as numbers and words. It is a part of the client's
-model: `module()` computes the features that the model was trained on.
+number of days since 1970-01-01. A number v becomes (v - mean) / scale, cut off at ten
+deviations from the mean. A column of categories becomes one feature, 0 or 1, for each
+category of training data. On request, one more feature says that a value was missing.
+
+A client's `Preparation` holds the means, scales and categories for these steps. The
+preparation is a part of the client's model: `module()` computes the features that the
+model was trained on.
 
 Quantities to predict are scaled, too, by the mean and deviation of all training data.
-A model predicts in deviations. Its `Unit` turns these into the unit of the data.
+A model predicts scaled quantities, and its `Unit` turns them into the unit of the data.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 SCALES = ("agreed", "client", "none")
-"""Features are scaled by numbers of all clients, of each client, or not at all."""
+"""Features are scaled by all clients' data, by each client's data, or not at all."""
 
 LIMIT = 10.0
 """The largest deviation from the mean of a scaled number.
 
-A value of a nearly constant column can be hundreds of deviations away. Predictions
-would be, too.
+Without a limit, a value of a nearly constant column could be hundreds of deviations
+away, and predictions would be as far off.
 """
 
 _AT_ONCE = 2**16
@@ -65,7 +67,7 @@ class Unit(NamedTuple):
         return values.double() * scale + mean
 
     def after(self, first: Unit) -> Unit:
-        """The unit of targets that were scaled by `first` and then by this one."""
+        """The unit of targets that the unit `first` scaled and then this unit."""
         mean, scale = torch.tensor(first, dtype=torch.float64)
         mine, factor = torch.tensor(self, dtype=torch.float64)
         moved, stretched = mean + scale * mine, scale * factor
@@ -81,7 +83,7 @@ class Wiring(NamedTuple):
     """The raw column of each feature, and how it becomes the feature."""
 
     column: Int[Tensor, " f"]
-    code: Int[Tensor, " f"]  # of its category, -1 if it is not one
+    code: Int[Tensor, " f"]  # code of its category; -1: not of a category
     indicator: Bool[Tensor, " f"]  # whether it says that the value was missing
 
 
@@ -90,7 +92,7 @@ class Preparation(NamedTuple):
 
     columns: tuple[Column, ...]
     indicators: tuple[bool, ...]  # whether a feature says that a column was missing
-    fill: tuple[float, ...]  # for a missing number or code; -1: no category
+    fill: tuple[float, ...]  # replaces a missing number or code; -1: no category
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     unit: Unit | None = None  # of the targets; None: as they are
@@ -159,14 +161,14 @@ class Preparations(NamedTuple):
         return feature_names(self.columns, self.indicators)
 
     def of(self, client: int) -> Preparation:
-        """The preparation of the client of this identity."""
+        """The preparation of the client with this identity."""
         fill, mean, scale = (tuple(rows[client].tolist()) for rows in self.rows)
         given = self.columns, self.indicators
         return Preparation(*given, fill, mean, scale, self.unit, self.limit)
 
     @property
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The fills, means and scales, each with a row per client."""
+        """The values for gaps, means and scales, each with a row per client."""
         return self.fill, self.mean, self.scale
 
     def plain(self) -> dict[str, Any]:
@@ -285,7 +287,7 @@ def features_of(
     scale: Float[Tensor, "*b c"],
     limit: float | None,
 ) -> Float[Tensor, "b f"]:
-    """The features of raw values, with numbers for all rows or for each row."""
+    """The features of raw values; fill, mean and scale are for all rows or per row."""
     missing = raw.isnan()
     value = torch.where(missing, fill, raw)
     number = ((value - mean) / scale)[:, wiring.column]

@@ -42,7 +42,7 @@ MISSING = (
 """Cells that count as empty."""
 
 _MOST_DEFLATED = 1040
-"""Deflating makes data at most this many times smaller."""
+"""Compression in an npz file makes data at most this number of times smaller."""
 
 _TESTED_AT_ONCE = 2**18
 """The number of values that are tested in one pass."""
@@ -138,7 +138,7 @@ def _header(path: Path, text: str, separator: str, first: int) -> list[str]:
 def _name_columns(frame: pd.DataFrame, names: list[str], path: Path) -> pd.DataFrame:
     """The cells with the names of the columns.
 
-    Left out are empty columns without a name, and a first column without a name that
+    Empty columns without a name are left out. So is a first column without a name that
     counts rows, as pandas and R write it.
     """
     if len(names) > 1 and all(map(_is_number, names)):
@@ -244,7 +244,7 @@ FRAMES: dict[str, Callable[[Path, TextFormat], tuple[pd.DataFrame, TextFormat]]]
 
 
 def ending_of(path: Path) -> str:
-    """The ending of the name of a file, with what is before `.gz`.
+    """The ending of a file's name; `.gz` comes with the ending before it.
 
     >>> ending_of(Path("a.b.CSV.gz")), ending_of(Path("a.b.csv"))
     ('.csv.gz', '.csv')
@@ -261,7 +261,7 @@ def read_frame(
 
 
 def _refuse_header(names: list[str], path: Path) -> None:
-    """Refuses columns without a name and columns with the same name, all at once."""
+    """Refuses columns without a name or with the same name; one error lists all."""
     if not names:
         raise InputError(f"{path.name} has no columns.")
     bare = [str(place) for place, name in enumerate(names, 1) if not name]
@@ -348,7 +348,7 @@ def finite_numbers(
     gaps: bool = False,
     advice: str = "correct it, or leave the cell empty",
 ) -> np.ndarray:
-    """The values of a column; refuses values not finite in single precision.
+    """The values of a column; refuses values that are not finite in single precision.
 
     Args:
         cells: of the column.
@@ -375,7 +375,8 @@ def read_arrays(
 ) -> dict[str, np.ndarray]:
     """The arrays features, targets, client and is_test, with a row per sample.
 
-    They are in an npz file, or in a folder of npy files; these are mapped, not read.
+    They are in an npz file, or in a folder of npy files. Npy files are mapped, not
+    read into memory.
     """
     folder = path.is_dir()
     try:
@@ -419,7 +420,7 @@ def _map_array(path: Path) -> np.ndarray:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The known arrays of a file; refuses one larger than what the file holds."""
+    """The known arrays of a file; refuses an array larger than the file can hold."""
     with zipfile.ZipFile(path) as archive:
         there = {
             info.filename.removesuffix(".npy"): info for info in archive.infolist()
@@ -483,7 +484,7 @@ def _refuse_shapes(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _finite(name: str, array: np.ndarray, path: Path) -> np.ndarray:
-    """The array, if it holds finite numbers, or words as targets."""
+    """The array; refuses numbers that are not finite, and words except as targets."""
     if name == "targets" and array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "replace")
     if array.dtype.kind not in "biuf" and (name, array.dtype.kind) != ("targets", "U"):
@@ -492,7 +493,7 @@ def _finite(name: str, array: np.ndarray, path: Path) -> np.ndarray:
         )
     if array.dtype.kind != "f":
         return array
-    # In pieces, because the test needs as much memory as what it looks at.
+    # In pieces, because the test of a piece needs as much memory as the piece.
     rows = max(1, _TESTED_AT_ONCE * len(array) // max(1, array.size))
     for first in range(0, len(array), rows):
         bad = ~(np.abs(array[first : first + rows]) <= LARGEST)

@@ -1,8 +1,8 @@
 """Splits: ways to divide a table among clients, by name.
 
-A split is `name(table, rng, *, options) -> Assignment`. No split draws until it is
-lucky: each ends after a fixed amount of work. Every client has at least `min_size`
-samples, or the split is refused.
+A split is `name(table, rng, *, options) -> Assignment`. No split draws again and again
+until a draw fits: each split ends after a fixed amount of work. A split is refused if a
+client would have fewer than `min_size` samples.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def size_skew(
 ) -> Assignment:
     """Random shares of different sizes, proportional to (i + 1)^-exponent.
 
-    Every client first gets `min_size` samples; the law divides the rest.
+    Every client first gets `min_size` samples. The rest is divided in proportion.
     """
     check_room(table, clients, min_size)
     number("exponent", exponent, at_least=0)
@@ -91,9 +91,9 @@ def dirichlet(
 ) -> Assignment:
     """Each class is divided among the clients by a Dirichlet(alpha) law.
 
-    With a small alpha, few clients have a class, and sizes differ widely. A client with
-    fewer than `min_size` samples then takes samples one by one. It takes them from the
-    largest client at that moment, of that client's most frequent class.
+    With a small alpha, few clients have samples of a class, and sizes differ widely. A
+    client with fewer than `min_size` samples then takes samples one by one, each from
+    the client that is the largest then, and of that client's most frequent class.
     """
     labels, classes = classes_of(table, "dirichlet")
     check_room(table, clients, min_size)
@@ -141,15 +141,18 @@ def label_clusters(
     clusters: int = 2,
     min_size: int = 10,
 ) -> Assignment:
-    """Client i has labels of cluster i mod C only, and as many samples as others in it.
+    """Labels are divided into C groups; client i only has labels of group i mod C.
 
-    With two clusters, even clients have the lower half of the labels and odd clients
-    the upper half. This is Definition S1 of Philippenko, Le Bars, Scaman and Massoulié,
+    Samples of a group are shared equally among its clients. With two clusters, even
+    clients have the lower half of the labels and odd clients the upper half.
+
+    This is Definition S1 of Philippenko, Le Bars, Scaman and Massoulié,
     "Adaptive collaboration for online personalized distributed learning with
     heterogeneous clients", 2025.
 
-    Differences: classes count from 0, and the lower group is 0 .. ceil(K/2) - 1. As
-    printed, the groups are unequal and the last class does not exist.
+    Differences: our K classes count from 0, and the lower group is 0 .. ceil(K/2) - 1.
+    As printed in the paper, the groups are unequal and include a class that does not
+    exist.
     """
     labels, classes = classes_of(table, "label_clusters")
     check_room(table, clients, min_size)
@@ -168,10 +171,10 @@ def label_clusters(
 def label_swap(
     table: Table, rng: torch.Generator, *, clients: int = 20, min_size: int = 10
 ) -> Assignment:
-    """Equal random shares, but odd clients call every class by the name of another.
+    """Equal random shares, but odd clients give every class the label of another class.
 
-    One random cycle through all classes gives the new names to all odd clients. So the
-    labels that one cluster learns are always wrong for the other.
+    All odd clients use the same new labels, from one random cycle through all classes.
+    So the labels that even clients learn are always wrong for odd clients.
     """
     labels, classes = classes_of(table, "label_swap")
     if classes < 2:
@@ -198,7 +201,8 @@ def fallah(
 
     Even clients have `a` images of each class of the lower half. Each odd client has
     low * a images of one of these classes and 2 a images of one class of the upper
-    half. The pairs of classes go round, so that they are as different as possible.
+    half. Odd clients take turns through the pairs of classes, so that the pairs differ
+    as much as possible.
 
     Fallah, Mokhtari and Ozdaglar, "Personalized federated learning with theoretical
     guarantees", NeurIPS 2020, section 5; low=0 is their "different heterogeneity".
@@ -245,8 +249,8 @@ def natural(
 ) -> Assignment:
     """The clients that the data come from, all of them or the first `clients`.
 
-    Clients with fewer than `min_size` samples are left out, and a notice names them, if
-    at least two others remain.
+    Clients with fewer than `min_size` samples are left out if at least two others
+    remain, and a notice names those left out.
     """
     if table.group is None:
         raise InputError(
@@ -330,11 +334,11 @@ def divide(
         table: the data.
         name: a key of SPLITS.
         seed: names the random streams.
-        validation: share of each client's samples to choose with; 0: none.
-        test: share of each client's samples to report on.
+        validation: share of each client's samples for validation; 0: none.
+        test: share of each client's samples for testing.
         max_samples: the most samples that a client keeps, chosen at random.
         min_classes: the fewest classes that a training part may have.
-        options: those of the split.
+        options: the keyword arguments of the split.
     """
     one_of("split.name", name, SPLITS)
     checks.options("split", name, parameters_of(SPLITS[name]), options)
@@ -381,7 +385,7 @@ def _assign(
     rng: torch.Generator,
     options: dict[str, object],
 ) -> Assignment:
-    """The assignment of a split that sees the samples in this order."""
+    """The assignment by a split, which gets the samples in this order."""
 
     def take_rows(fields: tuple[str, ...], rows: Tensor, of: Any) -> dict[str, Any]:
         found = {field: getattr(of, field) for field in fields}
@@ -397,7 +401,7 @@ def _assign(
 def _deal(
     samples: int, members: Int[Tensor, " c"], rng: torch.Generator
 ) -> Int[Tensor, " m"]:
-    """(M,) random owners among `members`, each with as many samples."""
+    """(M,) random owners among `members`, with equal numbers of samples."""
     owner = torch.empty(samples, dtype=torch.int64)
     order = torch.randperm(samples, generator=rng)
     owner[order] = members[torch.arange(samples) % len(members)]
@@ -430,8 +434,8 @@ def _dirichlet(
 ) -> Float[Tensor, "k n"]:
     """Independent Dirichlet(alpha) rows, exact for any small alpha.
 
-    A Gamma(alpha) variable is Gamma(alpha + 1) times U^(1 / alpha), which underflows
-    for small alpha; its logarithm does not.
+    A Gamma(alpha) variable is Gamma(alpha + 1) times U^(1 / alpha), with U uniform in
+    (0, 1]. The product underflows for small alpha, and its logarithm does not.
     """
     seed = int(torch.randint(2**62, (), generator=rng))
     draw = np.random.default_rng(seed)
@@ -456,9 +460,9 @@ def _counts(
 def _top_up(counts: Int[Tensor, "k n"], min_size: int) -> Int[Tensor, "k n"]:
     """The counts after clients with too few samples took some from the largest client.
 
-    While a client is below `min_size`, the largest is above the mean and so above
-    `min_size`. So each move helps one client and harms none, and the number of moves is
-    the number of missing samples.
+    While a client has fewer than `min_size` samples, the largest has more than the
+    mean, and so more than `min_size`. So no move makes a client too small, and the
+    number of moves is the number of missing samples.
     """
     table = counts.numpy().copy()
     size = table.sum(0)

@@ -17,7 +17,7 @@ from ..seeds import generator
 from .federation import Table
 
 _MOST = 2_000_000_000
-"""Values of one table, 16 GB in double precision."""
+"""The most values in one table, 16 GB in double precision."""
 
 
 def check_size(product: str, values: int) -> None:
@@ -125,12 +125,12 @@ def linear_thirds(
 
     Client i belongs to third c = i mod 3. The entries of theta_i are N(1 + c / 2,
     variation^2), and those of its features are N(0, s^2) with s = 1 + (c - 1) contrast.
-    It has between `smallest` and `largest` samples, all numbers equally likely, and
-    `tests` more for testing. With fewer samples than dimensions no client can learn
-    alone.
+    Its number of samples is uniform between `smallest` and `largest`. `tests` more
+    samples are for testing. A client cannot learn alone with fewer samples than
+    dimensions.
 
     Erickson and Johansson, "Personalized federated learning under model dissimilarity
-    constraints", 2025, section 5.1, which leaves the deviations open.
+    constraints", 2025, section 5.1. The paper does not give the deviations.
 
     >>> linear_thirds(clients=4, dimension=2, tests=5).clusters
     tensor([0, 1, 2, 0])
@@ -211,8 +211,8 @@ def mean_estimation(
 ) -> Table:
     """Estimating the mean of each client: y = theta_i + noise * N(0, I_d).
 
-    The only feature is the constant 1, and there are d outputs. So the d weights of a
-    linear model without bias are the estimate.
+    The only feature is the constant 1, and a target has d entries. So the d weights of
+    a linear model without bias estimate the mean.
     """
     number("noise", noise, at_least=0)
     theta, cluster = _optima(

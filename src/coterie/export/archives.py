@@ -1,7 +1,7 @@
-"""One file with all that is needed to repeat a run, and its safe reading.
+"""Archives: one file with all that is needed to repeat a run, and safe to read.
 
 An archive is a ZIP file with a manifest, the study, copies of the user's own modules,
-versions and records. It has no data. Nothing in it is imported by this module.
+versions and records. It has no data. This module imports no code from an archive.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _MOST_RECORDS = 2**28  # bytes of a table
 
 
 class Archive(NamedTuple):
-    """What an archive says about itself; nothing of it has run."""
+    """What an archive says about itself. No code of the archive has run."""
 
     path: Path
     name: str  # of the run
-    modules: dict[str, str]  # files of code, by the module
+    modules: dict[str, str]  # module -> its file of code
     versions: dict[str, str]  # which have trained the models
     files: dict[str, str]  # checksums by name
 
@@ -98,7 +98,7 @@ def _add(zipped: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _modules_of(folder: Path) -> dict[str, str]:
-    """The copies of the user's modules in a run folder, which must be as they ran."""
+    """The copies of the user's modules in a run folder; refuses changed copies."""
     read = folder / "read.json"
     known = read_json(read) if read.exists() else {}
     found = {}
@@ -125,7 +125,7 @@ def _copy_of(folder: Path, module: str, digest: str) -> str:
 
 
 def _versions_of(folder: Path) -> dict[str, str]:
-    """The versions that have trained the models, each with all that differ."""
+    """The versions that trained the models; different ones of a package are joined."""
     import pandas as pd
 
     path = folder / "versions.csv"
@@ -140,12 +140,12 @@ def _versions_of(folder: Path) -> dict[str, str]:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a path is that of an archive, by its end."""
+    """Whether a path leads to an archive, by its ending."""
     return path.suffix.lower() == ".zip"
 
 
 def read_archive(path: Path) -> Archive:
-    """What an archive says, checked, without running or writing any of it.
+    """What an archive says, after checks. Nothing of the archive is run or unpacked.
 
     Raises:
         InputError: if the file is not an archive, or could write outside its folder.
@@ -240,7 +240,7 @@ def _refuse_info(path: Path, info: zipfile.ZipInfo) -> None:
 
 
 def _content(archive: Archive, zipped: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """The content of a file, which must be small and as the manifest says."""
+    """The content of a file; refuses a large file, or a wrong checksum."""
     content = _read_file(archive.path, zipped, name, most)
     if _sum(content) != archive.files[name]:
         raise _bad(archive.path, f"{name} was changed")

@@ -1,8 +1,8 @@
 """The model card: what a model is, how good it is, and how to use it.
 
-It is a page in Markdown for people who get only the folder of an exported model. Its
-words are in `templates`. Names come from other people's files, so Markdown in them is
-escaped and control characters are shown.
+The card is a page in Markdown for people who get only the folder of an exported model.
+Its words are in `templates`. Names come from other people's files. So Markdown in names
+is escaped, and control characters are shown as escapes.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def card(records: Records, trained: TrainedModel, about: dict[str, Any]) -> str:
 
 
 def privacy_text(records: Records, trained: TrainedModel) -> Markup:
-    """What the model's client released in training; empty without [privacy]."""
+    """What training released about the client's data; empty without [privacy]."""
     settings, table = records.study.get("privacy"), records.metrics
     if not isinstance(settings, dict) or "epsilon" not in table:
         return Markup()
@@ -142,9 +142,10 @@ def _score_text(score: Score, found: Estimate) -> ScoreText:
 
 
 def _scores(records: Records, trained: TrainedModel) -> dict[str, Any]:
-    """The scores on the client's own test data, of this model and over seeds.
+    """The scores of this model, and of training alone, on the client's test data.
 
-    A client that joined after training is a `newcomer`, which may have trained `alone`.
+    A client that joined after training has the scores `newcomer` and, if it trained
+    alone, `alone`. For others, `gain` is over all seeds.
     """
     score, client, seed = score_of(records), trained.client, trained.seed
     labels, local = [trained.label], local_label(records)
@@ -172,10 +173,10 @@ def _scores(records: Records, trained: TrainedModel) -> dict[str, Any]:
 
 
 def _gain(records: Records, trained: TrainedModel) -> str | dict[str, Any] | None:
-    """What this client gains over training alone, with all seeds.
+    """What this client gains over training alone, over all seeds.
 
     Returns:
-        A word if there is nothing to compare with; None if the gain is not known.
+        Text if there is nothing to compare with; None if the gain is not known.
     """
     score, local = score_of(records), local_label(records)
     if trained.label == local:
@@ -203,7 +204,7 @@ def _gain(records: Records, trained: TrainedModel) -> str | dict[str, Any] | Non
 
 
 def partner_text(records: Records, trained: TrainedModel) -> Markup:
-    """The clients that it learned with, and its parameters that stayed at home."""
+    """Which clients the client learned with, and which parameters it did not share."""
     home = records.study.get("model", {}).get("personal", [])
     return _render("partners.md", home=home, **_partners(records, trained)).strip()
 
@@ -226,7 +227,7 @@ def _partners(records: Records, trained: TrainedModel) -> dict[str, Any]:
     else:
         return {"reason": "unknown", "count": len(names), "who": names[:_PARTNERS]}
     total = float(row.sum())
-    whole = 0.999 < total < 1.001  # the sum is 1 in single precision
+    whole = 0.999 < total < 1.001  # the sum is 1 up to single precision
     row = row if whole else row / (total or 1.0)
     order = [int(k) for k in np.argsort(-row, kind="stable") if row[k] > 0]
     return {

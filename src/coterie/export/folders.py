@@ -1,4 +1,4 @@
-"""The folder of an exported model, which is complete and checked or does not exist."""
+"""Folders of exported models: a folder is complete and checked, or does not exist."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Export(NamedTuple):
 def default_label(records: Records) -> str:
     """The algorithm whose model is exported by default.
 
-    It is the algorithm of the headline: the one with the best mean validation score at
-    the last round, without oracles and training alone. If there is no other, it is
-    training alone.
+    The default is the algorithm of the headline: the one with the best mean validation
+    score at the last round. Oracles and training alone do not take part. If there is no
+    other algorithm, the default is training alone.
     """
     local = local_label(records)
     others = [a for a in labels_of(records) if a != local and a not in records.oracles]
@@ -128,8 +128,8 @@ def export_all(
     """Writes the models of all clients, each into its own folder; returns them by name.
 
     The folders in `to` are named after the clients. `progress` is called with the
-    number of models written so far, and of all. The other arguments are those of
-    `export_model`.
+    number of models written so far, and the number of all. The other arguments are the
+    same as in `export_model`.
 
     Raises:
         InputError: before anything is written; it names all problems.
@@ -153,7 +153,7 @@ def export_all(
 def _refuse_any(
     run: Run, places: dict[int, Path], label: str, seed: int | None, overwrite: bool
 ) -> None:
-    """Refuses what cannot be written; the error names all problems at once."""
+    """Refuses models that cannot be written; the error names all problems at once."""
     old = [place for place in places.values() if (place / ABOUT).is_file()]
     old = [] if overwrite else old
     problems = []
@@ -211,12 +211,12 @@ def _is_plain(character: str) -> bool:
 
 
 def _disk_name(name: str) -> str:
-    """A form of the name that is equal for names that some disks cannot distinguish."""
+    """A form of a name; names that some disks cannot distinguish have the same form."""
     return unicodedata.normalize("NFKC", name).casefold()
 
 
 _MOST_BYTES = 120
-"""File systems allow 255 bytes; the rest is for what is added to a name."""
+"""The most bytes of a name. File systems allow 255; the rest is for additions."""
 
 _NUMBERED = (f"{device}{k}" for device in ("COM", "LPT") for k in "123456789¹²³")
 _DEVICES = frozenset(["CON", "PRN", "AUX", "NUL", *_NUMBERED])
@@ -288,7 +288,7 @@ def _refuse_other(to: Path, overwrite: bool) -> None:
 
 
 def _take_place(new: Path, target: Path, old: Path) -> None:
-    """Moves the new folder to its place, and a folder that is there to `old`."""
+    """Moves the new folder to its place; a folder already there moves to `old`."""
     if target.exists():
         target.rename(old)
     try:
@@ -343,7 +343,7 @@ def _onnx(
     samples: torch.Tensor,
     tolerance: float,
 ) -> dict[str, Any]:
-    """The difference of the ONNX file from the module, or why there is no file."""
+    """The difference of outputs of the ONNX file and the module, or why it failed."""
     why = write_onnx(path, program, samples)
     if why:
         return {"skipped": why}
@@ -401,7 +401,7 @@ def describe_model(
 
 
 def _measure(records: Records, scaled: bool) -> dict[str, str]:
-    """The measure of the run, or the usual one if new rows cannot have that.
+    """The measure of the run; the usual measure if the run's needs more than new rows.
 
     Losses may be `scaled`: then they are of targets that new rows do not have.
     """

@@ -23,10 +23,8 @@ def predict_frame(
 ) -> pd.DataFrame:
     """The predictions of a run's models, in the order and with the index of the frame.
 
-    It warns of rows with unknown categories, and with numbers far from training data.
-    See `Run.predict` for the arguments.
-
-    It warns of rows with unknown categories, and with numbers far from training data.
+    See `Run.predict` for the arguments. Warnings say which columns have unknown
+    categories, or numbers far from training data.
     """
     if not isinstance(frame, pd.DataFrame):
         raise InputError(

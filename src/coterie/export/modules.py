@@ -52,12 +52,13 @@ class Inputs(NamedTuple):
     def of(
         cls, made: Architecture, how: Preparation | None, whole: dict[str, Any] | None
     ) -> Inputs:
-        """The inputs of a model, which are raw columns if there is a preparation.
+        """The inputs of a model: raw columns if there is a preparation.
 
         Args:
             made: what the model is made from.
             how: the preparation of its features; None if there is none.
-            whole: dtype, least and most of features that are whole numbers.
+            whole: the keys `dtype`, `least` and `most`, if features are whole numbers;
+            otherwise None.
         """
         if how is not None:
             return cls((len(how.columns),), "float64")

@@ -50,9 +50,10 @@ _AT_ONCE = 2**14
 """The number of rows in one pass."""
 
 _FAR = 4.0
-"""If half of all rows are this number of deviations away, their unit may be too large.
+"""If half of all rows are this number of deviations away, their unit may be wrong.
 
-Such numbers are near zero, and so they are not further from the mean than zero is.
+In a unit that is too large, numbers are near zero. So they are about as far from the
+mean as zero is, which may be less than `LIMIT` deviations.
 """
 
 _SOME = 5
@@ -90,7 +91,7 @@ class Predictions(NamedTuple):
 
     table: pd.DataFrame  # row, predicted, and the probability of each class
     measure: str  # the name of the score
-    words: str  # the name of the score with the class that it is about
+    words: str  # the name of the score, perhaps with a class
     score: float  # of the rows that have a label; NaN if there are none
     labelled: int  # the number of rows that have a label
     notes: tuple[str, ...]  # sentences about unusual rows
@@ -360,9 +361,10 @@ def _category_notes(
 def _distance_notes(
     frame: pd.DataFrame, how: Preparation | None, raw: Tensor
 ) -> list[str]:
-    """One sentence for each column with numbers far from those of training.
+    """One sentence for each column with numbers far from its training data.
 
-    Distances are in deviations of training data; without a scale there is no sentence.
+    Distances are in deviations of training data. There are no sentences if the features
+    were not scaled.
     """
     if how is None or not any(mean or scale != 1 for mean, scale in _moments(how)):
         return []
@@ -396,7 +398,7 @@ def _class_names(about: dict[str, Any], outputs: Tensor) -> list[str]:
 
 
 def _table(frame: pd.DataFrame, about: dict[str, Any], outputs: Tensor) -> pd.DataFrame:
-    """One line for each row, numbered as a person sees it who opens the file."""
+    """One line for each row, with the row number that a person sees in the file."""
     columns: dict[str, Any] = {"row": frame.index.to_numpy()}
     if OBJECTIVES[about["task"]].labelled:
         names = _class_names(about, outputs)

@@ -1,7 +1,7 @@
 """A module as files: its weights, and programs that run without its source.
 
-The writer reads and runs every file. Its outputs must be those of the module, within
-`TOLERANCE`, on batches of several sizes.
+`export.folders` reads and runs every file after writing it. Outputs of the file must be
+those of the module, within `TOLERANCE`, on batches of several sizes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from ..records.files import writing
 WEIGHTS, PROGRAM, ONNX = "weights.safetensors", "model.pt2", "model.onnx"
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-"""The largest difference of outputs, as a share of 1 + their size: programs may sum in
-another order, and fuse steps of the module."""
+"""The largest difference of outputs, relative to 1 + their size.
+
+Outputs may differ because programs sum in another order, or fuse steps of the module.
+"""
 
 _SIZES = (1, 2, 7)  # of batches, in addition to all samples; torch treats 1 specially
 
@@ -34,7 +36,7 @@ def write_weights(path: Path, module: nn.Module) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # Parameters may be views of one row, which the format cannot store.
+    # Parameters may be views of one row. The format cannot store views.
     weights = {k: v.contiguous().clone() for k, v in module.state_dict().items()}
     with writing(path) as file:
         try:
@@ -77,7 +79,7 @@ def read_weights(path: Path, module: nn.Module) -> None:
 
 
 def write_program(path: Path, module: nn.Module, samples: Tensor) -> Any:
-    """The program of a module for any number of samples, which is also written."""
+    """Writes a module as a program for any number of samples, and returns it."""
     rows = torch.export.Dim("rows")
     try:
         with warnings.catch_warnings():
@@ -147,7 +149,7 @@ def onnx_in(path: Path) -> Callable[[Tensor], Tensor]:
 def difference(
     program: Callable[[Tensor], Tensor], module: nn.Module, samples: Tensor
 ) -> float:
-    """The largest difference of outputs, as a share of 1 + their size.
+    """The largest difference of outputs, relative to 1 + their size.
 
     It is infinite if shapes differ, or if only one of two outputs is a number.
     """

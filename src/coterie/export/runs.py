@@ -106,7 +106,7 @@ class Run:
         return [pair for pair in pairs if Folder(self.folder).has_model_file(*pair)]
 
     def models(self, label: str | None = None, seed: int | None = None) -> Tensor:
-        """The personal models (N, D) of an algorithm, by default the last listed.
+        """The personal models (N, D) of an algorithm, by default the last in the study.
 
         Row j belongs to the j-th client that trained, in the order of
         `records.clients`.
@@ -129,7 +129,7 @@ class Run:
 
         Args:
             client: its name, or its position among all clients.
-            label: of the algorithm; None: the last listed.
+            label: of the algorithm; None: the last in the study.
             seed: None: the first.
         """
         return self.trained_model(client, label, seed).module
@@ -146,7 +146,7 @@ class Run:
         Args:
             frame: has the columns that the models were trained on.
             client: the model's client; None: each row names its client.
-            label: of the algorithm; None: the last listed.
+            label: of the algorithm; None: the last in the study.
             seed: None: the first.
         """
         from .frames import predict_frame
@@ -238,7 +238,7 @@ class Run:
         return Architecture(name, options, shape, outputs, dtype, seed)
 
     def _refuse_changed(self, name: str) -> None:
-        """Refuses a module of the user that has changed since the run read it."""
+        """Refuses a module of the user if it changed after the run read it."""
         path = self.folder / "read.json"
         read = read_json(path) if ":" in name and path.exists() else {}
         for module, file in sources_of(name.partition(":")[0]).items() if read else ():

@@ -2,25 +2,27 @@
 
 Every distance here is |E phi(z_i) - E phi(z_j)|^2, between means of a function phi of a
 sample z: z itself, its square z z', or the Gaussian kernel at z. The plain estimate
-|m_i - m_j|^2 is too large by the noise tr C_i / S_i + tr C_j / S_j of the means. With
-few samples, that is more than the distance. Ours leaves out the product of a sample
-with itself: with k(z, z') = <phi(z), phi(z')>,
+|m_i - m_j|^2, with the mean m_i of phi over the S_i samples of client i, is too large
+by the noise tr C_i / S_i + tr C_j / S_j of the means. With few samples, this noise is
+more than the distance. Our estimate leaves out the product of a sample with itself:
+with k(z, z') = <phi(z), phi(z')>,
 
     squared_ij = mean_{s != t} k(z_is, z_it) + mean_{s != t} k(z_js, z_jt)
-                 - 2 mean_{s, t} k(z_is, z_jt),
+                 - 2 mean_{s, t} k(z_is, z_jt).
 
-It is unbiased. If two clients are equal, it is negative half of the time. For d_ij = E
-phi(z_i) - E phi(z_j) and the covariances C_i of phi(z_i), its variance is
+Our estimate is unbiased. If two clients are equal, it is negative half of the time. Let
+d = E phi(z_i) - E phi(z_j), and let C_i be the covariance of phi(z_i). The variance is
 
     L + Q,   L = 4 d'C_i d / S_i + 4 d'C_j d / S_j,
              Q = 2 tr C_i^2 / S_i^2 + 2 tr C_j^2 / S_j^2 + 4 tr C_i C_j / (S_i S_j).
 
-`error` is its root. The estimate of tr C^2 from products of different samples is
-unbiased (Chen, Zhang, Zhong, "Tests for high-dimensional covariance matrices", JASA
-2010), and tr C_i C_j is at most the root of tr C_i^2 tr C_j^2. With estimates in place
-of d and C, L becomes L + 2 Q on average, so we subtract Q once.
+`error` is the root of the variance. We estimate tr C^2 from products of different
+samples, without bias (Chen, Zhang, Zhong, "Tests for high-dimensional covariance
+matrices", JASA 2010). For tr C_i C_j we use the bound that it is at most the root of
+tr C_i^2 tr C_j^2. With estimates in place of d and C, L becomes L + 2 Q on average, so
+we subtract Q once.
 
-Work is done in blocks of clients, without a table of pairs times dimensions.
+We work on blocks of clients, so that no array of N x N x D numbers is needed.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _FEWEST = 4
 """The fewest samples of a client that tell how noisy its distances are."""
 
 _LEAN = 4
-"""The number of a client's samples that the mean noise of all clients counts as."""
+"""The weight of the mean noise of all clients in the noise of each, in samples."""
 
 _BLOCK = 1e6
 """The number of values in one block of work."""
@@ -66,9 +68,8 @@ def from_halves(
 ) -> Distances:
     """Distances from products of two independent estimates of a difference.
 
-    The product of two independent estimates of a vector d of length |d| has variance
-    2 d'S d + tr S^2 for their covariance S, which is at most 2 |d|^2 s + s^2 with
-    s^2 = tr S^2.
+    Two independent estimates of a vector d have covariance S each. Their inner product
+    has variance 2 d'S d + tr S^2. It is at most 2 |d|^2 s + s^2 with s^2 = tr S^2.
 
     Args:
         cross: the products.
@@ -86,8 +87,8 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
 
     Args:
         samples: of the clients.
-        order: 1 for means; 2 for second moments in Frobenius norm. These determine
-            linear regression if z is features and response.
+        order: 1 for means; 2 for second moments in Frobenius norm. If z is features and
+            response, second moments determine linear regression.
     """
     check_samples(samples)
     checks.integer("order", order, at_least=1, at_most=2)
@@ -104,7 +105,7 @@ def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distan
     """Squared maximum mean discrepancies with kernel exp(-|z - z'|^2 / (2 h^2)).
 
     It compares all pairs of samples. 10,000 samples in total take half a second on one
-    core, and 100,000 take a hundred times that; use `fourier_distances` for these.
+    core. 100,000 samples take a hundred times as long: use `fourier_distances` instead.
 
     Args:
         samples: of the clients.
@@ -164,7 +165,7 @@ def centre(samples: Samples) -> Samples:
 
 
 def squares_of(z: Float[Tensor, "*n l d"]) -> Float[Tensor, "*n l p"]:
-    """Products of two entries of z, whose inner products are those of z z' and y y'."""
+    """Features of z: their inner product is the one of the matrices z z' and y y'."""
     row, column = torch.triu_indices(z.shape[-1], z.shape[-1], device=z.device)
     twice = (2 - (row == column).to(z)).sqrt()  # off the diagonal
     return z[..., row] * z[..., column] * twice
@@ -239,7 +240,7 @@ def _estimate(samples: Samples, blocks: Iterator[Block]) -> Distances:
         linear[who] = 4 * (square - mean.square()).clamp(min=0) / (size - 1)
         power[who] = _power(own, size[:, 0])
     squared = own_product[:, None] + own_product - product - product.T
-    # The weight of a client's estimate is its samples minus those that means use up.
+    # A client's estimate counts with its samples, minus those that its means use up.
     worth = count - _FEWEST + 1
     power = ((worth * power + _LEAN * power.mean()) / (worth + _LEAN)).clamp(min=0)
     single = power.sqrt() / (count * (count - 1)).sqrt()

@@ -45,7 +45,7 @@ def _moments(samples: Samples) -> Distances:
 
 
 def _discrepancy(samples: Samples) -> Distances:
-    """Maximum mean discrepancies, with the method for this number of samples."""
+    """Maximum mean discrepancies, by the method that suits the number of samples."""
     few = samples.mask.numel() <= _EXACT
     return mmd_distances(samples) if few else fourier_distances(samples)
 
@@ -70,14 +70,15 @@ def classify_pairs(
     Args:
         distances: squared, with their errors.
         threshold: u, for squared distances.
-        confidence: of one verdict, from 0.5, where every pair is decided, to below 1.
-            Of 1,000 pairs at the threshold, 0.95 calls 50 near by mistake.
+        confidence: of one verdict, below 1. With 0.5, the least, every pair is decided.
+            With 0.95, about 50 of 1,000 pairs just above the threshold are called near
+            by mistake.
     """
     checks.number("threshold", threshold, at_least=0)
     checks.number("confidence", confidence, at_least=0.5, below=1)
     squared, error = distances
     margin = float(torch.special.ndtri(torch.tensor(confidence, dtype=torch.float64)))
-    # Infinite errors are handled apart, because 0 times infinity is NaN.
+    # Infinite errors need a case of their own, because 0 times infinity is NaN.
     width = torch.where(error.isinf(), torch.inf, margin * error.nan_to_num(posinf=0))
     near = squared + width <= threshold
     near |= torch.eye(len(squared), dtype=torch.bool, device=squared.device)
@@ -88,8 +89,9 @@ def classify_pairs(
 def gap_threshold(distances: Distances, *, factor: float = 1.5) -> float:
     """A threshold for squared distances, in the middle of their widest gap.
 
-    Distances below a floor, 2.5 standard errors of the surest pairs, are noise and
-    count as the floor. The gap is the largest ratio of consecutive distances.
+    The floor is 2.5 times the lower quartile of the standard errors. Smaller distances
+    are noise and count as the floor. The gap is where the ratio of a distance to the
+    next smaller one is largest.
 
     Raises:
         InputError: if no ratio reaches `factor`. Then there is no gap, or noise may

@@ -2,7 +2,7 @@
 
 `fourier_distances` is the maximum mean discrepancy by random frequencies, and
 `sliced_distances` is the sliced Wasserstein distance. Both turn samples into features
-and are estimated as in `distances`, without bias and with a standard error.
+and are estimated as in `distances`, with a standard error.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def fourier_distances(
 
     The discrepancy is the mean of |E e^{iwz_i} - E e^{iwz_j}|^2 over normal w of
     variance 1 / h^2 (Rahimi, Recht, "Random features for large-scale kernel machines",
-    NeurIPS 2007). Estimates stay unbiased, and the error includes that of the random
-    frequencies.
+    NeurIPS 2007). Estimates stay unbiased. The standard error includes the noise of the
+    random frequencies.
     """
     check_samples(samples)
     checks.integer("frequencies", frequencies, at_least=2)
@@ -65,11 +65,13 @@ def sliced_distances(
 
     In one dimension it is the distance of quantile functions, int (F_i^-1 - F_j^-1)^2.
     Each client divides its samples into folds. The quantile functions of a fold, in all
-    directions and on a common grid, are one vector. The distance is that of the means
-    of these vectors, as in `moment_distances`. It is unbiased for equal clients with
-    the same number of samples, and for others as folds grow. The error is that of the
-    samples, for these directions. In one dimension there is one direction, and nothing
-    is random.
+    directions and on a common grid, are one vector. The estimate is the distance of the
+    clients' means of these vectors, as in `moment_distances`.
+
+    The estimate is unbiased if two clients are equal and have equally many samples. For
+    others, the bias vanishes as folds grow. The standard error is for the drawn
+    directions: it includes the noise of samples and not that of directions. In one
+    dimension there is only one direction, and nothing is random.
 
     Args:
         samples: of the clients.

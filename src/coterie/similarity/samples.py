@@ -1,4 +1,4 @@
-"""The samples of clients, divided into those that choose partners and that train."""
+"""The samples of clients: some choose partners, and the others train."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Samples(NamedTuple):
 def split_for_partners(
     federation: Federation, samples: int, *, seed: int = 0
 ) -> tuple[Federation, Federation]:
-    """The federation with S training samples per client, and with all the others.
+    """Two federations: S training samples of each client, and all other samples.
 
     The first is for choosing partners and the second for training. A sample in both
     makes partners seem closer than they are (Theorem 8.4 does not allow it).
@@ -62,7 +62,7 @@ def split_for_partners(
 def deal_samples(
     federation: Federation, parts: int, *, seed: int = 0
 ) -> list[Federation]:
-    """Federations among which the training samples of every client are divided.
+    """Federations that share the training samples of every client between them.
 
     The sizes of a client's parts differ by at most one.
 
@@ -107,10 +107,10 @@ def samples_of(
 
     Args:
         federation: the clients.
-        labelled: False takes features only (weak supervision). That needs no label, but
-            cannot distinguish clients that label the same features differently.
-        scale: a factor for the response; None makes the total variances of response and
-            features equal.
+        labelled: False takes features only. Then labels are not needed, but clients
+            that label the same features differently look the same.
+        scale: a factor for the response; None makes the total variance of the response
+            equal to that of the features.
     """
     index, mask = _shuffle(federation, seed=0)
     values = federation.features[index].flatten(2)

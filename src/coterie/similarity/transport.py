@@ -1,8 +1,8 @@
 """Dissimilarities of clients' data, from one optimal transport plan per client.
 
 All clients know a reference data set D_0 of N0 samples. Client i computes the optimal
-transport plan pi_i (N0, n_i) between it and its own data D_i, both with equal masses.
-It computes
+transport plan pi_i (N0, n_i) from the reference to its own n_i samples D_i. All samples
+of a data set have the same mass. Client i computes
 
     M_i = N0 pi_i D_i,   Phi_i = (M_i - D_0) / sqrt(N0),
 
@@ -11,8 +11,8 @@ Phi_i leaves the client. The dissimilarity of two clients is
 
     D_ik = |Phi_i - Phi_k|_1,
 
-the sum of absolute differences. It is a metric on embeddings, and 0 for equal data. It
-is comparable with the 1-Wasserstein distance, up to a factor: in one dimension and with
+the sum of absolute differences. It is a metric on embeddings, and 0 for equal data. Up
+to a factor, it is close to the 1-Wasserstein distance W_1. In one dimension and with
 n_i = N0 samples, D_ik = sqrt(N0) W_1(i, k) exactly.
 
 A sample is its features followed by its response. For regression the response is one
@@ -29,10 +29,10 @@ References:
 
 Differences: the paper leaves the reference distribution open. Ours does not depend on
 any client's data: normal features of standard deviation 0.1, and a response that is
-uniform over the classes or standard normal. Features are close together, so that a
-sample moves within its class if that is possible. If data lie on a line, many plans
-have the same cost. We take the one with the least squared cost, so that equal data in
-another order do not differ.
+uniform over the classes or standard normal. Features of the reference are close
+together, so that a sample moves within its class if possible. If data lie on a line,
+many plans have the same cost. We take the plan with the least squared cost, so that the
+order of samples does not matter.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def euclidean(
     first: Float[Tensor, "a d"], second: Float[Tensor, "b d"]
 ) -> Float[Tensor, "a b"]:
     """Euclidean distances of features and response together."""
-    mode = "donot_use_mm_for_euclid_dist"  # the other mode rounds like squares
+    mode = "donot_use_mm_for_euclid_dist"  # the other mode loses digits
     return torch.cdist(first, second, compute_mode=mode)
 
 
@@ -170,7 +170,7 @@ def dissimilarities(
         federation: the clients.
         size: the number of samples of the reference, N0.
         most: the most samples of a client to use; 0 uses all.
-        cosine: move by cosine and Hellinger distance instead of Euclidean distance.
+        cosine: moves cost `cosine_hellinger` instead of the Euclidean distance.
     """
     classes = class_count(federation)
     if cosine and not classes:

@@ -44,7 +44,7 @@ def build_app(names: Iterable[str]) -> typer.Typer:
     app = typer.Typer(
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # otherwise [privacy] in a sentence would be a style
+        rich_markup_mode=None,  # otherwise [privacy] in a text is a style
     )
     for name in names:
         module = import_module(f".{_PLACES[name]}", __name__)

@@ -1,4 +1,4 @@
-"""The command `audit`: what attacks prove, next to what is promised."""
+"""The command `audit`: what attacks prove, next to what a study promises."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _verdict(proof: Proof) -> str:
 
 
 def _noise_text(label: str, check: NoiseCheck) -> str:
-    """What the measured noise and clipping are, in words."""
+    """The measured noise and clipping, in words."""
     text = (
         f"{label}: the noise is {check.measured:.1%} of what is promised"
         f"{': BROKEN' if check.quiet else ''}. This audit would have noticed less than "

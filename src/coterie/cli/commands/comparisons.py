@@ -197,7 +197,7 @@ def _print(found: RunComparison) -> None:
 
 
 def _each(found: RunComparison, label: str, text: Any) -> list[str]:
-    """The algorithm's cell in the column of each run, "-" where it did not train."""
+    """The algorithm's cell for each run; "-" if it did not train in the run."""
     return [
         text(run, run.table.loc[label]) if label in run.table.index else "-"
         for run in found.runs

@@ -1,4 +1,4 @@
-"""The commands `export` and `predict`: models as files, and used on new rows."""
+"""The commands `export` and `predict`: models as files, and their use on new rows."""
 
 from __future__ import annotations
 

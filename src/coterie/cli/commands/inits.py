@@ -27,8 +27,7 @@ from ...records.files import write
 from ..terminal import err, interruptible, notice, out
 
 _SHOWN = 40
-"""The number of columns that are shown one by one; of more, similar ones share a line.
-"""
+"""The most columns that are shown one by one; if there are more, some share a line."""
 
 _QUESTIONS = {
     "client": "Which column names the clients (hospitals, plants, ...)?",
@@ -174,7 +173,7 @@ def _show(found: Findings, look: Inspection) -> None:
 def _group_alike(columns: Sequence[ColumnFinding]) -> list[ColumnFinding]:
     """The lines to show: one per column.
 
-    With more than `_SHOWN` columns, those of the same kind and use share a line.
+    With more than `_SHOWN` columns, columns of the same kind and use share a line.
     """
     if len(columns) <= _SHOWN:
         return list(columns)

@@ -151,7 +151,7 @@ def reference_of(function: Callable[..., Any]) -> str:
 
 
 def _listing(title: str, items: list[Item]) -> Table:
-    """The items as a table for the terminal that cuts no name."""
+    """The items as a table for the terminal, in which no name is cut."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("name", no_wrap=True)
     faces = any(item.goes_by for item in items)
@@ -166,7 +166,7 @@ def _listing(title: str, items: list[Item]) -> Table:
 
 
 def _text(item: Item) -> Text:
-    """What an item is, and below that its options."""
+    """What an item is, and its options below."""
     options = [f"{name}={default}" for name, default in item.options.items()]
     recipes = [f"{name}={default}" for name, default in item.ingredients.items()]
     lines = [

@@ -1,4 +1,4 @@
-"""The commands `table` and `figures`: results of runs as they stand in a paper."""
+"""The commands `table` and `figures`: results of runs in the form of a paper."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def table(
 def _columns(
     folders: Sequence[Path], names: Sequence[str], measures: Sequence[str]
 ) -> list[PaperColumn]:
-    """The columns of these run folders, each under a name of its own."""
+    """The columns for these run folders; refuses two runs with the same name."""
     from ...records import load_records
     from ...report.paper import paper_columns
 

@@ -51,7 +51,7 @@ def _watch(folder: Path, *, page: bool) -> None:
     standings_of(folder)  # refuses a bad folder before anything is shown
     with Live(console=out, auto_refresh=False, transient=True) as live:
         while True:
-            running = in_use(folder)  # asked first, so that we read its last words
+            running = in_use(folder)  # asked before we read, so that we miss nothing
             found = standings_of(folder)
             goes_on = running or (running is None and not found.is_finished)
             live.update(_table(found), refresh=True)
@@ -113,7 +113,7 @@ def _score(cell: RunStanding, found: Standings) -> str:
 
 
 def _limits(found: Standings) -> tuple[float, float]:
-    """The smallest and the largest score of all, so that curves share one scale."""
+    """The smallest and the largest of all scores, so that curves share one scale."""
     scores = [s for cell in found.cells for s in cell.scores if math.isfinite(s)]
     return (min(scores), max(scores)) if scores else (0.0, 1.0)
 
@@ -135,7 +135,7 @@ def spark(scores: Sequence[float], low: float, high: float) -> str:
 
 
 def _step(score: float, low: float, high: float, steps: int) -> int:
-    """The step from `low` to `high` that a score is on; halves are rounded up."""
+    """The step from `low` to `high` that is nearest to a score; halves round up."""
     share = (score - low) / (high - low) if high > low else 0.5
     return math.floor(share * steps + 0.5)
 

@@ -1,6 +1,6 @@
 """Tables from data in memory: frames, tensors and data sets of torch.
 
-A frame may hold what a CSV or Parquet file may hold, and is read in the same way.
+A frame may hold the same columns as a CSV or Parquet file, and is read in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..looking.studies import complete_study
 from ..preparation import SCALES, Column, Schema
 
 GIVEN = "given from Python"
-"""The `name` of such data in a study."""
+"""The `name` of data from memory in a study."""
 
 Given = (
     pd.DataFrame
@@ -52,7 +52,7 @@ def given_table(data: Given, given: Mapping[str, Any]) -> tuple[Table, dict[str,
 
     Args:
         data: see `Given`.
-        given: the options that [data] of a study may have for a file.
+        given: options, the same as in [data] of a study for a file.
 
     Raises:
         InputError: for data that cannot be used.
@@ -200,7 +200,7 @@ def _of_pairs(
     names: Sequence[str],
     given: Mapping[str, Any],
 ) -> tuple[Table, dict[str, Any]]:
-    """The table of one pair per client, or of one pair without names; its options."""
+    """The table of a pair for each client, or of a single pair, and its options."""
     options("data", GIVEN, parameters_of(table_of_tensors, ingredients=2), given)
     for k, (x, y) in enumerate(pairs):
         first = pairs[0]
@@ -240,7 +240,7 @@ def table_of_tensors(
         y: targets.
         task: what to learn.
         scale: as for an npz file.
-        scale_target: as for a file.
+        scale_target: as for a file; see `files.table`.
         unit: as for a file.
     """
     if task is not None:

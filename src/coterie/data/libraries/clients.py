@@ -1,4 +1,4 @@
-"""Tables from the samples of each client, with the test samples that it came with."""
+"""Tables from the training and test samples of each client."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table_of_clients(
     Args:
         name: of the table.
         train: the samples of each client, by its name.
-        test: its test samples; None: a study draws them.
+        test: the test samples of each client; None: a study draws them.
         task: what targets are.
         classes: how many there are; None: as many as labels say.
     """
@@ -102,7 +102,7 @@ def _more(count: int) -> str:
 
 
 def _check_samples(some: ClientRows, who: str, part: str, task: str) -> ClientRows:
-    """The samples, if they are numbers, with a target for each."""
+    """The samples; refuses those that are not numbers, or lack a target."""
     whose = f"{client_name([who], 0)} in {part}"
     for letter, values in some._asdict().items():
         if values.dtype.kind not in "biuf":

@@ -70,12 +70,12 @@ def from_hugging_face(
 ) -> Table:
     """The table of a data set, for `co.train`, `co.study_of` or `divide`.
 
-    With the splits "train" and "test", the test samples are those of the clients. The
-    column `client` must then be in both. Images become numbers between 0 and 1.
+    If the data set has the splits "train" and "test", clients are tested on "test", and
+    the column `client` must be in both. Images become numbers between 0 and 1.
 
     Args:
-        dataset: a `datasets.Dataset`, or a `DatasetDict` with "train", and "test" if
-            clients have test samples.
+        dataset: a `datasets.Dataset`, or a `DatasetDict` with "train" and perhaps
+            "test".
         client: the column that names the client, or the client of each row; None: a
             split makes clients.
         target: the column to predict.
@@ -143,7 +143,7 @@ def _parts(dataset: object) -> dict[str, Any]:
 def _columns(
     parts: Mapping[str, Any], client: object, target: str, features: str | Sequence[str]
 ) -> list[str]:
-    """The columns of features, after a look whether all columns are there."""
+    """The names of the columns of features; refuses columns that do not exist."""
     known = list(parts["train"].column_names)
     named = [client] if isinstance(client, str) else []
     chosen = [features] if isinstance(features, str) else list(features)

@@ -2,8 +2,8 @@
 
 Each file holds `users` (names), `num_samples` (of each) and `user_data`, which has
 lists `x` and `y` for every user. Files of training samples are in a folder `train`,
-those of test samples in `test`. `num_samples` is not read, because LEAF writes too
-large numbers for the test part of Shakespeare.
+files of test samples in a folder `test`. `num_samples` is not read, because LEAF writes
+numbers that are too large for the test part of Shakespeare.
 
 Caldas et al., "LEAF: a benchmark for federated settings", 2018, arXiv:1812.01097.
 """
@@ -130,9 +130,9 @@ def _array(values: list[Any], key: str, whose: str) -> np.ndarray:
 
 
 def _turn_into_codes(samples: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Replaces text by the places of its characters among all, which come back.
+    """The list of all characters; turns text in the samples into positions in it.
 
-    Only where both `x` and `y` are text: `y` is the character that follows `x`.
+    Nothing changes unless `x` and `y` are text, as when `y` is the character after `x`.
     """
     written = [some for some in samples if len(some["y"])]
     if not any(some["y"].dtype.kind == "U" for some in written):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 _MOST_STEPS = 10_000
-"""The most steps of a pickle. A few arrays take a hundred; text takes one a word."""
+"""The most steps of a pickle. A few arrays take 100 steps; text takes one per word."""
 
 _STEPS = frozenset(
     """
@@ -49,7 +49,7 @@ def read_pickled(raw: bytes) -> Any:
 
 
 def _refuse_steps(raw: bytes) -> None:
-    """Refuses a pickle with other steps than those of a few arrays."""
+    """Refuses a pickle with steps that arrays do not need, or with too many steps."""
     for count, (step, value, _) in enumerate(pickletools.genops(raw)):
         if count == _MOST_STEPS:
             raise ValueError("it holds lists or text, and not a few arrays of numbers")
@@ -92,7 +92,7 @@ class _Rows:
 
 
 def _array(shape: Any, kind: Any, order: str, data: Any) -> Any:
-    """The array of this content; an array of objects as the list of them."""
+    """The array with this content; an array of objects becomes a list."""
     shape = tuple(map(int, shape))
     if isinstance(data, list):
         return data
@@ -143,7 +143,7 @@ class _Reader(pickle.Unpickler):
 
 
 def _plain(value: Any) -> Any:
-    """The value without stand-ins; an array of one object is that object."""
+    """The value without stand-ins; an array of one object becomes the object itself."""
     if isinstance(value, _Rows):
         value = value.value
         return _plain(

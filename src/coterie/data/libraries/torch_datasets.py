@@ -16,7 +16,7 @@ from ..given import table_of_tensors
 from .clients import refuse_strangers, sorted_names
 
 Place = int | str
-"""A part of a sample: its place in a tuple, or its key in a dictionary."""
+"""Names a part of a sample: its position in a tuple, or its key in a dictionary."""
 
 Clients = Place | Sequence[Any] | np.ndarray | Tensor | None
 """The part of a sample that names its client, or the client of each sample."""
@@ -80,7 +80,7 @@ def from_torch(
 
 
 def with_clients(table: Table, who: Sequence[str]) -> Table:
-    """The table with the client of each sample; without any, as it is."""
+    """The table with the client of each sample; the same table if none are given."""
     if not len(who):
         return table
     names = sorted_names(set(who))

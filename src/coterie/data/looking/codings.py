@@ -1,6 +1,7 @@
 """Codings: whether clients, or files, write the same classes in different ways.
 
-If one has `ill` and `well` and another 0 and 1, no model can learn from both.
+If one client writes `ill` and `well` and another writes 0 and 1, no model can learn
+from both.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from .columns import Profile
 from .spellings import few
 
 _FEWEST = 4
-"""The fewest rows of a client to say something about it."""
+"""The fewest rows of a client whose coding we judge."""
 
 _MOST = 10
-"""More different values are quantities or names, not a coding."""
+"""The most values of a coding: more different values are quantities or names."""
 
 
 class Coding(NamedTuple):
@@ -74,12 +75,12 @@ def words_against_numbers(codings: Sequence[Coding]) -> CodingPair | None:
 
 
 def other_values(codings: Sequence[Coding]) -> CodingPair | None:
-    """Two groups of clients that have no value in common, if there are exactly two.
+    """Two groups of clients without a common value, if there are exactly two groups.
 
-    There is one exception: if every client has two whole numbers, the groups may have
-    one number in common. The numbers of one group are then those of the other plus a
-    constant, or they are 0 and 1 in one group, and -1 and 1 in the other. With more
-    classes, or clients with one class, such pairs may come by chance.
+    There is one exception, if every client has exactly two whole numbers. Then the
+    groups may have one number in common, in two cases: one group has the other group's
+    numbers plus a constant, or one group has 0 and 1 and the other -1 and 1. If some
+    clients have one value or more than two, such pairs may come by chance.
     """
     pairs = sorted({c.values for c in codings})
     if len(pairs) == 2 and _is_shift(*map(_numbers, pairs)):
@@ -103,7 +104,7 @@ def _numbers(values: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _is_shift(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether two numbers are two others plus a constant, or 0 and 1 are -1 and 1.
+    """Whether a pair is the other plus a constant, or one is 0, 1 and the other -1, 1.
 
     >>> _is_shift((0, 1), (1, 2)), _is_shift((0, 1), (-1, 1)), _is_shift((0, 1), (0, 2))
     (True, True, False)

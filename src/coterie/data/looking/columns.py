@@ -19,7 +19,7 @@ from .dates import form_of
 from .spellings import one_spelling
 
 MOST_WORDS = 100
-"""A column with more different words names samples; see `files.MOST_CATEGORIES`."""
+"""More different words are names of samples; see `files.MOST_CATEGORIES`."""
 
 _SOME = 20
 """With fewer rows, all cells of a column may differ by chance."""
@@ -46,7 +46,7 @@ class Profile(NamedTuple):
     counts: dict[str, int]  # of its different words, with one spelling each
     date: str = ""  # how dates are written
     odd: tuple[str, ...] = ()  # words among numbers
-    # Spellings, and the spelling as which each is read.
+    # From each rarer spelling to the spelling that replaces it.
     merged: Mapping[str, str] = MappingProxyType({})
 
     @property
@@ -94,7 +94,7 @@ USELESS = {
 """Kinds of columns that no model can use, and their names in sentences."""
 
 HARMFUL = ("identifier", "text", "many")
-"""Useless kinds with which a model would learn names or could not be trained."""
+"""Useless kinds that do harm: a model would learn names, or could not be trained."""
 
 
 def tokens_of(name: str) -> frozenset[str]:
@@ -138,7 +138,7 @@ def profile_of(column: pd.Series, path: Path) -> Profile:
 
 
 def as_names(profile: Profile) -> Profile:
-    """The profile of the column, if its numbers are names."""
+    """The profile of the column, when its numbers are read as names."""
     words = Counter(str(w) for w in profile.cells.text[~profile.cells.missing])
     return _of_words(profile.cells, words)._replace(kind="words")
 

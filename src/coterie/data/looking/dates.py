@@ -1,4 +1,4 @@
-"""Dates: the form in which a column writes them, and their numbers."""
+"""Dates: the form in which a column writes them, and dates as numbers of days."""
 
 from __future__ import annotations
 

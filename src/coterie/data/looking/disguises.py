@@ -12,7 +12,7 @@ FEWEST = 20
 
 
 def gives_away(values: Float[np.ndarray, " m"], labels: Int[np.ndarray, " m"]) -> bool:
-    """Whether a column determines the labels, though not by one value per sample.
+    """Whether a column determines the labels, other than by one value per sample.
 
     If the column has few values, their mutual information with the labels must be at
     least 99 % of the entropy of the labels. Otherwise every class must be one interval
@@ -51,7 +51,7 @@ def disguise_note(
 ) -> str:
     """A sentence about a column that predicts the target too well; empty if not.
 
-    `gives_away` and `repeats` find columns that determine it.
+    `gives_away` and `repeats` find columns that determine the target exactly.
     """
     start = f"column {column!r} alone predicts the"
     if not labelled:
@@ -61,7 +61,7 @@ def disguise_note(
         return f"{start} order of the targets (rank correlation {like:.3f})"
     wrong, usual = least_wrong(values, labels)
     kinds, classes = len(np.unique(_with_gaps(values))), len(np.unique(labels))
-    # With as many values as classes, besides gaps, it may be another coding.
+    # A column with one value per class, besides gaps, may be the target in other words.
     coded = kinds <= classes + 1
     most, share = (0.05, 0.3) if coded else (0.03, 0.1)
     if not usual or wrong > min(most, share * usual):
@@ -70,7 +70,7 @@ def disguise_note(
 
 
 _LIKE = 0.99
-"""A higher rank correlation means that both measure the same thing."""
+"""With a higher rank correlation, column and target seem to measure the same thing."""
 
 
 def rank_correlation(
@@ -95,10 +95,11 @@ def _ranks(values: Num[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
 def least_wrong(
     values: Float[np.ndarray, " m"], labels: Int[np.ndarray, " m"]
 ) -> tuple[float, float]:
-    """The shares of labels that a column, and that a constant, predict wrongly.
+    """The share of labels that a column predicts wrongly, and that a constant does.
 
-    A column with few values predicts the most frequent class of each value. Any column
-    may predict by an interval of values for each class. The better one counts.
+    A column can predict by one interval of values for each class. A column with few
+    values can also predict the most frequent class of each value. The better
+    prediction counts.
     """
     values = _with_gaps(values)
     classes, label = np.unique(labels, return_inverse=True)
@@ -122,7 +123,7 @@ def _stretches(
         mine = (label == lower) | (label == upper)
         place = values[mine].argsort(kind="stable")
         some = values[mine][place]
-        # Below a border, the upper class is wrong and the lower class is right.
+        # Below a border, samples of the upper class are wrong, and of the lower right.
         step = np.where(label[mine][place] == upper, 1, -1)
         errors = np.append(0.0, step.cumsum()[:-1])
         errors[1:][some[1:] == some[:-1]] = np.inf
@@ -136,7 +137,7 @@ def _median(values: Float[np.ndarray, " m"]) -> float:
 
 
 def _with_gaps(values: Float[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
-    """The values, with infinity for gaps, which may tell something, too."""
+    """The values, with infinity for gaps, because a gap may also predict the label."""
     return np.where(np.isnan(values), np.inf, values)
 
 

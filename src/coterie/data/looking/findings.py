@@ -194,7 +194,7 @@ def _task_of(wanted: Profile, book: _Notebook) -> TaskGuess:
 
 
 def _names(profile: Profile, rows: np.ndarray) -> dict[str, int]:
-    """How often each word occurs in these rows, with one spelling each."""
+    """How often each word occurs in these rows; spellings of a word count together."""
     words = pd.Series(profile.cells.text[rows], dtype=object).replace(
         dict(profile.merged)
     )
@@ -366,7 +366,7 @@ def _has_units(profile: Profile) -> bool:
 def _doubles(
     look: Inspection, data: dict[str, Any], profiles: Sequence[Profile]
 ) -> list[str]:
-    """Columns that name the clients, besides the client column."""
+    """Other columns that name the clients, in addition to the client column."""
     if not data["client"]:
         return []
     client = look.of(data["client"])
@@ -428,8 +428,8 @@ def _owners_of_all(look: Inspection, client: str) -> list[tuple[np.ndarray, bool
 def _say_codings(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
     """Notes features that files or clients code in different ways.
 
-    Different values only count if all clients have two, because clients may have
-    different places or people.
+    A difference in values only counts if every client has exactly two values. With
+    other columns, such as places, clients may well have different values.
     """
     ends = (data["client"], data["target"], BY_FILE, IS_TEST)
     for profile in look.profiles:
@@ -466,7 +466,7 @@ def _say_units(
 
 
 def _say_spellings(look: Inspection, data: dict[str, Any], book: _Notebook) -> None:
-    """Notes words that are read as another one, and words that look alike."""
+    """Notes words that are read as another word, and words that look alike."""
     for profile in look.profiles:
         if profile.name in data.get("drop", []) or profile.kind != "words":
             continue
@@ -531,7 +531,7 @@ def _kind(profile: Profile) -> str:
 
 
 def harmful_columns(look: Inspection, names: Sequence[str]) -> list[str]:
-    """The columns of `HARMFUL` kinds, without these names."""
+    """The columns of the kinds in `HARMFUL`, except those with these names."""
     return sorted(
         p.name for p in look.profiles if p.kind in HARMFUL and p.name not in names
     )

@@ -45,7 +45,7 @@ class TextFormat(NamedTuple):
     encoding: str = ""
 
     def words(self) -> str:
-        """The format in words, without what is usual.
+        """The format in words; only what differs from the usual format.
 
         >>> TextFormat(";", ",", "cp1252").words()
         'separator semicolon, decimal comma, encoding cp1252'
@@ -92,7 +92,7 @@ def decode_text(raw: bytes, name: str, encoding: str = "") -> tuple[str, str]:
     Args:
         raw: the bytes of the file.
         name: of the file.
-        encoding: the given one. By default, that of the mark at the start of the file,
+        encoding: its encoding; "": the one of the mark at the start of the file, or
             UTF-8, or cp1252, which many programs write in Europe and America.
     """
     marked = next((word for mark, word in _MARKS.items() if raw.startswith(mark)), "")
@@ -164,7 +164,7 @@ def points_for_commas(
     Args:
         columns: stripped cells by name.
         separator: of the file. If it is a comma, 1,234 in quotes has thousands.
-        decimal: the given one; by default that of each column.
+        decimal: the decimal sign; by default it is detected in each column.
     """
     if decimal == ".":
         return columns, "."

@@ -59,7 +59,7 @@ class Guess(NamedTuple):
 def client_guess(profiles: Sequence[Profile], target: str = "") -> Guess:
     """The column that seems to name the clients.
 
-    With several files, each file is a client if no column has a client's name.
+    With several files, each file is a client if no column is called like a client.
     """
     profiles = [p for p in profiles if p.name not in (target, "is_test")]
     plausible = [p for p in profiles if _may_name_clients(p)]
@@ -70,7 +70,7 @@ def client_guess(profiles: Sequence[Profile], target: str = "") -> Guess:
 
 
 def unfit_client(profiles: Sequence[Profile]) -> str:
-    """Why the column with a client's name cannot be the client; empty if it can."""
+    """Why a column called like a client cannot be the client; empty if it can."""
     named = _by_name(profiles, _CLIENTS[:2]).name
     profile = next((p for p in profiles if p.name == named), None)
     if profile is None or not profile.counts:
@@ -89,9 +89,10 @@ def unfit_client(profiles: Sequence[Profile]) -> str:
 def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
     """The column that seems to be the target.
 
-    That is the column with a target's name. If there are several, it is the last column
-    of the table. If there is none, it is the last column if that has two classes, or
-    the only plausible column.
+    The target is the column that is called like a target. If there are several such
+    columns, the target is the last plausible column, if it is one of them. If there is
+    none, the target is the last column if it has two classes, or the only plausible
+    column.
     """
     profiles = [p for p in profiles if p.name not in (client, BY_FILE, "is_test")]
     plausible = [p for p in profiles if may_be_target(p)]
@@ -106,7 +107,7 @@ def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
     last = plausible[-1]
     if len(plausible) == 1:
         return Guess(last.name, True, guess.others)
-    if last.name in guess.others and guess.name:  # several have a target's name
+    if last.name in guess.others and guess.name:  # several are called like a target
         return Guess(last.name, True, guess.others)
     if not guess.name and last is profiles[-1] and len(last.counts) == 2:
         return Guess(last.name, True, guess.others)
@@ -116,7 +117,7 @@ def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
 
 
 def _by_name(plausible: Sequence[Profile], tiers: Sequence[str]) -> Guess:
-    """The column whose name has a word of the first tier that any name matches."""
+    """The column with one of these words in its name; earlier tiers count first."""
     for words in tiers:
         known = set(words.split())
         found = [p.name for p in plausible if tokens_of(p.name) & known]
@@ -129,7 +130,7 @@ def _by_name(plausible: Sequence[Profile], tiers: Sequence[str]) -> Guess:
 
 
 def _once(names: list[str], profiles: Sequence[Profile]) -> list[str]:
-    """The names, without columns that repeat another one, such as its ids."""
+    """The names, without columns that repeat another, such as ids of its words."""
     mine = [p for name in names for p in profiles if p.name == name]
     kept: list[Profile] = []
     for profile in sorted(mine, key=lambda p: p.kind != "words"):
@@ -172,7 +173,7 @@ def may_be_target(profile: Profile) -> bool:
 
 
 def positive_guess(counts: dict[str, int]) -> str:
-    """The positive one of two classes: by its name, or else the rarer one."""
+    """The positive class of two: the one with a positive name, otherwise the rarer."""
     tokens = {word: tokens_of(word) for word in counts}
     named = [w for w, some in tokens.items() if some & _POSITIVE and not some & _NOT]
     if len(named) == 1:

@@ -24,7 +24,7 @@ Place = str | Path | Sequence[str | Path]
 
 
 def holds_arrays(place: object) -> bool:
-    """Whether a path is that of an npz file, or of a folder with `features.npy`."""
+    """Whether a path leads to an npz file, or to a folder with `features.npy`."""
     if not isinstance(place, str | Path):
         return False
     path = Path(place).expanduser()
@@ -62,7 +62,7 @@ class TableSource(NamedTuple):
         return pd.concat(pieces)
 
     def differences(self, left_out: Sequence[str] = ()) -> str:
-        """A sentence about columns that some files lack; empty if none does."""
+        """A sentence about columns that some files lack; empty if there are none."""
         wrong = []
         for name in self.columns():
             lack = [
@@ -158,7 +158,7 @@ def _refuse_together(files: tuple[Path, ...]) -> None:
 
 
 def files_of(place: Place) -> tuple[Path, ...]:
-    """The files that a path, a folder or a list of both names."""
+    """The files of a path, of a folder, or of a list of paths and folders."""
     if isinstance(place, str | Path):
         place = [place]
     elif not isinstance(place, list | tuple) or not place:
@@ -189,7 +189,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _check_file(path: Path) -> Path:
-    """The path, if it is that of a table."""
+    """The path; refuses a path that is not a table."""
     if not path.is_file():
         raise InputError(f"there is no data file {path}.")
     if ending_of(path) not in FRAMES:

@@ -33,7 +33,7 @@ def one_spelling(words: Iterable[str]) -> dict[str, str]:
 
 
 def look_alikes(words: Iterable[str]) -> list[str]:
-    """The words that differ from another only by accents and punctuation, sorted.
+    """Sorted words that differ from other words only by accents and punctuation.
 
     >>> look_alikes(["Geneve", "Bern", "Genève", "St. Gallen", "St Gallen"])
     ['Geneve', 'Genève', 'St Gallen', 'St. Gallen']
@@ -47,7 +47,7 @@ def look_alikes(words: Iterable[str]) -> list[str]:
 
 
 def spelling_note(name: str, other: Mapping[str, str]) -> str:
-    """A sentence about words of a column that are read as another.
+    """A sentence about words of a column that are read as another word.
 
     >>> spelling_note("city", {"BERN": "Bern", "bern": "Bern"})
     "column 'city': 'BERN' and 'bern' are read as 'Bern'"

@@ -47,11 +47,12 @@ def complete_study(
     split: Mapping[str, Any],
     source: TableSource | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """[data] and [split] of a study, with the options that they leave out.
+    """[data] and [split] of a study, with missing options filled in.
 
     The table is that of `source`, or of the files that [data] names. If [data] names
-    the target, only columns that cannot be features are found: dates, identifiers and
-    free text. Otherwise all options are as `coterie init` writes them.
+    the target, we only add options for columns that cannot be features as they are,
+    such as dates, identifiers and free text. Otherwise all options are as `coterie
+    init` writes them.
     """
     given, parts = dict(data), dict(split)
     asked = TextFormat(*(given.get(name, "") for name in TextFormat._fields))
@@ -117,10 +118,10 @@ def _required_options(
 
 
 def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
-    """Options for words among numbers, and for names with numbers among them.
+    """Options for columns of numbers with some words, and of codes with some numbers.
 
-    Numbers that are not finite do not count as words. Reading refuses them, because
-    they may come from a mistake, such as a division by zero.
+    Infinite and too large numbers do not count as words. They may come from a mistake,
+    such as a division by zero, and are refused when the column is read.
     """
     some = [p for p in look.profiles if p.name not in names]
     mixed = [p for p in some if p.kind == "codes" and not p.numeric]
@@ -129,7 +130,7 @@ def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _leave_out(some: Any, names: Sequence[str]) -> Any:
-    """The columns, in a list or a table, without these."""
+    """The list or dictionary of columns without those of these names."""
     if isinstance(some, Mapping):
         return {name: value for name, value in some.items() if name not in names}
     return [name for name in some if name not in names]

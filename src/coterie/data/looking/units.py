@@ -7,16 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 _APART = 8.0
-"""If medians differ by a smaller factor, clients may just differ."""
+"""If medians differ by a smaller factor, we do not assume another unit."""
 
 _ALIKE = 3.0
-"""Another unit multiplies numbers, and does not change their spread in decades.
+"""The largest factor between the spreads of clients that hold the same quantity.
 
-So spreads differ by this factor at most, after a tenth of a decade is added to each.
+Another unit multiplies numbers, and so does not change the spread of their logarithms.
+Spreads are in decades. A tenth of a decade is added to each before they are compared.
 """
 
 _FEWEST = 5
-"""The fewest values of a client to say something about it."""
+"""The fewest values of a client whose unit we judge."""
 
 
 class _Sizes(NamedTuple):
@@ -30,9 +31,10 @@ class _Sizes(NamedTuple):
 def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     """Clients that seem to use another unit, each with its factor.
 
-    We assume this if three things hold. The client's median is at least 8 times that of
-    the others, or at most an eighth. This factor is larger than the range of the others
-    and than its own. Its spread is like theirs.
+    We assume another unit if three things hold. The client's median is more than 8
+    times the median of the others, or less than an eighth. This factor is larger than
+    the factor between small and large values of the client, and of the others. The
+    client's spread is like that of the others.
 
     >>> kilograms, grams = np.arange(1, 7.0), 1000 * np.arange(1, 7.0)
     >>> values = np.concatenate([kilograms, kilograms, grams])
@@ -49,7 +51,7 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     parts = np.split(values[there][order], start[1:])
     enough = [len(part) >= _FEWEST for part in parts]
     sizes = [_sizes(part) for part in parts if len(part) >= _FEWEST]
-    if None in sizes or len(sizes) < 2:  # zeros and mixed signs have no factor
+    if None in sizes or len(sizes) < 2:  # with zeros or mixed signs there is no factor
         return {}
     return _find_outliers(who[enough], np.array(sizes))
 

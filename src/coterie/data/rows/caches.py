@@ -1,4 +1,4 @@
-"""Hashes of images, kept in a file, so that the next study need not decode them all."""
+"""Hashes of images in a file, so that the next study need not decode all images."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def recall(name: str, count: int) -> Int[Tensor, " {count}"] | None:
-    """The hashes that were kept under this name; None without them."""
+    """The hashes that were kept under this name; None if there are none."""
     try:
         found = np.load(_file(name), allow_pickle=False)
     except (OSError, ValueError, EOFError):

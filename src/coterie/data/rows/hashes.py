@@ -1,7 +1,7 @@
 """A hash of each row of numbers.
 
-It reads a few rows at a time into memory of its own, so that rows in a mapped file stay
-in the file.
+A few rows at a time are copied into memory, so that the rows of a mapped file never
+have to fit into memory together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from ... import seeds
 
 _AT_ONCE = 2**16
-"""The number of 64-bit words that are mixed in one pass; they fit into a cache."""
+"""The number of 64-bit words that are mixed in one pass; they fit into a CPU cache."""
 
 
 def hash_rows(values: Tensor, *names: str) -> Int[Tensor, " m"]:
@@ -42,14 +42,14 @@ def hash_rows(values: Tensor, *names: str) -> Int[Tensor, " m"]:
         numbers[:] = some.reshape(len(some), entries)
         if some.dtype.kind == "f":
             numbers += 0.0  # -0.0 + 0.0 is 0.0
-        # Products of arrays wrap around, which tensors do not promise.
+        # Integer overflow wraps around in arrays; tensors do not promise this.
         mixed = seeds.mix_in_place(words.view(np.int64))
         np.matmul(mixed, factors, out=found[first : first + len(some)])
     return torch.from_numpy(found)
 
 
 def _as_array(values: Tensor) -> np.ndarray:
-    """The numbers as an array, or the bits of numbers that numpy does not have."""
+    """The numbers as an array; types that numpy does not have become their bits."""
     values = values.detach().cpu()
     if values.dtype == torch.bfloat16:
         values = (values + 0.0).view(torch.int16)

@@ -1,8 +1,8 @@
-"""Images that are kept as bytes or as JPEG, and become numbers when they are used.
+"""Images that are kept as bytes or as JPEG, and become numbers when used.
 
-A study of few samples decodes these alone. To divide images among clients, a study
-needs the hash of every image, which is that of its numbers. So the first study decodes
-all of them once, and keeps the hashes in a file.
+A study that uses few images only decodes these. But to divide images among clients, a
+study needs a hash of the numbers of every image. So the first study decodes all images
+once, and keeps the hashes in a file.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Images:
             pixels: bytes (M, C, H, W), or JPEG images that decode into them.
             mean: of each channel.
             std: of each channel.
-            name: of the decoded pixels. The file of hashes has this name. "": no file,
-                because decoding is fast.
+            name: of the decoded pixels, and of the file of their hashes. "" if decoding
+                is fast: then there is no file.
         """
         self.shape = torch.Size(pixels.shape)
         self._pixels, self._mean, self._std = pixels, list(mean), list(std)
@@ -77,14 +77,14 @@ class Images:
         return found
 
     def are_few(self, count: int) -> bool:
-        """Whether this number, with what was taken before, is less than half of all.
+        """Whether `count` images, with all taken before, are less than half of all.
 
-        Otherwise it pays to decode all images and to share them.
+        Otherwise it is faster to decode all images once and to keep them.
         """
         return self._all is None and 2 * (self._taken + count) < len(self)
 
     def contents(self) -> Int[Tensor, " m"]:
-        """(M,) the hash of each image, as `hash_rows` computes it of its numbers."""
+        """(M,) the hash of each image: `hash_rows` of its numbers."""
         if self._contents is None and self._name:
             self._contents = recall(self._name, len(self))
         if self._contents is None:

@@ -45,7 +45,8 @@ class Jpegs:
         """The images at these places, decoded."""
         image = _decoder(self._path)
         try:
-            # The bare decoder: Image.open takes as long again for the header.
+            # The bare decoder: Image.open also reads the header, which takes as long as
+            # decoding.
             pixels = [
                 image.frombytes(
                     "RGB", _SIZE, self._codes[place], "jpeg", "RGB", ""
