@@ -15,8 +15,8 @@ depends on that sample entirely, and m_j counts as 0.
 
 A calibration error is a sum over bins of |gap|. It has no slope where a gap is about 0,
 and its jackknife would give twice its variance. So |gap| - |gap without j| is replaced
-by erf(gap / s) times what j adds to the gap. erf(gap / s) is the slope of |gap| after
-smoothing over half the variance of the gap. s^2 is the sum of the squares of what
+by erf(gap / s) times what j adds to the gap. This factor is the slope of |gap| after
+smoothing over half the variance of the gap. Here s^2 is the sum of the squares of what
 samples add.
 
 References:
