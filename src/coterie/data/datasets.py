@@ -114,7 +114,7 @@ def writers(
 
     Args:
         min_images: writers with fewer images are left out.
-        limit: the number of the other writers to keep; 0 keeps all.
+        limit: the most writers to keep after that; 0 keeps all.
         data_dir: the folder of the files of `mnist` and `qmnist_writers`.
         download: whether to download missing files.
     """
