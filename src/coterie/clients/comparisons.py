@@ -22,7 +22,10 @@ HalfGrads = Callable[[Tensor, tuple[Batch, Batch], Tensor], tuple[Tensor, Tensor
 def of_shared_columns(
     half_grads: HalfGrads, own: Float[Tensor, "a d"], home: Bool[Tensor, " d"]
 ) -> HalfGrads:
-    """Gradients in the shared columns, with the personal columns of clients k."""
+    """The same function, at points with the personal columns of clients k.
+
+    It returns only the shared columns of gradients.
+    """
 
     def half_grads_shared(
         points: Tensor, halves: tuple[Batch, Batch], k: Tensor

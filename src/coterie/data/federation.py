@@ -393,7 +393,10 @@ def federate(
 def _without_unused(
     table: Table, owner: Tensor, role: Tensor, order: Tensor
 ) -> tuple[Table, Tensor, Tensor, Tensor]:
-    """The same without images that nobody has, if most are; these are not decoded."""
+    """Leaves out images that no client has, if most images are such.
+
+    Images that are left out are not decoded.
+    """
     stored, used = table.rows, (owner >= 0).nonzero()[:, 0]
     if not isinstance(stored, Images) or not stored.are_few(len(used)):
         return table, owner, role, order

@@ -30,7 +30,11 @@ def role_names(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def promised_to(settings: Mapping[str, Any]) -> str:
-    """The roles against which the epsilon of a study holds, by its [privacy]."""
+    """Says in words against whom the epsilon of a study protects.
+
+    Args:
+        settings: the study's table [privacy].
+    """
     if settings.get("aggregation") != "secure":
         return "the server and all others"
     names = role_names(settings)

@@ -71,7 +71,8 @@ class Reuse:
         """Makes the cells of a seed ready to be trained, and trains nothing.
 
         Without `rounds`, training goes on until models no longer improve. The result
-        says how often steps were made smaller for cells that were brought or deleted.
+        says, by label, how often the step size of a cell had been reduced. It has only
+        cells copied from another run, and cells deleted to be trained again (0).
         """
         digests = self._index.runs / INDEX / "digests.json"
         remember_digests(digests)
