@@ -344,8 +344,10 @@ def prepared_by(
         return everybody
     clients = len(trains)
     here = Division(group, clients).part(everybody.select(torch.tensor(trains)))
-    # Nobody asks for gradients: any module will do.
-    asked = Simulation(here, nn.Linear(1, 1), dtype=torch.float64, group=group)
+    # Nobody asks for gradients: any module that takes these features will do.
+    columns = here.features[0].numel()
+    module = nn.Sequential(nn.Flatten(), nn.Linear(columns, 1))
+    asked = Simulation(here, module, dtype=torch.float64, group=group)
     same = everybody.preparations if like else None
     return with_preparation(everybody, here, asked.at(0).average, clients, like=same)
 
