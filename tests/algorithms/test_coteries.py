@@ -468,14 +468,14 @@ def test_looks_are_rarer_where_rounds_are_short(steps, batch_size, every):
     assert every == 1 or 8 / (every - 1) > 0.4 * work
 
 
-def test_clients_choose_only_at_every_other_look():
+def test_clients_choose_at_every_third_look():
     federation = two_groups(noise=0.5)
     algorithm = coteries(federation.train.size, steps=2)
     states = train(algorithm, simulate(federation), zeros(federation), 12)[0]
     ballots = [state.ballot for state in states]
     for number, (old, new) in enumerate(itertools.pairwise(ballots)):
-        # Every other round has a look, and every other look is one to choose.
-        chooses = number > 0 and number % 4 == 0
+        # Every other round has a look: clients choose at the third, the sixth, ...
+        chooses = number % 6 == 4
         assert (old.losses != new.losses).any() == chooses
         assert (old.everybody != new.everybody).any() == chooses
 
@@ -522,7 +522,7 @@ def test_what_a_round_sends_is_counted(participation):
         models, numbers = 2 * means, 0 if whole else 2 * means
         if number == 0:
             numbers += 4 + 2  # a first look
-        if number and number % (2 * every) == 0:
+        if number % (3 * every) == 2 * every:
             numbers += 3 + 3  # losses, and everybody's
         if looks and phase == REST:
             models, numbers = models + 1, numbers + 1 + 6  # a direction, its rounds

@@ -98,7 +98,7 @@ class Loops:
         if self.every is None:
             self.plan(who)
         looks = self.number % self.every == 0
-        if self.number and self.number % (2 * self.every) == 0:
+        if self.number % (3 * self.every) == 2 * self.every:
             self.choose(who)
         if looks and self.phase != REST:
             self.compete(who)

@@ -50,7 +50,7 @@ def uneven(**options):
 # Phases at the end of each round, and the number of groups, one look after the other.
 PHASES = {
     # Groups are so clear that the contest begins at once, and later needs no other.
-    "at once": (uneven, {"steps": 2}, 3, "T1 C1 C1 R2 T2 T2 T2 C2 C2 R2"),
+    "at once": (uneven, {"steps": 2}, 3, "T1 C1 C1 R2 T2 T2 T2 R2 R2 R2"),
     # Nothing is sure: the next rest is three times as long.
     "in vain": (
         lambda: two_groups(noise=3.0),
@@ -65,7 +65,7 @@ PHASES = {
         "T1 C1 C1 R2 T2 T2 T2 R2 R2 R2",
     ),
     "rare looks": (lambda: two_groups(train=40), {"steps": 4}, 7, "T1 C1 C1 R2 T2 R2"),
-    "pieces": (four_groups, {"steps": 30}, 1, "P1 P1 P1 R4 T4 R4"),
+    "pieces": (four_groups, {"steps": 30}, 1, "P1 P1 R4 T4 R4 R4"),
     "every round": (
         lambda: two_groups(noise=0.5),
         {"steps": 6},
@@ -200,7 +200,7 @@ def test_what_is_sent_are_shared_models_and_a_few_numbers():
     def values(number):
         """Down and up, by hand: 6 notes, 3 first, 4 told, a half, 5 of evidence."""
         phase, looks = run.state.server.clock.phase, number and number % every == 0
-        told = 3 if number == 0 else 4 if looks and number % (2 * every) == 0 else 0
+        told = 3 if number == 0 else 4 if number % (3 * every) == 2 * every else 0
         heard = int(looks and phase != REST)
         heard += 5 if looks and run.state.server.clock.asks else 0
         models = {REST: (1, 1), TRIAL: (2 + bool(looks), 1), CONTEST: (3, 2)}[phase]
@@ -216,7 +216,7 @@ def test_what_is_sent_are_shared_models_and_a_few_numbers():
     assert phases == {REST, TRIAL, CONTEST}
 
 
-def test_a_client_that_missed_a_look_looks_with_its_next_task_and_tells_every_other():
+def test_a_client_that_missed_a_look_looks_with_its_next_task_and_tells_every_third():
     flow = coteries(torch.ones(6)).flow
     state = flow.init(torch.zeros(6, 3, dtype=REAL))
 
@@ -226,9 +226,9 @@ def test_a_client_that_missed_a_look_looks_with_its_next_task_and_tells_every_ot
 
     assert looks(0) == FIRST
     state.every = 4
-    # Those of rounds 4 and 12 were missed; in rounds 8, 16, ... clients choose.
-    asked = [(3, NOTHING), (5, LOOK), (7, NOTHING), (13, CHOOSE), (14, NOTHING)]
-    asked += [(16, CHOOSE), (21, LOOK), (24, CHOOSE), (32, CHOOSE), (33, NOTHING)]
+    # Clients choose in rounds 8, 20, 32, ...; the look of round 20 was missed.
+    asked = [(3, NOTHING), (5, LOOK), (7, NOTHING), (9, CHOOSE), (10, NOTHING)]
+    asked += [(13, LOOK), (25, CHOOSE), (28, LOOK), (29, NOTHING), (32, CHOOSE)]
     assert [(number, looks(number)) for number, _ in asked] == asked
 
 

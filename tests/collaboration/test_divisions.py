@@ -187,8 +187,8 @@ def test_places_tell_sizes_of_groups_and_shares_of_halves():
         (PhaseClock(CONTEST, 0.8), False),
         (PhaseClock(CONTEST, 1.0), True),
         (PhaseClock(PIECES), True),
-        (PhaseClock(PIECES, 1.0), False),
-        (PhaseClock(PIECES, 2.0), True),
+        (PhaseClock(PIECES, 0.8), False),
+        (PhaseClock(PIECES, 1.0), True),
     ],
 )
 def test_evidence_is_asked_for_where_it_may_decide(clock, asks):

@@ -57,6 +57,7 @@ from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velo
 from ..options import BelowOne, Count, Positive, Sizes, method
 from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows, Server
 from .coteries_client import (
+    CHOICES,
     GROUP,
     Ballot,
     add_look,
@@ -173,7 +174,7 @@ def coteries(
         if not state.every:
             state = _first_round(state, oracle, sizes)
         looks = number % state.every == 0
-        if number and number % (2 * state.every) == 0:
+        if (number + state.every) % (CHOICES * state.every) == 0:
             state = _choose(state, oracle, models, shares.to(share))
         state = state._replace(own=own[0], own_velocity=own[1])
         evidence = None

@@ -45,6 +45,12 @@ The unit is the most that one sample counts for. A model that a client shares le
 its few held-out samples more often by chance, or because it is more confident.
 """
 
+CHOICES = 3
+"""Clients choose a model at every third look: the third, the sixth, and so on.
+
+Four models are much to evaluate.
+"""
+
 _COST = 0.4
 """The most that looks may cost per round, as a share of one local training."""
 

@@ -28,7 +28,7 @@ from ..collaboration.divisions import CONTEST, PIECES, REST, TRIAL, places
 from ..optim.steps import LocalDescent
 from ..types import Arrivals, Flow, Info, Oracle, Task, TaskKind
 from .coteries_arrivals import FlowState, begin, decide, hear, move, place
-from .coteries_client import candidates, newcomer_models, sharing
+from .coteries_client import CHOICES, candidates, newcomer_models, sharing
 from .coteries_task import (
     CHOOSE,
     FIRST,
@@ -136,8 +136,9 @@ def _ask(state: FlowState, client: int, time: float, *, steps: int) -> Task:
     looked, other = int(state.looked[client]), int(state.other[client])
     halves = state.halves[server.pair[client]]
     takes = phase == CONTEST and int(state.took[client]) != state.stage
-    # Clients choose at every second look. A client that missed it chooses at its next.
-    looks = CHOOSE if period // 2 > looked // 2 else LOOK
+    # A client that missed the look at which all choose chooses at its next.
+    chooses = (period + 1) // CHOICES > (looked + 1) // CHOICES
+    looks = CHOOSE if chooses else LOOK
     if looked < 0:
         phase, looks, asks = REST, FIRST, False
     elif other >= 0:

@@ -22,7 +22,8 @@ clients send updates or evidence, and the coordinator decides:
 - After a contest, halves or pieces become groups if they are surely better than the
   whole, and also better than the whole with the offset of each client (`BetterBy`).
 - Otherwise all clients continue with the whole. After pieces, two halves are tried
-  next. After halves, the next trial is 1.5 times as long, and the next rest 3 times.
+  next, and no pieces until a group divides. After halves, the next trial is 1.5 times
+  as long, and the next rest 3 times.
 
 Every look adds the share of clients that took part. A phase is over when this sum
 reaches its length, so a look with few clients counts less.
@@ -41,7 +42,7 @@ from .pieces import BUCKETS, pieces, sides, sketch_rows
 
 REST, TRIAL, CONTEST, PIECES = range(4)
 
-_FIRST_TRIAL, _CONTEST, _PIECES = 3.0, 2.0, 3.0
+_FIRST_TRIAL, _CONTEST = 3.0, 2.0
 """Lengths of phases, as sums of the share of clients that took part in each look."""
 
 _LONGER_REST, _LONGER_TRIAL = 3.0, 1.5
@@ -73,7 +74,7 @@ class PhaseClock(NamedTuple):
     @property
     def length(self) -> float:
         """The length of this phase."""
-        return (self.rest, self.trial, _CONTEST, _PIECES)[self.phase]
+        return (self.rest, self.trial, _CONTEST, _CONTEST)[self.phase]
 
     @property
     def is_over(self) -> bool:
@@ -277,7 +278,7 @@ def _begin_rest(old: Coordinator) -> Coordinator:
     else:
         rest = clock.rest * _LONGER_REST
         trial = clock.trial * _LONGER_TRIAL
-        clock = PhaseClock(REST, 0.0, rest, trial, settled=clock.settled)
+        clock = clock._replace(phase=REST, heard=0.0, rest=rest, trial=trial)
     return old._replace(pair=old.member, clock=clock)
 
 
