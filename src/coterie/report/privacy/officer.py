@@ -59,7 +59,7 @@ SIGHTS = (
     Sight(
         ("all_for_all", "time_adaptive_all_for_all"),
         "nothing",
-        "each client that has a weight for it sees one gradient",
+        "each client that learns from the sender sees one gradient",
     ),
     Sight(
         ("preconditioned_gradient",),
@@ -69,9 +69,9 @@ SIGHTS = (
     Sight(
         ("all_for_one", "adaptive_all_for_one", "wga_bc"),
         "nothing",
-        "helpers see the reader's model, and the reader sees a gradient at its model; "
-        "with the adaptive method, everybody also sees products of gradients whenever "
-        "partners are compared",
+        "a client's helpers see its model, and the client sees their gradients at this "
+        "model; with the adaptive method, everybody also sees products of gradients "
+        "whenever partners are compared",
     ),
     Sight(
         ("server_sgd",),
@@ -104,17 +104,16 @@ SIGHTS = (
 """Every method of the library stands in one row."""
 
 ROLES = {
-    "Server": "Sees what the table says, knows the study, and follows the protocol. "
-    "With [privacy], epsilon bounds what it can learn. The report says which clients "
-    "may help it.",
-    "Partner": "Another client. Sees what the table says and its own model.",
+    "Server": "Sees what the table of methods says, knows the settings of the study, "
+    "and follows the protocol. With [privacy], epsilon bounds what it can learn.",
+    "Partner": "Another client. Sees what the table of methods says and its own model.",
     "Colluders": "Several partners, with or without the server, that share everything "
     "they see. With secure sums, the report has one epsilon for each such group. "
     "Otherwise one epsilon holds against the server and all other clients together.",
     "Reader of the report": "Sees the settings, names of clients, numbers of samples, "
-    "and who learned with whom. Also sees scores and losses of every client, and of "
-    "the baselines that each client trains alone without noise. No epsilon covers "
-    "these. Give the report only to those who may see them.",
+    "and who learned with whom. Also sees scores and losses of every client and of its "
+    "baselines, which are trained without noise. No epsilon covers "
+    "scores and losses. Give the report only to people who may see them.",
     "Recipient of a model": "Sees one client's model, its card, scores of that client, "
     "names of partners, and the medians, means and scales that prepare features. "
     "Epsilon covers what came from other clients. It does not cover the client's own "
@@ -125,20 +124,19 @@ ROLES = {
 
 NOT_COVERED = (
     "The number of samples of each client, which decides its weight in averages.",
-    "With the unit sample: which samples train, validate and test. This depends on the "
-    "content of the samples. If one sample is removed, one other sample may move from "
-    "each part to the next, for example from training to validation.",
-    "How columns were prepared: exact medians that fill gaps, means, scales and "
-    "categories, in `preparation-<seed>.json` and in every exported model.",
+    "With the unit sample: which samples are for training, validation and test. This "
+    "depends on the content of the samples. If one sample is removed, one other sample "
+    "may move from each part to the next, for example from training to validation.",
+    "Numbers that prepare columns: exact medians that fill gaps, means, scales and "
+    "categories. They are in `preparation-<seed>.json` and in every exported model.",
     "Scores, losses and training curves of every client in `metrics.csv`, the report, "
     "progress on the terminal and logs.",
-    "The choice of an algorithm by validation data in `coterie export`, which looks at "
-    "scores of all clients.",
-    "Sentences about odd data on the terminal (a column that gives the target away, "
-    "clients with few samples). The person who runs the study sees them. They are not "
-    "stored.",
+    "The choice of an algorithm in `coterie export`, which uses validation scores of "
+    "all clients.",
+    "Warnings about odd data on the terminal, such as a column that reveals the "
+    "target. The person who runs the study sees them. They are not stored.",
     "`coterie init`, `coterie plan`, `coterie audit` and studies without [privacy], "
-    "which work on the data as they are.",
+    "which use the data without noise.",
     "Which columns are left out or read as dates, if the study file does not list "
     "them.",
     "Names of clients, columns, categories and classes.",
