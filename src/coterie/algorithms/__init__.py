@@ -1,4 +1,4 @@
-"""The methods by name; users find them in `coterie.methods`.
+"""The methods as functions; `coterie.methods` has them by name.
 
 A new method is a file, and two lines here.
 """
@@ -105,7 +105,7 @@ AVERAGING = (
     *("apfl", "ditto", "fedavg", "fedavg_finetune", "fedper", "fedprox", "fedrep"),
     *("lg_fedavg", "low_rank_corrections", "per_fedavg"),
 )
-"""Methods whose server averages one model of all clients, and makes no other step."""
+"""Methods in which the server only averages the clients' copies of one model."""
 
 CHOOSING = ("coteries", "fedfomo", "neighbours")
 """Methods that need validation data, to choose by."""

@@ -1,18 +1,19 @@
 """Accelerated gossip SGD: pairs meet at random, and a second vector speeds them up.
 
-Every node has a model x_v and a companion z_v, which mix over time without messages. A
-gradient, taken at the node's own earlier model, moves both. When the edge {v, w} rings,
-the two nodes exchange their models:
+Every node has a model x_v and a companion z_v, which mix over time without messages.
+Each gradient g_v of the node, taken at an earlier x_v, moves both. Every edge has a
+clock. When the clock of the edge {v, w} rings, the two nodes exchange their models:
 
     dx_v = eta (z_v - x_v) dt,    dz_v = eta (x_v - z_v) dt
     x_v <- x_v - lr g_v,          z_v <- z_v - lr g_v
     x_v <- x_v + (x_w - x_v) / 2, z_v <- z_v + alpha (x_w - x_v), and the same for w
 
-with eta = sqrt(mu / (2 R)) and alpha = 1 / sqrt(2 mu R). Here mu is the eigengap and R
-the largest resistance of the graph, weighted by how often edges ring
-(`optim.meetings`). On a long graph, disagreement then falls with the root of the
-eigengap. The code mixes a node at its next event, for all the time since the last.
-(eta, alpha) = (0, 1/2) is AGRAF with `pairs`.
+with eta = sqrt(mu / (2 R)) and alpha = 1 / sqrt(2 mu R). Here mu is the eigengap of the
+graph, and R the largest effective resistance of an edge. The weight of an edge is the
+rate at which its clock rings (`optim.meetings`). On a long graph, differences between
+models then shrink at a rate of the order of the root of the eigengap, not of the
+eigengap. The code mixes x_v and z_v only at the next event of node v, for all the time
+since the last event. (eta, alpha) = (0, 1/2) is AGRAF with `pairs`.
 
 References:
     Nabli, Belilovsky, Oyallon, "A2CiD2: accelerating asynchronous communication in
@@ -21,7 +22,8 @@ References:
     "Continuized accelerations of deterministic and stochastic gradient descents, and of
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
 
-Differences: a gradient takes time, and is taken where the node was when it began.
+Differences: a gradient takes time. It is taken at the model that the node had when this
+computation began.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ RateOrNone = Annotated[float | None, partial(number, at_least=0, at_most=1e6)]
 
 @dataclass
 class State:
-    """Models x with their companions z, and how far these move at a meeting."""
+    """Models x, their companions z, and how far companions move at a meeting."""
 
     rows: Companions
     alpha: float = 0.5

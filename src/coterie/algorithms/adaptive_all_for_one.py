@@ -4,17 +4,17 @@
     alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2
 
 where r_ik = (1 - |grad R_k(x_i) - grad R_i(x_i)|^2 / |grad R_i(x_i)|^2)_+ is estimated
-every `every` steps. There are two estimators of the two squared norms:
+every `every` steps. There are two estimators of the squared norms in r_ik:
 
-- `plain` is the paper's equation (1): norms of one pooled gradient. Gradient noise
-  makes both too large. So near convergence even a perfect twin looks different, and
-  collaboration stops too early.
+- `plain` is the paper's equation (1): norms of gradients on all samples. Gradient noise
+  makes both norms too large. So near convergence even a client with the same
+  distribution looks different, and clients stop learning from each other too early.
 
 - `split` (default, ours): inner products of the gradients of two random halves of the
   data, <a_i - a_k, b_i - b_k> and <a_i, b_i>, which noise does not bias. They are
-  averaged over time with factor `memory`. A ratio changes only if the new one differs
-  by more than `confidence` standard errors, because near convergence the data of one
-  client are not enough to tell.
+  averaged over time with factor `memory`. A new ratio replaces the old one only if they
+  differ by more than `confidence` standard errors. Near convergence, the data of one
+  client are not enough to see small differences.
 
 On a graph, clients are compared with their neighbours and learn only from them.
 Without waiting, each client serves its readers in turn (`readers_in_turn`).
@@ -69,7 +69,7 @@ HalvedSamples = Annotated[int, _in_halves]
 
 
 class State(NamedTuple):
-    """Models, momentum, the number of steps, and beliefs about the others."""
+    """Models, momentum, the number of steps, and what clients believe about others."""
 
     x: Rows  # (n, D)
     v: Rows  # (n, D), or (n, 0) without momentum
@@ -98,29 +98,33 @@ def adaptive_all_for_one(
     against: Literal["gradient", "noise"] = "gradient",
     late: Late = "constant",
 ) -> Algorithm:
-    """Adaptive All-for-one: finds during training whose gradients help whom.
+    """Adaptive All-for-one, which finds during training whose gradients help whom.
 
-    For a newcomer, find the client whose model fits its training data best. The
-    newcomer gets the mean of models with that client's weights.
+    For a newcomer, the method finds the client whose model has the lowest loss on the
+    newcomer's training data. The newcomer gets the mean of all models with that
+    client's weights.
 
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
         graph: (N, N) an entry that is not 0 makes two clients neighbours, and only
-            neighbours learn from each other; None joins everybody.
+            neighbours learn from each other; None: all clients are neighbours.
         lr: step size.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
         every: gradient steps between two comparisons.
-        samples: training samples with which each client compares; 0: all.
+        samples: the number of training samples that each client uses in a comparison;
+            0: all.
         estimator: `split` (unbiased) or `plain` (the paper's).
-        memory: factor of past comparisons in averages; 0 uses only the latest.
-        confidence: standard errors by which a ratio must differ to be changed.
+        memory: weight of past comparisons in averages; 0 uses only the latest
+            comparison.
+        confidence: standard errors by which a new ratio must differ to replace the old
+            one.
         criterion: phi: `binary`, `continuous`, or a function on tensors.
         lam: threshold of the binary criterion.
-        rule: `paper` weights or rows `normalised` to sum 1.
+        rule: weights as in the `paper`, or `normalised` rows, which sum to 1.
         against: what squared distances are compared with: the squared `gradient`, as
             in the paper, or the `noise` variance of the gradient over all own samples.
         late: `constant`, or `adaptive` to the delay of a gradient.
@@ -133,7 +137,7 @@ def adaptive_all_for_one(
     def weigh(belief: Belief, active: Tensor) -> tuple[Tensor, Info]:
         alpha, s = trust.weights(belief, precision, phi)  # newcomers come last
         alpha = restrict_to_active(alpha, active)
-        # Both relative to the variance of training alone.
+        # Both variances are relative to the variance of a client that trains alone.
         return alpha, {
             "effective_variance": effective_variance(belief.ratio, s, phi) * s,
             "noise_variance": noise_variance(alpha, s) * s,

@@ -1,14 +1,20 @@
-"""AGRAF SGD: every node computes at its own pace and mixes its model with neighbours.
+"""AGRAF SGD: every node computes at its own pace, and neighbours mix their models.
 
-When the nodes I have finished gradients g, each taken at the node's earlier model,
+When the nodes in the set I have finished gradients g, each taken at an earlier model of
+its node,
 
     x <- W x,  x_v <- x_v - lr g_v for v in I     (`mix_then_step`, as printed)
     x_v <- x_v - lr g_v for v in I,  x <- W x     (`step_then_mix`)
 
-and they go on from their new models. Every gradient moves the mean of all models by
-lr / n. There are three ways to mix. W is the doubly stochastic matrix `mixing` at every
-`every`-th gradient and the identity otherwise; or W averages a node that has finished
-with its neighbours; or two neighbours average when their edge rings. Special cases are
+and these nodes go on from their new models. Every gradient g_v moves the mean of all
+models by -(lr / n) g_v. There are three ways to mix:
+
+- `matrix`: at every `every`-th gradient, W is the doubly stochastic matrix `mixing`. At
+  the others, W is the identity.
+- `neighbours`: W averages the models of a node that has finished and its neighbours.
+- `pairs`: each edge has a clock, and two neighbours average when it rings.
+
+Special cases are
 
     mixing J = 11'/n, all together                minibatch SGD     (step_then_mix)
     mixing J                                      asynchronous SGD with step lr / n
@@ -66,12 +72,12 @@ def agraf(
         mixing: (N, N) doubly stochastic, sparse or dense; for `neighbours` and `pairs`,
             an entry that is not 0 makes two nodes neighbours.
         lr: step size of a node.
-        mix: with the whole `matrix` when gradients arrive; a node that has finished
-            averages with its `neighbours`; or `pairs` average when their edge rings.
+        mix: how models mix: `matrix`, `neighbours` or `pairs`, see above.
         every: gradients between two mixings with the matrix.
         order: `step_then_mix` or `mix_then_step`.
-        balance: largest factor of steps, which are longer for nodes that finish rarely,
-            so that all nodes count equally; 0 leaves steps as they are.
+        balance: largest factor of the steps of slow nodes. Steps are longer for nodes
+            that finish rarely, so that all nodes count equally; 0 leaves steps as they
+            are.
     """
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 if `mix` is {mix}, got {every}.")

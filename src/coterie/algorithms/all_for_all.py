@@ -7,27 +7,31 @@ descent on f(y) = sum_i f_i(sum_k lambda_ik y_k):
 
     y <- y - eta Lambda^T g(Lambda y),
 
-the factored form, which gives the same models. Each client computes one gradient in a
-step, for any Lambda; in All-for-one it computes one for each of its readers.
+which is the factored form. Both forms give the same models. In a step, each client
+computes one gradient, for any Lambda. In All-for-one, it computes one for each of its
+readers (the clients that learn from it).
 
-Without waiting, when client i finishes g = g_i(x_i as it was),
+Without waiting, when client i finishes its gradient g, taken at the x_i from which it
+began,
 
     x_j <- x_j - eta c w_ji g   for all j,
 
-and i goes on from the new x_i. The factor c is 1, or smaller for a late gradient. The
-factored form has y_k <- y_k - eta c lambda_ik g for i's partners k in Lambda, whose y_k
-come to i before it begins. It gives the same models over the links of Lambda alone.
+and i goes on from the new x_i. The factor c is 1, or smaller for a late gradient. In
+the factored form, g changes the y_k of i's partners k in Lambda: y_k <- y_k - eta c
+lambda_ik g. The partners send y_k to i before i begins. This form gives the same
+models, and uses only the links of Lambda.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
     federated learning", NeurIPS 2022; report hal-03550407, Algorithm 1.
     Even, "Towards decentralization, asynchrony, privacy and personalization in
-    federated learning", PhD thesis, 2024, Algorithm 8.1, hal tel-04877971. One agent
-    at a time is theirs, the delays are ours.
+    federated learning", PhD thesis, 2024, Algorithm 8.1, hal tel-04877971. Algorithm
+    8.1 treats one client at a time; delays are our addition.
 
-Differences: the step is eta = lr / rho(W) unless `safe` is off, because the radius rho
-is not 1 for every Lambda, although the proof says so. Clients begin in the range of
-Lambda, with x = Lambda x^0. This is x^0 if all begin with one model, as in the paper.
+Differences: the step is eta = lr / rho(W) unless `safe` is off, because the spectral
+radius rho is not 1 for every Lambda, although the proof says so. Clients begin with x =
+Lambda x^0, which has the form Lambda y. If all clients begin with one model, as in the
+paper, Lambda x^0 is x^0.
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ def all_for_all(
     safe: bool = True,
     late: Late = "constant",
 ) -> Algorithm:
-    """All-for-all with given weights: one gradient of a client serves all its partners.
+    """All-for-all with given weights, where one gradient serves all partners.
 
     Only active clients compute, but their gradients also move the models of inactive
     clients. A newcomer gets the model that fits its training data best.
@@ -79,16 +83,16 @@ def all_for_all(
     Args:
         weights: (N, N) Lambda; rows sum to 1.
         graph: (N, N) an entry that is not 0 makes two clients neighbours, and only
-            neighbours send each other anything; None joins everybody.
+            neighbours send each other anything; None: all clients are neighbours.
         lr: step size; `safe` divides it by rho(W).
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient, for every client.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradients of every client in one round, each followed by an exchange.
-        form: `direct` sends gradients along the links of W, `factored` sends them along
-            the links of Lambda and models back; the models are the same.
-        safe: whether to divide the step size by rho(W). Then every lr is stable that
-            a client can use alone.
+        form: `direct` sends gradients along the links of W. `factored` sends gradients
+            along the links of Lambda, and models back. The models are the same.
+        safe: whether to divide the step size by rho(W). Then every lr that is stable
+            for a client alone is stable.
         late: `constant`, `adaptive` to the delay of a gradient, or `heterogeneous`.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)
@@ -155,7 +159,7 @@ def _flow(
 ) -> Flow:
     """All-for-all in time: a gradient moves all partners when it arrives."""
     used = (weights.T if factored else product) != 0
-    # A gradient goes to all partners; in the factored form their models come back.
+    # A gradient goes to all partners. In the factored form, partners send models back.
     messages = ((1 + factored) * (used.sum(0) - used.diagonal().long())).tolist()
 
     def init(x: Tensor) -> FlowState:

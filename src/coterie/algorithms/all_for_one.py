@@ -1,11 +1,12 @@
-"""Every client follows a weighted blend of all clients' gradients at its own model.
+"""Every client steps along a weighted sum of all clients' gradients at its own model.
 
     x_i <- x_i - lr sum_k alpha_ik g_k(x_i)
 
 with weights that are known in advance: true clusters, thresholds on known biases, or
-any matrix. Weights need not sum to 1, but lr sum_k alpha_ik must stay below 1 / beta.
-With `one_at_a_time`, a step asks one random client k of the n active ones. Then every
-reader takes n alpha_ik g_k(x_i), which is the blend on average.
+any matrix. Weights need not sum to 1, but lr sum_k alpha_ik must stay below 1 / beta,
+where beta is the largest curvature of the losses. With `one_at_a_time`, only one random
+client k of the n active ones computes in a step. Then every client i steps along n
+alpha_ik g_k(x_i), which is the weighted sum on average.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
@@ -37,16 +38,17 @@ def all_for_one(
     steps: Count = 1,
     one_at_a_time: bool = False,
 ) -> Algorithm:
-    """All-for-one with given weights: each reader blends gradients at its own model.
+    """All-for-one with given weights of all clients' gradients.
 
-    For a newcomer, find the client whose model fits its training data best. The
-    newcomer gets the mean of models with that client's weights.
+    For a newcomer, the method finds the client whose model has the lowest loss on the
+    newcomer's training data. The newcomer gets the mean of all models with that
+    client's weights.
 
     Args:
         weights: (N, N) row i has the weights of all clients for client i.
         lr: step size.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
         one_at_a_time: only one client, drawn at random, computes in a step.
@@ -79,7 +81,7 @@ def all_for_one(
 def _one_column(
     alpha: Float[Tensor, "n n"], active: Bool[Tensor, " n"], rng: torch.Generator
 ) -> Float[Tensor, "n n"]:
-    """The column of alpha of a random active client, times the number of these."""
+    """Weights of one random active client, times the number of active clients."""
     there = active.nonzero()[:, 0]
     place = int(torch.randint(len(there), (1,), generator=rng))
     k = there[place]

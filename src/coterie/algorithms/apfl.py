@@ -1,20 +1,21 @@
 """Every client mixes its own model with a global one, and may learn the mixture.
 
-`steps` times in a round, with w_i = w at its start and one minibatch in each step,
+In a round, client i starts with w_i = w. Then `steps` times, with one minibatch each,
 
     u_i = a_i v_i + (1 - a_i) w_i
     w_i <- w_i - lr g_i(w_i),    v_i <- v_i - lr a_i g_i(u_i),
     adaptive:  a_i <- clip(a_i - lr <v_i - w_i, g_i(u_i)>, 0, 1),
 
-all from the values before the step. Then w <- sum_i p_i w_i over the clients of the
-round. Personal models are u_i with the new w. `alpha=0` is FedAvg, `alpha=1` is local
-training.
+where the right-hand sides use the values before the step. Then w <- sum_i p_i w_i over
+the clients of the round. Personal models are u_i with the new w in place of w_i.
+`alpha=0` is FedAvg, `alpha=1` is local training.
 
 References:
     Deng, Kamani, Mahdavi, "Adaptive personalized federated learning", 2020,
     arXiv 2003.13461.
 
-Differences: the last models are used, not a weighted average of all iterates.
+Differences: we use the last models. The paper's theorems use a weighted average of the
+models of all steps.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def mixture_sgd(
     steps: int,
     t: StepNumber,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A client program: steps of v and a from number t, with w fixed."""
+    """A client program: v and a after steps with fixed w, from step number t."""
     own = rule_in_numbers(rule, clients, v)
     for t_local in step_numbers(clients, t, steps):
         g = clients.grad(mixture(w, v, a))
@@ -100,7 +101,7 @@ def apfl_round(
     t: int,
     together: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A client program: local steps of w, v and a from number t."""
+    """A client program: w, v and a after local steps, from step number t."""
     shared = rule_in_numbers(rule, clients, w, together)
     for t_local in step_numbers(clients, t, steps):
         batch = clients.same_batch()
@@ -126,18 +127,19 @@ def apfl(
 ) -> Algorithm:
     """APFL: personal models are mixtures of a local and a global model.
 
-    A newcomer starts with v at the global model and with the mean mixture. It takes as
-    many steps as the others took in training, with w fixed.
+    A newcomer starts with v = w, and with the mean share a of the other clients. It
+    takes as many steps as the others took in training, with fixed w.
 
     Args:
         sizes: (N,) training samples of each client.
         lr: step size of w, v and the mixture; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         alpha: share of the local model in the mixture, at the start if adaptive.
-        adaptive: every client learns its mixture.
+        adaptive: if true, every client learns its share a.
         weighting: `samples` or `uniform` weights of the average.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)

@@ -1,23 +1,25 @@
-"""FedAvg that learns a step size for every coordinate from how far clients move.
+"""FedAvg that learns a step size for every coordinate of the model.
 
 In round t = 1, 2, ... every client of the round starts at w_i <- w and takes `steps`
-steps `w_i <- w_i - eta g_i(w_i)`, coordinate by coordinate, with eta = sqrt(b / g):
+steps `w_i <- w_i - eta g_i(w_i)`, where eta = sqrt(b / g) has one entry for each
+coordinate. Then
 
     b <- b + eps^2 / (t + 1)^p + mean_i (w_i - w)^2 / 2
     g <- g + zeta^2 / (t + 1)^p + mean_i sum_steps g_i(w_i)^2
     w <- the weighted mean of the w_i
 
-from b = eps^2 and g = zeta^2, where eps = lr zeta. Steps become long where clients move
-far on small gradients, and short where gradients only fluctuate. Before use, x_i <- w,
-then `tune_steps` times x_i <- x_i - eta g_i(x_i).
+At the start, b = eps^2 and g = zeta^2, where eps = lr zeta. The step size of a
+coordinate grows if small gradients move clients far. It shrinks if gradients only
+change their sign. Before use, x_i <- w, then `tune_steps` times x_i <- x_i - eta
+g_i(x_i).
 
 References:
     Khodak, Balcan, Talwalkar, "Adaptive gradient-based meta-learning methods", NeurIPS
     2019, arXiv 1906.02717: Algorithm 2 (ARUBA) applied to FedAvg.
 
 Differences: in the paper each client adds its terms to b and g. We add the mean over
-the clients of a round, so that step sizes do not depend on how many take part. The
-refinement ARUBA++, where g grows while tuning, is left out.
+the clients of a round, so that step sizes do not depend on how many take part. We left
+out ARUBA++, where g also grows during tuning.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from ..types import Algorithm, Clients, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """The global model, the parts of the step sizes, and finished rounds."""
+    """The global model, b and g of the step sizes, and the number of rounds."""
 
     w: Rows  # (n, D), the same row for everybody, as all of these
     b: Rows  # (n, D), sums of squared distances
@@ -45,7 +47,7 @@ class State(NamedTuple):
 def scaled_sgd(
     clients: Clients, w: Tensor, squares: Tensor, eta: Tensor, *, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """A client program: steps of size eta by coordinate, and the sum of g^2."""
+    """A client program: w after steps of size eta, and the sum of g^2."""
     squares = squares.clone()
     for _ in range(steps):
         g = clients.grad(w)
@@ -66,14 +68,15 @@ def aruba(
     weighting: str = "samples",
     tune_steps: Whole = 1,
 ) -> Algorithm:
-    """ARUBA: FedAvg with learnt step sizes, and a few such steps before use.
+    """ARUBA: FedAvg with learned step sizes, and a few such steps before use.
 
     Args:
         sizes: (N,) training samples of each client.
         lr: step size of every coordinate in the first round, eps / zeta in the paper.
         steps: local gradient steps in one round.
-        zeta: size of gradients up to which a coordinate's step size stays near `lr`.
-        p: how fast this resistance to change fades.
+        zeta: the step size of a coordinate stays near `lr` while its gradients are
+            below this.
+        p: how fast the effect of `zeta` decreases with rounds.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps before use.
     """
@@ -99,7 +102,7 @@ def aruba(
             mean_of_all(oracle, (w_i - w).square_()),
             mean_of_all(oracle, squares),
         )
-        # A mean of squares can only be negative if it was released with noise.
+        # A mean of squares is negative only if noise was added to it.
         b = compute_once(
             lambda b, far: b + eps**2 * fade + far.clamp(min=0) / 2, b, far
         )

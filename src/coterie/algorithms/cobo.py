@@ -1,4 +1,4 @@
-"""Clients pull each other's models, with weights that pairs learn where they meet.
+"""Clients pull each other's models, and each pair learns how strongly.
 
 In every gradient step some pairs of clients meet at the midpoint of their models,
 
@@ -9,16 +9,16 @@ and then all clients take a step from their own models,
     x_i <- x_i - lr (g_i(x_i) + rho sum_j w_ij (x_i - x_j)).
 
 The weights are symmetric and start at 1. `rho=0` is local training. For beta-smooth
-losses, steps are stable if `lr (beta + rho N) < 2`.
+losses, steps are stable if `lr (beta + rho N) < 2`, for N clients.
 
 References:
     Hashemi, He, Jaggi, "CoBo: collaborative learning via bilevel optimization",
     NeurIPS 2024, arXiv 2409.05539.
 
-Differences: pairs come from `meetings` random matchings, and in each a client meets one
-other. The authors' code draws each pair with probability 2/N, about two meetings for
-each client. Momentum is of g_i alone, as in their code. Inactive clients do not meet,
-do not move and pull nobody.
+Differences: pairs come from `meetings` random matchings. In a matching, each client
+meets one other client. The authors' code draws each pair with probability 2/N, about
+two meetings for each client. Only g_i has momentum, as in their code. Inactive clients
+do not meet, do not move and pull nobody.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def cobo(
     gamma: NotNegative = 0.01,
     meetings: Whole = 2,
 ) -> Algorithm:
-    """CoBo: clients pull each other's models, and learn by meetings how strongly.
+    """CoBo: clients pull each other's models, and learn in meetings how strongly.
 
     Args:
         lr: step size.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round, each with its own meetings.
         rho: strength of the pull.

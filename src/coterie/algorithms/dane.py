@@ -1,4 +1,4 @@
-"""DANE: every client takes a Newton-like step in its own geometry, then all average.
+"""DANE: every client takes a step with its own Hessian, and the server averages.
 
     x_i <- argmin_z f_i(z) - <grad f_i(x) - lr G(x), z> + (mu / 2) |z - x|^2
     x <- sum_i p_i x_i,    G = sum_k p_k grad f_k + weight_decay x
@@ -10,8 +10,8 @@ References:
     Shamir, Srebro, Zhang, "Communication-efficient distributed optimization using an
     approximate Newton-type method", ICML 2014, arXiv 1312.7853.
 
-Differences: gradients are those of a study's minibatches, and of all data with a batch
-size of 0. A round solves its problem by a fixed number of Newton steps.
+Differences: gradients use the study's minibatches, or all data if the batch size is 0.
+A round solves the minimisation by a fixed number of Newton steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def dane(
     inner: Count = 20,
     weighting: str = "samples",
 ) -> Algorithm:
-    """DANE: one model for all, the average of Newton-like steps of all clients.
+    """DANE: one model for all clients, the average of Newton-like steps of each.
 
     A newcomer gets the global model.
 
@@ -46,7 +46,7 @@ def dane(
         sizes: (N,) training samples of each client.
         lr: factor of the mean gradient.
         mu: how much the Hessians of clients may differ.
-        weight_decay: factor of the model that is added to its gradient.
+        weight_decay: adds this number times the model to each gradient.
         newton: steps of Newton's method in a round.
         inner: products with a Hessian in each of these steps; D are enough.
         weighting: `samples` or `uniform` weights of gradients and steps.

@@ -3,18 +3,20 @@
     minimise sum_v f_v(x),    f_v 1/lr-smooth and sigma-strongly convex
 
 Node v has a model x_v, and a dual value y_v of phi_v(x) = f_v(x) - (sigma / 4) |x|^2.
-When the edge {v, w} rings, both ends send their models, and when these have travelled
+Each edge has a clock. When the clock of the edge {v, w} rings, v and w send each other
+their models. When both models have arrived,
 
     x_v <- x_v - s_e (x_v - x_w)(as sent),    and the opposite for w.
 
 Every node computes g = argmin_x phi_v(x) - <y_v, x> from its data, again and again.
-When it has finished, with x_v and y_v as they were when it began,
+When it has finished, it changes x_v and y_v. In the brackets, x_v is the model at the
+start of the computation:
 
     x_v <- x_v - s_v (x_v - g),    y_v <- y_v + (sigma / 2) s_v (x_v - g).
 
 (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models converge to x*. Steps s = K / 2p
-depend on how often, and for how long, the edges and nodes nearby are busy: (4.27), as
-corrected in `coterie_theory.decentralised.descent`.
+depend on how often, and for how long, the edges and nodes nearby are busy. They are
+from (4.27), as corrected in `coterie_theory.decentralised.descent`.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
@@ -23,9 +25,9 @@ References:
     federated learning", PhD thesis, 2024, chapter 4, hal tel-04877971.
 
 Differences: those of `coterie_theory.descent.delayed`. A node starts a computation when
-the last one ends, not by a clock. Delays in the steps are means, not bounds. Gradient
-steps on a node's data only approximate the argmin. Models begin anywhere, with
-y_v = -(sigma / 2) x_v.
+its last one ends; in the thesis, a clock starts it. Step sizes use mean delays, not
+bounds on delays. Gradient steps on a node's data only approximate the argmin. Models
+may begin anywhere, with y_v = -(sigma / 2) x_v.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class State:
 def local_optimum(
     clients: Clients, g: Tensor, y: Tensor, x: Tensor, *, loss: ConvexLoss, steps: int
 ) -> tuple[Tensor, Tensor]:
-    """A client program: about argmin_x phi(x) - <y, x>, and x as it was."""
+    """A client program: nearly argmin_x phi(x) - <y, x>, and the unchanged x."""
     return conjugate_gradient(clients, g, y, loss=loss, steps=steps), x
 
 
@@ -79,8 +81,8 @@ def ddo(
             nodes neighbours, whose edge may ring.
         lr: 1 / smoothness of the losses, including weight decay.
         curvature: sigma, strong convexity of the losses, including weight decay.
-        weight_decay: factor of the model in its gradient.
-        accuracy: share of the distance that a computation leaves to its exact result.
+        weight_decay: adds this number times the model to each gradient.
+        accuracy: a computation reduces the distance to its exact result to this share.
     """
     loss = ConvexLoss(lr, curvature, weight_decay)
     edges, half = linked_pairs(mixing), loss.valid().curvature / 2
@@ -93,7 +95,7 @@ def ddo(
         return State(x.clone(), -half * x, x.clone(), *still)
 
     def ringing(state: State, now: Tempo) -> None:
-        # A node that computes counts as an edge to one additional node.
+        # A node that computes is treated like an edge to an additional node.
         n, lengths = len(now.lengths), now.lengths.clamp(min=_AT_ONCE)
         own = torch.stack([torch.arange(n), torch.arange(n, 2 * n)], 1)
         rates, delays = [now.rates, 1 / lengths], [now.delays, lengths]

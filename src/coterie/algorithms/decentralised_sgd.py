@@ -3,11 +3,13 @@
     x <- W (x - lr g),    g_v = g_v(x_v)                                          (1.11)
 
 where W is `mixing`, doubly stochastic and sparse. A round may have several local steps,
-and several `exchanges`, W^m. Chebyshev's recursion (`accelerated`) makes m exchanges as
-good as about m^2. W = 11'/n is minibatch SGD, or FedAvg with several local steps.
+and m `exchanges`, which multiply by W^m. With Chebyshev's recursion (`accelerated`), m
+exchanges are as good as about m^2 exchanges without it. With W = 11'/n, the method is
+minibatch SGD, or FedAvg if there are several local steps.
 
-If data differ and the step is constant, models stay apart, and their mean misses the
-optimum by the order of lr; see `gradient_tracking` and `extra`.
+If data differ and the step size is constant, models never become equal, and the
+distance of their mean from the optimum is of the order of lr. `gradient_tracking` and
+`extra` reach the optimum.
 
 References:
     Lian, Zhang, Zhang, Hsieh, Zhang, Liu, "Can decentralized algorithms outperform
@@ -16,7 +18,8 @@ References:
     with changing topology and local updates", ICML 2020, arXiv 2003.10422.
 
 Differences: with momentum, every node keeps its buffer between rounds. An inactive node
-keeps its model, and its neighbours keep the weight that it would have.
+keeps its model. Each of its neighbours adds the missing weight to the weight of its own
+model.
 """
 
 from __future__ import annotations
@@ -51,10 +54,11 @@ def decentralised_sgd(
         mixing: (N, N) doubly stochastic, sparse or dense.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
-        exchanges: mixings after these steps.
+        exchanges: how often models are mixed after these steps.
         accelerated: whether to use Chebyshev's recursion; `mixing` must be symmetric.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)

@@ -4,21 +4,22 @@
               and `steps` times  v_i <- v_i - lr (g_i(v_i) + lam (v_i - w))
     w <- sum_i p_i w_i
 
-over the clients of the round. v_i is pulled to w as it was received, which is fixed
-during the round. Personal models are v. `lam=0` is local training.
+The sum runs over the clients of the round. v_i is pulled to the w that the client
+received at the start of the round. Personal models are v. `lam=0` is local training.
 
 Without waiting, a client begins with the current w. When it has finished its steps,
 
     w <- w + c p_i (w_i - the w it began with),
 
-with c as for a late gradient. This is FedAvg's global model, with changes one by one.
+where c is the factor for late gradients. This is FedAvg's global model, changed by one
+client at a time.
 
 References:
     Li, Hu, Beirami, Smith, "Ditto: fair and robust federated learning through
-    personalization", ICML 2021, arXiv 2012.04221; without waiting, it is ours.
+    personalization", ICML 2021, arXiv 2012.04221. The version without waiting is ours.
 
-Differences: every step of w_i and of v_i has its own minibatch; the authors' code uses
-one for both. `lam` is given, not chosen by each client on validation data.
+Differences: the steps of w_i and of v_i use different minibatches; the authors' code
+uses the same for both. `lam` is given, not chosen by each client on validation data.
 """
 
 from __future__ import annotations
@@ -85,11 +86,13 @@ def ditto_round(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A client program: local steps from the global model, and as many personal ones.
 
-    Neither needs the result of the other, so the global steps may come first.
+    The two kinds of steps do not need each other's results, so their order does not
+    matter.
     """
     work: Options = {"rule": rule, "steps": steps, "t": t, "together": together}
     w_i, w_velocity = sgd(clients, w, w_velocity, **work)
-    # A model that is pulled to the global one relies on the samples of all.
+    # The pull to the global model makes a personal model use the samples of all
+    # clients.
     v, v_velocity = proximal_sgd(clients, v, v_velocity, w, lam=lam, **work)
     return w_i, v, w_velocity, v_velocity
 
@@ -110,13 +113,14 @@ def ditto(
     """Ditto: personal models that are pulled to a global one.
 
     A newcomer starts at the global model and takes as many personal steps as there were
-    in training. The global model is fixed.
+    in training. The global model stays fixed.
 
     Args:
         sizes: (N,) training samples of each client.
         lr: step size of global and personal steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round, for each of the two models.
         lam: strength of the pull to the global model.
@@ -152,7 +156,7 @@ def ditto(
 
 @dataclass
 class FlowState:
-    """The global model, the one each client began with, and the personal models."""
+    """The global model, the one that each client began with, and personal models."""
 
     w: Tensor  # (D,)
     began: Tensor  # (N, D)

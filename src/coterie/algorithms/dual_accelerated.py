@@ -1,9 +1,10 @@
-"""Accelerated decentralised optimisation with dual gradients, when pairs meet.
+"""Accelerated decentralised optimisation: neighbours meet and exchange dual gradients.
 
     minimise sum_v f_v(x),    f_v 1/lr-smooth and `curvature`-strongly convex
 
-Node v has dual points y_v and z_v. They sum to 0 over nodes, and mix at rate eta over
-time. When the edge e = {v, w} rings and both nodes are free, each computes
+Node v has dual points y_v and z_v, which mix at rate eta over time. The sum of all y_v
+is 0, and so is the sum of all z_v. Each edge has a clock. When the clock of the edge e
+= {v, w} rings and both nodes are free, each node computes
 
     x_v = grad f_v^*(y_v) = argmin_x f_v(x) - <y_v, x>
 
@@ -11,9 +12,10 @@ from its own data, and they exchange the results. With g = x_v - x_w,
 
     y_v <- y_v - s_e g,    z_v <- z_v - gamma' g,    and + for w.
 
-The model of a node is its last x_v; at the optimum y_v = z_v = grad f_v(x*). Steps are
-those of Theorem 2.6 (`coterie_theory.descent.dual`), for the rates at which pairs meet.
-Computing takes time, so pairs meet less often than edges ring (`graphs.capacities`).
+The model of a node is its last x_v; at the optimum y_v = z_v = grad f_v(x*). Step sizes
+are those of Theorem 2.6 (`coterie_theory.descent.dual`), for the rates at which pairs
+meet. Computing takes time, so pairs meet less often than clocks ring
+(`graphs.capacities`).
 
 References:
     Even, Berthier, Bach, Flammarion, Hendrikx, Gaillard, Massoulié, Taylor,
@@ -21,8 +23,8 @@ References:
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
 
 Differences: those of `coterie_theory.descent.dual`. Gradient steps on a node's data
-approximate grad f_v^*. A meeting takes time, in which both nodes do nothing else, and a
-ring that finds one of them busy is lost.
+approximate grad f_v^*. A meeting takes time, and both nodes do nothing else during it.
+If a clock rings while one of its nodes is busy, nothing happens.
 """
 
 from __future__ import annotations
@@ -67,8 +69,8 @@ def dual_accelerated(
             nodes neighbours, whose edge may ring.
         lr: 1 / smoothness of the losses, including weight decay.
         curvature: strong convexity of the losses, including weight decay.
-        weight_decay: factor of the model in its gradient.
-        accuracy: share of the distance that a computation leaves to its exact result.
+        weight_decay: adds this number times the model to each gradient.
+        accuracy: a computation reduces the distance to its exact result to this share.
     """
     loss = ConvexLoss(lr, curvature, weight_decay)
     edges = linked_pairs(mixing)
@@ -108,7 +110,7 @@ def dual_accelerated(
         task,
         arrive,
         info=lambda state: {"weights": mixing},
-        # Dual points stay at home; the result goes to the other node.
+        # Dual points stay at their node; the result goes to the other node.
         kinds=(TaskKind(program, "each", down=(), passes=steps),),
         together=True,
         edges=edges,

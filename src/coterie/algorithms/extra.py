@@ -2,17 +2,18 @@
 
     x' = W x - lr (g(x) + h),    h <- h + (x - W x) / (2 lr),    x <- x'
 
-from h = 0. That is x'' = (I + W) x' - (I + W)/2 x - lr (g(x') - g(x)), as printed. The
-sum of all h stays 0. Where models agree and do not move, h_v is minus the gradient of
-node v. So the optimum of the mean of all losses is a fixed point, with a constant step
-and for any data. Messages are as long as those of decentralised SGD.
+At the start h = 0. The paper writes the same without h: x'' = (I + W) x' - (I + W)/2 x
+- lr (g(x') - g(x)). The sum of all h stays 0. If all models are equal and do not move,
+h_v is minus the gradient of node v. So the optimum of the mean of all losses is a fixed
+point, with a constant step size and for any data. Messages are as long as those of
+decentralised SGD.
 
 D^2, `form = "d2"`, takes the step first and then mixes:
 
     m = x - lr (g(x) + h),    x <- V m,    h <- h + (m - V m) / lr,    V = (I + W) / 2
 
-or x'' = V (2 x' - x - lr (g(x') - g(x))). Its fixed points are the same. On any graph
-it allows every step size that a single node allows.
+or x'' = V (2 x' - x - lr (g(x') - g(x))). Its fixed points are the same as those of
+EXTRA. On any graph, it is stable for every step size that is stable on a single node.
 
 References:
     Shi, Ling, Wu, Yin, "EXTRA: an exact first-order algorithm for decentralized
@@ -23,9 +24,10 @@ References:
     step-sizes and separated convergence rates", IEEE Transactions on Signal Processing
     2019, arXiv 1704.07807, for V and steps.
 
-Differences: h stands for the previous model and gradient. An inactive node keeps its
-model and h, and its neighbours keep the weight that it would have. D^2 uses V instead
-of W, because it needs eigenvalues above -1/3, which W does not have on a ring.
+Differences: we store h in place of the previous model and gradient. An inactive node
+keeps its model and h. Each of its neighbours adds the missing weight to the weight of
+its own model. D^2 uses V instead of W: it needs eigenvalues above -1/3, and on a ring
+some eigenvalues of W are lower.
 """
 
 from __future__ import annotations
@@ -56,12 +58,12 @@ def extra(
     weight_decay: NotNegative = 0.0,
     form: Literal["extra", "d2"] = "extra",
 ) -> Algorithm:
-    """EXTRA or D^2: exact if data differ, with the messages of decentralised SGD.
+    """EXTRA or D^2, which reach the exact optimum even if data differ.
 
     Args:
         mixing: (N, N) doubly stochastic and symmetric, sparse or dense.
         lr: step size.
-        weight_decay: factor of the model that is added to its gradient.
+        weight_decay: adds this number times the model to each gradient.
         form: `extra`, or `d2`, which takes the step before it mixes.
     """
     rule = Descent(lr, weight_decay=weight_decay)

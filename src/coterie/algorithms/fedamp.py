@@ -52,7 +52,7 @@ def attend(
 ) -> tuple[None, Tensor, Tensor]:
     """A coordinator's program: the mixture u_i of every client, and its weights xi_i.
 
-    Rows of clients that are not there are 0.
+    Rows of inactive clients are 0.
     """
     centred = x - x.mean(0)  # so that rounding is that of differences
     gram = centred @ centred.T
@@ -85,7 +85,8 @@ def fedamp(
     Args:
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         lam: strength of the pull to the mixture.

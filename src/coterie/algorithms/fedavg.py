@@ -2,8 +2,8 @@
 
     w_i <- w, then `steps` times w_i <- w_i - lr g_i(w_i);   w <- sum_i p_i w_i
 
-over the clients of the round, with p_i in proportion to sample sizes or uniform.
-`steps=1` is FedSGD.
+The sum runs over the clients of the round, with p_i in proportion to sample sizes or
+uniform. `steps=1` is FedSGD.
 
 References:
     McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-efficient learning
@@ -44,7 +44,8 @@ def fedavg(
         sizes: (N,) training samples of each client.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.

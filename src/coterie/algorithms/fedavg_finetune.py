@@ -2,8 +2,8 @@
 
     train w as FedAvg does;   x_i <- w, then `tune_steps` times x_i <- x_i - lr g_i(x_i)
 
-on client i's own training data. Tuning happens outside of training: it starts from the
-current w whenever the models are used.
+on client i's own training data. Tuning is not part of training. It starts from the
+current w whenever models are used.
 
 References:
     Yu, Bagdasaryan, Shmatikov, "Salvaging federated learning by local adaptation",
@@ -43,13 +43,13 @@ def fedavg_finetune(
         sizes: (N,) training samples of each client.
         lr: step size of the local steps of FedAvg; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient, also in tuning; also
-            `samples(k)`.
+        weight_decay: adds this number times the model to each gradient, also in
+            tuning; also `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: gradient steps before use.
-        tune_lr: their step size.
+        tune_lr: step size of these steps.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
     tuning = LocalDescent(tune_lr, weight_decay=rule.weight_decay)

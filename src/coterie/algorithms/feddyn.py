@@ -1,4 +1,4 @@
-"""FedAvg with a dynamic term in each client's loss, so that local optima agree.
+"""FedAvg with a term in each client's loss that changes, so that local optima agree.
 
     theta_i <- w, then `steps` times
         theta_i <- theta_i - lr (g_i(theta_i) - h_i + alpha (theta_i - w))
@@ -7,13 +7,14 @@
     w <- sum_i p_i theta_i - h / alpha
 
 Sums are over the clients of the round. Their weights p_i sum to 1, in proportion to
-sample sizes or uniform. P is the weight of these clients among all. All h are 0 at the
-start, so h is always the weighted mean of all h_i. A client takes gradient steps on
+sample sizes or uniform. P is the share of these clients in the total weight of all
+clients. At the start h and all h_i are 0, so h is always the weighted mean of all h_i.
+A client takes gradient steps on
 
     f_i(theta) - <h_i, theta> + alpha/2 |theta - w|^2,
 
-and h_i is its gradient where it stopped, if it solved this problem. At a fixed point
-all theta_i are w and h is 0, so w is the optimum of the mean loss.
+If it solves this problem exactly, the new h_i is the gradient of f_i at its solution.
+At a fixed point all theta_i are w and h is 0, so w is the optimum of the mean loss.
 
 References:
     Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated learning based on
@@ -105,7 +106,8 @@ def feddyn(
         sizes: (N,) training samples of each client.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         alpha: strength of the dynamic term.
@@ -123,7 +125,7 @@ def feddyn(
         w, h, h_i, v, t = state
         rows = w, v, w, h_i
         theta, v = oracle.each(dynamic_sgd, *rows, steps=steps, t=t, **options)
-        # A client that takes no part still has theta_i = w, so its h_i stays.
+        # An inactive client still has theta_i = w, so its h_i does not change.
         h_i = h_i - without_personal(oracle, alpha * (theta - w))
         mean = oracle.average(shares[oracle.mine], theta)
         present = share_of_present(oracle, shares)

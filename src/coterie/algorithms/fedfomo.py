@@ -4,17 +4,17 @@
     w_k = max(0, L_i(x_i) - L_i(y_k)) / |y_k - x_i|    for k = i and k that i hears
     x_i <- x_i + sum_k w_k (y_k - x_i) / sum_k w_k
 
-L_i is the loss on all validation data of client i. If no model does better than x_i, it
-stays. In every round, the clients meet `models` times in random pairs, and partners
-send each other their y.
+L_i is the loss on all validation data of client i. If no model does better than x_i,
+client i keeps x_i. In every round, the clients meet `models` times in random pairs, and
+the two clients of a pair send each other their y.
 
 References:
     Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized federated learning with first
     order model optimization", ICLR 2021, arXiv 2012.08565.
 
-Differences: whom a client hears is random, and the same for both. In the paper a server
-sends models, mostly of clients that have helped before. A client without validation
-data takes y_i. With momentum, every client keeps its buffer between rounds.
+Differences: pairs are random, and both clients of a pair get a model. In the paper a
+server sends models, mostly of clients that have helped before. A client without
+validation data takes y_i. With momentum, every client keeps its buffer between rounds.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ def fedfomo(
     Args:
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
-        models: the number of others whose models a client gets in a round; with N - 1
-            or more, it gets all.
+        models: the number of other clients whose models a client gets in a round; with
+            N - 1 or more, it gets the models of all.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
 
@@ -75,13 +76,13 @@ def fedfomo(
         before = oracle.each(held_out_loss, unknown, x)[0]
 
         def weigh(z: Tensor) -> Tensor:
-            """The weight (n,) of a model for each client; 0 where it takes no part."""
+            """The weight (n,) of a model for each client, 0 if it is not better."""
             gain = before - oracle.each(held_out_loss, unknown, z)[0]
             far = (z - x).norm(dim=1, keepdim=True)
             return torch.where((gain > 0) & (far > 0), gain / far, 0)[:, 0]
 
         def way(w: Tensor, z: Tensor) -> Tensor:
-            """The way w (z - x) of each client, 0 where w is 0, whatever z is."""
+            """The move w (z - x) of each client, 0 if w is 0, whatever z is."""
             return torch.where(w[:, None] > 0, w[:, None] * (z - x), 0)
 
         weights, w = x.new_zeros(len(x), n), weigh(y)

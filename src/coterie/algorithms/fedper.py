@@ -1,10 +1,10 @@
-"""FedAvg of the body; every client keeps a head of its own, trained with the body.
+"""FedAvg of the body; every client also trains its own head, which stays there.
 
     x_i <- (w, h_i), then `steps` times  x_i <- x_i - lr g_i(x_i)    body and head
     h_i <- the head of x_i,    w <- sum_i p_i (the body of x_i)
 
-over the clients of the round. Heads never leave their clients. It equals `fedavg` with
-the head in `model.personal`.
+The sum runs over the clients of the round. Heads never leave their clients. The method
+equals `fedavg` with the head in `model.personal`.
 
 References:
     Arivazhagan, Aggarwal, Singh, Choudhary, "Federated learning with personalization
@@ -32,7 +32,7 @@ from .fedrep import part_sgd
 
 
 class State(NamedTuple):
-    """Personal rows, the average with first personal columns, momentum, and steps."""
+    """Clients' models, the average with the first head, momentum, and steps."""
 
     x: Rows  # (n, D), used only in the columns that stay at home
     w: Rows  # (n, D), the same row for everybody and in memory only once
@@ -61,7 +61,8 @@ def fedper(
         head: (D,) which columns are the head.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
@@ -78,9 +79,10 @@ def average_without(
     steps: int,
     weighting: str,
 ) -> Algorithm:
-    """FedAvg of all columns but those that stay at `home`, with all trained together.
+    """FedAvg of all columns except those in `home`, which stay at their clients.
 
-    A newcomer trains those columns with the average fixed.
+    All columns are trained together. A newcomer trains only the columns in `home`; the
+    average stays fixed.
     """
     shares, n = shares_of(sizes, weighting), float(len(sizes))
 

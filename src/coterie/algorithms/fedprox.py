@@ -3,8 +3,9 @@
     w_i <- w, then `steps` times  w_i <- w_i - lr (g_i(w_i) + lam (w_i - w))
     w <- sum_i p_i w_i
 
-over the clients of the round, with p_i in proportion to sample sizes or uniform. So a
-client takes gradient steps on f_i(w_i) + lam/2 |w_i - w|^2. `lam=0` is FedAvg.
+The sum runs over the clients of the round, with p_i in proportion to sample sizes or
+uniform. So a client takes gradient steps on f_i(w_i) + lam/2 |w_i - w|^2. `lam=0` is
+FedAvg.
 
 References:
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated optimization in
@@ -12,8 +13,8 @@ References:
 
 Differences: `lam` is the paper's mu. All clients of a round take `steps` steps; in the
 paper slow clients may take fewer. The paper draws clients in proportion to their
-samples and averages with equal weights; clients of a round are drawn uniformly here,
-and the average is weighted. With momentum, every client keeps its buffer.
+samples, and averages with equal weights. Here clients are drawn uniformly, and the
+average is weighted. With momentum, every client keeps its buffer.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def fedprox(
         sizes: (N,) training samples of each client.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round; the first has no pull.
         lam: strength of the pull to the global model.

@@ -4,8 +4,8 @@
     w_i <- w_i - lr g_i(w_i, h_i) in the body,  `steps` times from w_i = w
     w   <- sum_i p_i w_i
 
-over the clients of the round. Heads never leave their clients. On a network of two
-linear layers without activations this is the low-rank estimator of
+The sum runs over the clients of the round. Heads never leave their clients. On a
+network of two linear layers without activations, this is the low-rank estimator of
 `coterie_theory.structure.burer_monteiro` with gradient steps.
 
 References:
@@ -41,7 +41,7 @@ from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """Personal rows, and the common body with a first head."""
+    """Clients' models, and the common body with a first head."""
 
     x: Rows  # (n, D), used only in the head
     w: Rows  # (n, D), the same row for everybody and in memory only once
@@ -60,7 +60,7 @@ def part_sgd(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: gradient steps of some columns, from number t."""
+    """A client program: models after steps of some columns, from step number t."""
     own = rule_in_numbers(rule, clients, x, together)
     for t_local in step_numbers(clients, t, steps):
         g = torch.where(part, clients.grad(x), 0)
@@ -81,7 +81,7 @@ def fedrep_round(
     t: int,
     together: float,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: steps of the head, then of the body, in round t."""
+    """A client program: models after steps of the head and then of the body."""
     own, shared = v.chunk(2, 1)
     work: Options = {"rule": rule, "steps": head_steps, "t": t * head_steps}
     x, own = part_sgd(clients, x, own, head, **work)
@@ -103,17 +103,18 @@ def fedrep(
     head_steps: Count = 10,
     weighting: str = "samples",
 ) -> Algorithm:
-    """FedRep: a body that all clients train and personal heads, in turn.
+    """FedRep: all clients train a common body, and each trains its head, in turn.
 
     A newcomer trains a head on the fixed body, with as many steps as the others took
-    for theirs.
+    for their heads.
 
     Args:
         sizes: (N,) training samples of each client.
         head: (D,) which columns are the head.
         lr: step size of heads and body; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: steps of the body in one round.
         head_steps: steps of the head in one round, before those of the body.

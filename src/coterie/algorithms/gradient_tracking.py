@@ -2,10 +2,10 @@
 
     y <- W y + g(x) - g(x before),    x <- W (x - lr y)
 
-from y = g = 0, so that y is first the node's own gradient. The mean of all y is always
-the mean of all latest gradients. Where models agree and do not move, every y is that
-mean. So the optimum of the mean of all losses is a fixed point for any data and a
-constant step, which it is not in decentralised SGD.
+At the start y = g = 0, so the first y of a node is its own gradient. The mean of all y
+is always the mean of all latest gradients. If all models are equal and do not move,
+every y is that mean. So the optimum of the mean of all losses is a fixed point, for any
+data and a constant step size. In decentralised SGD, this optimum is not a fixed point.
 
 References:
     Di Lorenzo, Scutari, "NEXT: in-network nonconvex optimization", IEEE Transactions on
@@ -14,8 +14,9 @@ References:
     over time-varying graphs", SIAM Journal on Optimization 2017, arXiv 1607.03218.
 
 Differences: with minibatches, y tracks the mean of the latest sampled gradients. An
-inactive node keeps its model, gradient and y, and its neighbours keep the weight that
-it would have. So the mean of all y is still the mean of all latest gradients.
+inactive node keeps its model, gradient and y. Each of its neighbours adds the missing
+weight to the weight of its own model. So the mean of all y is still the mean of all
+latest gradients.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..types import Algorithm, Info, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """Models, W y, the latest gradients, and rounds so far."""
+    """Models, W y, the latest gradients, and the number of rounds so far."""
 
     x: Rows  # (n, D)
     y: Rows  # (n, D)
@@ -48,12 +49,12 @@ def gradient_tracking(
     weight_decay: NotNegative = 0.0,
     schedule: Schedule = "constant",
 ) -> Algorithm:
-    """Gradient tracking: exact if data differ, without a server.
+    """Gradient tracking, which needs no server and is exact even if data differ.
 
     Args:
         mixing: (N, N) doubly stochastic and symmetric, sparse or dense.
         lr: step size.
-        weight_decay: factor of the model in its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
     """
     rule = Descent(lr, 0.0, weight_decay, schedule)

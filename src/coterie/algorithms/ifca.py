@@ -4,23 +4,24 @@
     x_i <- w_{c_i}, then `steps` times  x_i <- x_i - lr g_i(x_i)
     w_c <- sum_{i: c_i = c} p_i x_i           unchanged if nobody chose c
 
-over the clients of the round, with p_i in proportion to sample sizes or uniform among
-the clients that chose c. One cluster is FedAvg. The models must differ at the start:
+Each sum runs over the clients of the round that chose c. Their p_i are in proportion to
+sample sizes or uniform. One cluster is FedAvg. The models must differ at the start:
 
     w_c = w (1 + spread (noise_c - mean_c noise_c)),    w = the mean of the clients' x
 
-entry by entry, so that every layer keeps its scale; if w is zero, `spread` times the
-noise. From `starts` such draws, the first round keeps the one in which the choice
-matters most: where min_c mean_i f_i(w_c) - mean_i min_c f_i(w_c) is largest.
+entry by entry, so that every layer keeps its scale. If w is zero, w_c is `spread` times
+the noise. From `starts` such draws, the first round keeps the one in which the choice
+matters most. For this draw, min_c mean_i f_i(w_c) - mean_i min_c f_i(w_c) is largest.
 
 References:
     Ghosh, Chung, Yin, Ramchandran, "An efficient framework for clustered federated
     learning", NeurIPS 2020, arXiv 2006.04088.
 
 Differences: the paper trains from each of several random initialisations. We compare
-their losses before training, so that the clients do not all choose the same model for
-ever. Clients choose their final model by training loss; the authors' code uses test
-data. With momentum, a client keeps its buffer until it changes cluster.
+random starts by their losses before training, so that the clients do not all choose the
+same model for ever. Clients choose their final model by training loss. The authors'
+code chooses by loss on test data. With momentum, a client keeps its buffer until it
+changes cluster.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def ifca(
         clusters: the number of models.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         spread: how much the models differ at the start, relative to their entries.
@@ -110,7 +112,7 @@ def ifca(
     def personal(state: State, oracle: Oracle) -> Tensor:
         if clusters == 1:
             return state.w[:, 0]
-        # Others may have moved the models since a client made its choice.
+        # Other clients may have changed the models since a client made its choice.
         best = best_fit(oracle, state.w)
         return _chosen_models(state.w, torch.where(oracle.active, best, state.choice))
 
@@ -138,14 +140,14 @@ def _update_models(w: Tensor, mean: Tensor, chose: Tensor) -> Tensor:
 def _perturb(
     w: Float[Tensor, "n c d"], spread: float, rng: torch.Generator
 ) -> Float[Tensor, "n c d"]:
-    """The models with noise that is the same for all clients and has mean 0."""
+    """The models with noise that has mean 0 over models, the same for all clients."""
     noise = torch.randn(w.shape[1:], generator=rng, dtype=w.dtype, device=rng.device)
     noise = (noise - noise.mean(0)).to(w.device)
     return compute_once(lambda w: w + spread * noise * (w if bool(w.any()) else 1), w)
 
 
 def _gain(oracle: Oracle, w: Float[Tensor, "n c d"]) -> float:
-    """How much the clients' choice lowers the loss below the best single model's."""
+    """The mean loss of the best single model minus that of each client's best model."""
     losses = training_losses(oracle, w).nan_to_num()  # NaN for inactive clients
     single = mean_of_all(oracle, Numbers(losses))[0].min()
     chosen = mean_of_all(oracle, Numbers(losses.amin(1, keepdim=True)))[0]

@@ -2,15 +2,16 @@
 
     minimise (1/n) sum_i a_i f_i(x_i)   subject to |x_i - x_j|^2 <= t D_ij for all pairs
 
-where D is the dissimilarity of data (`similarity.transport`) and a_i is in proportion
-to sample sizes, 1 on average. t = 0 is one model for all, a large t local training. In
-every round the clients S of the round return fresh gradients G_i(x_i) of a_i f_i, and
+where D is the dissimilarity of data (`similarity.transport`), and a_i is in proportion
+to sample sizes and 1 on average. With t = 0 there is one model for all; a large t gives
+local training. In every round, the active clients S return new gradients G_i(x_i) of
+a_i f_i, and
 
     g' = G_i(x_i) for i in S, g_i otherwise
     nu = g / n + (g' - g) / |S|
     x <- Proj(x - eta nu),   g <- g'
 
-with the projection of `optim.projections` onto all constraints. If S is drawn
+where Proj is the projection of `optim.projections` onto all constraints. If S is drawn
 uniformly, nu is an unbiased estimate of the gradient of the objective. The old
 gradients of absent clients keep its variance low.
 
@@ -18,11 +19,11 @@ References:
     Erickson, Johansson, "Personalized federated learning under model dissimilarity
     constraints", 2025, arXiv 2505.07575, Algorithm 1.
 
-Differences: nu is scaled to be the gradient if all take part, unlike the printed one
+Differences: if all clients take part, our nu is the gradient; the printed one is not
 (docs/errata.md). We write eta = n lr, so that `lr` is the step size of a client without
-bounds, as in other methods; the paper's eta = 3 / (8 L) is lr = 3 / (8 L n). The paper
-starts from gradients of all clients, we from g = 0, since only clients of a round can
-be asked. D is divided by its mean, which gives t a unit.
+bounds, as in other methods. The paper's eta = 3 / (8 L) is lr = 3 / (8 L n). The paper
+starts from the gradients of all clients. We start from g = 0, since only clients of a
+round can compute. We divide D by its mean, so t is the mean bound.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Coordinator(NamedTuple):
 
 
 class State(NamedTuple):
-    """Models, what the coordinator remembers, and the number of rounds."""
+    """Models, the coordinator's memory, and the number of rounds."""
 
     x: Rows  # (n, D)
     server: Server
@@ -76,15 +77,15 @@ def karula(
 ) -> Algorithm:
     """Karula: personal models whose distances are bounded by those of the data.
 
-    A newcomer trains alone for as many steps as there were rounds. Its model must keep
-    the bounds to all models that exist.
+    A newcomer trains alone for as many steps as there were rounds. Its model must meet
+    its bounds to all trained models.
 
     Args:
-        radius: (N, N) dissimilarities D of clients; only proportions matter.
+        radius: (N, N) dissimilarities D of clients; only their ratios matter.
         sizes: (N,) training samples of each client.
         t: the mean of the bounds on squared distances of models.
         lr: step size of a client without bounds.
-        weight_decay: factor of the model in its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         tolerance: relative duality gap of the projection.
     """

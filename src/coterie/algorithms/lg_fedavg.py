@@ -1,20 +1,20 @@
-"""FedAvg of the head; every client keeps a body of its own, trained with the head.
+"""FedAvg of the head; every client also trains its own body, which stays there.
 
     x_i <- (b_i, h), then `steps` times  x_i <- x_i - lr g_i(x_i)    body and head
     b_i <- the body of x_i,    h <- sum_i p_i (the head of x_i)
 
-over the clients of the round. Bodies never leave their clients. It equals `fedavg` with
-the body in `model.personal`.
+The sum runs over the clients of the round. Bodies never leave their clients. The method
+equals `fedavg` with the body in `model.personal`.
 
 References:
     Liang, Liu, Ziyin, Allen, Auerbach, Brent, Salakhutdinov, Morency, "Think locally,
     act globally: federated learning with local and global representations", 2020,
     arXiv 2001.01523.
 
-Differences: a body learns from its client's labels alone, as in most of the paper's
-experiments; its auxiliary losses (self-supervised, adversarial) are left out. Models
-start as they are. The authors' code starts from a global model that FedAvg has trained.
-Work is counted in gradient steps. With momentum, every client keeps its buffer.
+Differences: a body learns only from its client's labels, as in most of the paper's
+experiments. We left out the paper's auxiliary losses (self-supervised, adversarial).
+The authors' code can start from a global model that FedAvg has trained. Work is counted
+in gradient steps. With momentum, every client keeps its buffer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def lg_fedavg(
         head: (D,) which columns are the head.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.

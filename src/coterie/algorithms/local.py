@@ -1,7 +1,8 @@
 """Every client trains alone: x_i <- x_i - lr g_i(x_i).
 
-This is the baseline of personalisation: a client that gets less than this should not
-take part. In time, a client takes `steps` gradient steps, and then the next ones.
+Every other method is compared with this one: a client whose model is worse than this
+should not take part. In a study with time, a client takes `steps` gradient steps, and
+then begins the next ones at once.
 """
 
 from __future__ import annotations
@@ -64,12 +65,13 @@ def local(
 ) -> Algorithm:
     """Local training: every client trains alone, and nothing is sent.
 
-    A newcomer begins where the others began and takes as many steps.
+    A newcomer begins at the model where the others began, and takes as many steps.
 
     Args:
         lr: step size; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
     """

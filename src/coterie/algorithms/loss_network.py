@@ -1,15 +1,16 @@
 """SGD on a loss network: two free neighbours compute and exchange models.
 
-When the edge {v, w} of the graph rings and neither v nor w is busy, both begin a
-gradient at their own models and exchange the models. When both have finished,
+Each edge has a clock. When the clock of the edge {v, w} rings and neither v nor w is
+busy, each begins a gradient at its own model, and they exchange their models. When both
+have finished,
 
     x_v <- (x_v + x_w) / 2 - lr g_v(x_v),  x_w <- (x_v + x_w) / 2 - lr g_w(x_w)  (5.7)
 
-with the models as they were, and both are free again. If one of them is busy the ring
-is lost, and no node waits. So messages may take time, nothing is overwritten, and there
-is no deadlock. Edges should ring at the rates of Theorem 5.5
-(`coterie.graphs.loss_rates`). For these, a node only needs to know how long its
-neighbours take.
+where the right-hand sides use the models from the start of the exchange. Then both
+nodes are free again. If a clock rings while one of its nodes is busy, nothing happens,
+and no node waits. So messages may take time, nothing is overwritten, and there is no
+deadlock. Clocks should ring at the rates of Theorem 5.5 (`coterie.graphs.loss_rates`).
+To compute its rates, a node only needs to know how long its neighbours take.
 
 References:
     Even, Koloskova, Massoulié, "Asynchronous SGD on graphs: a unified framework for
@@ -17,7 +18,7 @@ References:
     2311.00465, section 5.
 
 Differences: samples of a gradient are drawn when an exchange begins, not when the last
-one ends. The models are the same at both times.
+one ends. A node's model is the same at both times.
 """
 
 from __future__ import annotations

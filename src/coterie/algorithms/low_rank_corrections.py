@@ -5,16 +5,16 @@
     w_i <- w_i - lr g_i(w_i + A_i B_i)         `steps` times from w_i = w
     w   <- sum_i p_i w_i
 
-over the clients of the round. Corrections never leave their clients. A begins at 0, and
-B with noise that is the same for all. The rank is at most `rank`, so a client has few
-numbers of its own, and few samples are enough to find them. Only matrices are
-corrected; all other parameters are shared.
+The sum runs over the clients of the round. Corrections never leave their clients. A
+begins at 0, and B with random numbers that are the same for all clients. The rank is at
+most `rank`, so a client has few numbers of its own, and few samples are enough to find
+them. Only matrices are corrected; all other parameters are shared.
 
 References:
     Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen, "LoRA: low-rank adaptation of
-    large language models", ICLR 2022, arXiv 2106.09685, for the corrections; in turn
-    with a shared model as in FedRep, arXiv 2102.07078, and after chapter 9 of Even's
-    thesis, 2024, tel-04877971.
+    large language models", ICLR 2022, arXiv 2106.09685, for the corrections. The shared
+    model is trained in turn with them, as in FedRep, arXiv 2102.07078, and chapter 9 of
+    Even's thesis, 2024, tel-04877971.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def correct(
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: steps of the correction from number t, with w fixed."""
+    """A client program: corrections after steps with fixed w, from step number t."""
     for t_local in range(t, t + steps):
         g = clients.grad(w + expand(factors, shape, w.shape[1]))
         slope = factor_gradient(g, factors, shape)
@@ -109,18 +109,18 @@ def low_rank_corrections(
     """A shared model with a personal low-rank correction for every client.
 
     A newcomer learns a correction of the fixed shared model, with as many steps as the
-    others took for theirs.
+    others took for their corrections.
 
     Args:
         sizes: (N,) training samples of each client.
         layers: (L, 3) begin, rows and columns of the matrices.
         lr: step size of the shared model and the corrections.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        rank: rank of corrections, or less for a matrix that is smaller.
+        rank: rank of corrections; lower if a matrix has fewer rows or columns.
         steps: steps of the shared model in one round.
-        own_steps: steps of the correction in one round, before these.
+        own_steps: steps of the correction in one round, before those of the model.
         weighting: `samples` or `uniform` weights of the average.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)

@@ -7,24 +7,26 @@ keeps. In a round, every client i computes
     u_i <- `steps` local steps from w_i         which it sends along its links; then
     w_i <- u_i + sum_{k in K_i} (u_k - u_i) / (1 + max(|K_i|, |K_k|))
 
-with the Metropolis weights of the remaining graph. They are doubly stochastic, and need
-only the number of links of each neighbour. Client i also tests u_k on its held-out
-(validation) samples, to see whether meeting half-way would help:
+with the Metropolis weights of the graph of kept links. These weights are doubly
+stochastic. To compute them, a client needs only the number of links of each neighbour.
+Client i also tests u_k on its held-out (validation) samples, to see whether the mean of
+u_i and u_k would be better than u_i:
 
     d_ik = loss_i((u_i + u_k) / 2) - loss_i(u_i),
 
-sample by sample. The two ends of a link exchange their results, averaged over rounds.
-They drop the link for good if both together are `sure` that it does harm. Each client
-uses the one of v_i, w_i, (w_i + u_i) / 2 and u_i with the least
+for each sample. The two clients of a link exchange their results, averaged over rounds.
+They drop the link for good if the mean of d, over the samples of both, is more than
+`sure` standard errors above 0. Each client has the models v_i, w_i, (w_i + u_i) / 2 and
+u_i. It uses the model j with the least
 
     n_i L_ij + 30 M_ij.
 
-L_ij is the mean held-out loss of model j at client i, which stays there, and n_i is the
-number of held-out samples. M_ij is an average over the clients that kept links connect.
-Each client updates M_i <- 0.8 M_i + 0.2 L_i, and then mixes M in the same way as
-models. A client without links uses v_i, which is local training.
+L_ij is the mean held-out loss of model j at client i, and n_i is its number of held-out
+samples. M_ij estimates the mean of L_kj over all clients k that kept links connect with
+client i. Each client updates M_i <- 0.8 M_i + 0.2 L_i, and then mixes M in the same way
+as models. A client without links uses v_i, which is local training.
 
-This is `coteries` without a server, with gossip in place of means over a group. Without
+This is `coteries` without a server: gossip replaces means over a group. Without
 waiting, each client takes its rounds at its own pace (`neighbours_in_time`).
 
 References:
@@ -85,17 +87,18 @@ def neighbours(
     steps: Count = 1,
     sure: Positive = 2.5,
 ) -> Algorithm:
-    """Neighbours: gossip along links that are kept while they help, without a server.
+    """Neighbours: gossip without a server, where clients drop links that do harm.
 
-    A round costs two local trainings, and a model each way over every link. The method
-    needs validation data, to choose links and models. A newcomer gets the model that
-    fits its training data best.
+    In a round, each client trains two models, and sends one over each of its links. The
+    method needs validation data, to choose links and models. A newcomer gets the model
+    that fits its training data best.
 
     Args:
         mixing: (N, N) an entry that is not 0 makes two clients neighbours.
         lr: step size of all local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round, for each model.
         sure: standard errors by which a link must do harm to be dropped.

@@ -1,4 +1,4 @@
-"""Client programs of `neighbours`: local steps, and whether others help."""
+"""Client programs of `neighbours`: local steps, and tests of neighbours' models."""
 
 from __future__ import annotations
 
@@ -70,11 +70,12 @@ def local_steps(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, ...]:
-    """A client program: held-out losses of all models, then local steps of two."""
+    """A client program: held-out losses of all models, and v and u after steps."""
     held = clients.validation()
     found = torch.stack([held.losses(x) for x in candidates(own, shared, tuned)], 1)
     samples = (~found[:, 0].isnan()).sum(1).to(samples)
-    # The first losses count in full. Without samples, `told` stays as it was received.
+    # In the first round, losses have the full weight. A client without held-out samples
+    # keeps the `told` that it received.
     rate = torch.where(cap > 0, 1 - MEMORY, 1.0).to(losses) * (samples > 0)
     cap = torch.where(cap > 0, cap, found[:, 0].nanmean(1).nan_to_num())
     now = calibrate_losses(found, cap[:, None, None]).nanmean(2).nan_to_num()

@@ -5,9 +5,10 @@ links. It compares u_i with the latest u_k of each neighbour, and mixes them in:
 
     w_i <- u_i + sum_{k in K_i} (u_k - u_i) / (1 + max(|K_i|, |K_k|)).
 
-K_i are the neighbours that have sent a model. The evidence about a link counts as soon
-as both ends have new evidence. If no client is late, the result is that of rounds.
-Otherwise the mean of models is not preserved, and late models pull the others back.
+K_i are the neighbours that have sent a model. The test of a link is updated as soon as
+both of its clients have new results. If no client is late, the models are the same as
+in rounds. Otherwise mixing can change the mean of models, and late models pull the
+others back.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def in_time(
 
     Args:
         partners: the partner of every client in each matching, or the client itself.
-        rule: for all local steps.
+        rule: the rule of all local steps.
         steps: steps of each model in a round.
         sure: standard errors by which a link must do harm to be dropped.
     """
@@ -124,7 +125,7 @@ def in_time(
 def _metropolis(
     met: Bool[Tensor, "n m"], degree: Float[Tensor, " n"], other: Int[Tensor, "n m"]
 ) -> Float[Tensor, "n m"]:
-    """Weights of links, from the number of links of both ends."""
+    """Metropolis weights of links, from the number of links of both ends."""
     return met / (1 + torch.maximum(degree[:, None], degree[other]))
 
 

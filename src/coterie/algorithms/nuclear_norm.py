@@ -2,23 +2,26 @@
 
     min (1/N) sum_i f_i(c + w_i)   over   |W|_* <= R = cap sqrt(N rank)           (9.7)
 
-with c the mean of the first models. A round, with gradients G of all training data:
+where c is the mean of the starting models, and W has the rows w_i. The matrix G has as
+rows the clients' gradients g_i on all training data. A round has three parts:
 
-1. Find the longest directions of G by Lanczos, `exchanges` times
-   q <- mean_i g_i <g_i, q>.
-2. Add the `atoms` longest to the directions of W. Move W in their span by `corrections`
-   accelerated steps, each projected onto the ball.
-3. Keep the `width` longest directions of W.
+1. Find the main directions of G by Lanczos' method, with `exchanges` averages q <-
+   mean_i g_i <g_i, q>.
+2. Add the first `atoms` of them to the directions of W. Move W in the span of all these
+   directions by `corrections` accelerated steps, each projected onto the ball.
+3. Keep the first `width` main directions of W.
 
-With one atom and one correction this is Frank-Wolfe with a better step; more of both
-make it fast. Only averages of single vectors are sent: of D numbers in 1, and in 2 of
-one number per direction, for columns of the second moment of coordinates. So no one
-sees the models of others, as a server that projects would. The gap
+With one atom and one correction this is Frank-Wolfe with a better step. With more of
+both, it is faster. Clients send only vectors that are averaged. In part 1 a vector has
+D numbers. In part 2 clients send the second moments of their coordinates, column by
+column, so a vector has one number per direction. So nobody sees the models of others; a
+server that projects would see them. The gap
 
     mean <g_i, w_i> + cap sqrt(rank lambda),   lambda >= |mean g_i g_i'|_op,
 
-is a certificate, because lambda is an upper bound. It comes from Lanczos' matrix T, the
-rest of the trace, and their coupling. With `exchanges` = D it is exact.
+bounds the distance to the optimal loss, because lambda is an upper bound. lambda is
+computed from Lanczos' matrix T, the rest of the trace, and their coupling. With
+`exchanges` = D it is exact.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -44,7 +47,7 @@ from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """The first model, the changes of models, their directions, and rounds."""
+    """The starting model c, the rows of W with a basis, and the number of rounds."""
 
     centre: Rows  # (n, D), the same row for everybody
     w: Rows  # (n, D)
@@ -63,14 +66,14 @@ def nuclear_norm(
     corrections: Count = 10,
     width: Count = 50,
 ) -> Algorithm:
-    """Models of small nuclear norm, by averages of single vectors, with a certificate.
+    """Models whose matrix has a small nuclear norm, with a bound on the error.
 
-    A newcomer learns coordinates in the directions of the models, with as many steps as
-    the others took.
+    A newcomer learns coordinates in the directions of the trained models, with as many
+    steps as the others took.
 
     Args:
-        rank: with `cap` the radius of the ball, `cap sqrt(N rank)`.
-        cap: distance of a model from the start.
+        rank: sets, with `cap`, the radius of the ball, `cap sqrt(N rank)`.
+        cap: sets, with `rank`, the radius of the ball.
         lr: step size of the corrections, at most 1 over the largest curvature.
         exchanges: averages in one round to find directions.
         atoms: directions that are added in one round.
@@ -132,7 +135,7 @@ def nuclear_norm(
 
 
 def _onto_ball(oracle: Oracle, c: Tensor, radius: float) -> Tensor:
-    """The nearest coordinates with a matrix in the ball."""
+    """The nearest coordinates whose matrix lies in the ball."""
     values, turn = torch.linalg.eigh(second_moment(oracle, c))
     s = values.clamp(min=0).sqrt()
     factor = onto_simplex_ball(s, radius) / s.clamp(min=1e-30)

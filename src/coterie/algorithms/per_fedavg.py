@@ -1,13 +1,13 @@
-"""A common start from which one local step takes every client to a good model.
+"""A common model from which one local step takes every client to a good model.
 
 The method minimises the mean of `F_i(w) = f_i(w - alpha grad f_i(w))`, the losses after
-one local step. In a round w_i <- w. Then `steps` times, with three independent
-minibatches D, D', D'' of client i,
+one local step. In a round, each client starts with w_i <- w. Then `steps` times, with
+three independent minibatches D, D', D'' of client i,
 
     u = g_i(w_i - alpha g_i(w_i; D); D'),   w_i <- w_i - lr (u - alpha d),
 
-and w <- sum_i p_i w_i over the clients of the round. Here d is the Hessian of client i
-at w_i, times u, in one of three forms:
+Then w <- sum_i p_i w_i over the clients of the round. Here d is the product of the
+Hessian of client i at w_i with u, in one of three forms:
 
     exact   d = H_i(w_i; D'') u
     hf      d = (g_i(w_i + h u; D'') - g_i(w_i - h u; D'')) / (2 h),   h = delta / |u|
@@ -19,14 +19,14 @@ own training data.
 References:
     Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical
     guarantees: a model-agnostic meta-learning approach", NeurIPS 2020, arXiv
-    2002.07948: Algorithm 1, equations 112, 120 and 121. `lr` is its beta, `steps` its
-    tau.
+    2002.07948: Algorithm 1, equations 112, 120 and 121. `lr` is the paper's beta,
+    `steps` its tau.
 
-Differences: section 5 misprints `hf`, see docs/errata.md. `delta` is the distance from
-w_i at which gradients are taken. The paper's distance is `delta` times |u|, which is
-too short for small u in single precision. Tuning uses training data, never test data.
-Momentum, weight decay and schedule belong to the steps of w_i. With momentum, every
-client keeps its buffer between rounds.
+Differences: section 5 prints a wrong formula of `hf`, see docs/errata.md. `hf` takes
+gradients at the distance `delta` from w_i. The paper's distance is `delta` times |u|,
+which is too short for small u in single precision. Tuning uses training data, never
+test data. Only the steps of w_i have momentum, weight decay and a schedule. With
+momentum, every client keeps its buffer between rounds.
 """
 
 from __future__ import annotations
@@ -68,12 +68,13 @@ def meta_sgd(
     t: int,
     together: float,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: `steps` steps on F_i, from number t."""
+    """A client program: w_i after `steps` steps on F_i, from step number t."""
     own = rule_in_numbers(rule, clients, w, together)
     for t_local in step_numbers(clients, t, steps):
         g = clients.grad(w)
         u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
-        # Draw it even if it is not used, so that all variants see the same D and D'.
+        # D'' is drawn even if it is not used, so that all variants see the same D and
+        # D'.
         third = clients.same_batch()
         d = hessian_times(third, w, u, variant=variant, delta=delta)
         w, v = descend(own, w, u.sub_(d, alpha=alpha), v, t_local)
@@ -99,17 +100,18 @@ def per_fedavg(
 
     Args:
         sizes: (N,) training samples of each client.
-        alpha: step size of tuning, inside F_i and before use; 0 is FedAvg.
+        alpha: step size of tuning, both in F_i and before use; 0 is FedAvg.
         lr: step size of the local steps, beta in the paper; also `curvature(c)` or
             `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient; also `samples(k)`.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local steps in one round, tau in the paper.
         variant: `exact`, `hf` (differences of gradients) or `fo` (first order only).
         delta: distance from w_i at which `hf` takes its two gradients.
         weighting: `samples` or `uniform` weights of the average.
-        tune_steps: steps of size alpha before use; F_i has one.
+        tune_steps: steps of size alpha before use; in F_i there is one such step.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)

@@ -1,21 +1,21 @@
 """A global model that minimises the mean of the clients' Moreau envelopes.
 
-`steps` times in a round, with w_i = w at its start and one minibatch in each,
+In a round, client i starts with w_i = w. Then `steps` times, with one minibatch each,
 
     theta_i ~ argmin f_i(theta) + lam/2 |theta - w_i|^2,  by `inner_steps` times
         theta_i <- theta_i - inner_lr (g_i(theta_i) + lam (theta_i - w_i)) from w_i;
     w_i <- w_i - lr lam (w_i - theta_i),
 
-since lam (w_i - theta_i) is the gradient of the envelope at w_i. Then
-w <- (1 - beta) w + beta sum_i p_i w_i over the clients of the round. Personal models
-are theta.
+because lam (w_i - theta_i) is the gradient of the envelope at w_i. Then w <- (1 - beta)
+w + beta sum_i p_i w_i over the clients of the round. Personal models are theta.
 
 References:
     Dinh, Tran, Nguyen, "Personalized federated learning with Moreau envelopes",
     NeurIPS 2020, arXiv 2006.08848.
 
-Differences: only the clients of a round train; in the paper all train and some are
-averaged. Their code adds a weight decay of 0.001 to the inner steps; ours is 0.
+Differences: only the clients of a round train. In the paper all clients train, and the
+models of some are averaged. The authors' code adds a weight decay of 0.001 to the inner
+steps; ours is 0 by default.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def pfedme_round(
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A client program: local rounds, each an inner problem and a step of w."""
+    """A client program: w and theta after local rounds, each with one step of w."""
     for t_local in range(t, t + steps):
         theta = proximal_point(
             clients.same_batch(), w, inner, lam=lam, steps=inner_steps
@@ -79,20 +79,20 @@ def pfedme(
     beta: Positive = 1.0,
     weighting: str = "uniform",
 ) -> Algorithm:
-    """pFedMe: personal models are proximal points of the clients' losses at w.
+    """pFedMe: personal models that minimise the client's loss plus a pull to w.
 
     A newcomer takes part in one round from the global model and keeps its theta.
 
     Args:
         sizes: (N,) training samples of each client.
-        lr: step size of w_i, which moves to theta_i if lr lam = 1.
+        lr: step size of w_i; if lr lam = 1, the step ends at theta_i.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient, in the inner steps.
+        weight_decay: adds this number times the model to the gradient of inner steps.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`, in local
             rounds; see `Descent`.
         steps: local rounds in one round.
         inner_steps: gradient steps towards theta in one local round.
-        inner_lr: their step size.
+        inner_lr: step size of the inner steps.
         lam: strength of the pull of theta to w_i.
         beta: how far the global model moves to the average; 1 puts it there.
         weighting: `samples` or `uniform` weights of the average.

@@ -1,12 +1,13 @@
-"""Statistical preconditioning: a reference sample saves rounds.
+"""Statistical preconditioning: the Hessian of a reference sample saves rounds.
 
     x <- argmin_z <lr G(x), z> + D_phi(z, x),  G = sum_k p_k grad f_k + weight_decay x
     phi(z) = f_ref(z) + (weight_decay / 2) |z|^2 + (mu / 2) |z|^2        (10.28, 10.30)
 
-The client that holds the reference sample does this on its own data, without messages.
-For quadratics it is x <- x - lr (H_ref + (weight_decay + mu) I)^-1 G(x). Let the
-Hessians of the reference and of all data differ by at most mu, and lr = 1. Then the
-rate is 1 - 1/kappa with kappa = 1 + 2 mu / weight_decay, for any condition number.
+The client that holds the reference sample computes the argmin on its own data, without
+messages. For quadratics it is x <- x - lr (H_ref + (weight_decay + mu) I)^-1 G(x).
+Suppose that the Hessians of the reference and of all data differ by at most mu, and
+that lr = 1. Then every round multiplies the gap by at most 1 - 1/kappa, with kappa = 1
++ 2 mu / weight_decay, for any condition number.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -48,7 +49,7 @@ def preconditioned_gradient(
     newton: Count = 3,
     inner: Count = 20,
 ) -> Algorithm:
-    """One model for all, in few rounds, with a reference sample at a server.
+    """One model for all clients in few rounds, with the Hessian of a reference sample.
 
     A newcomer gets the global model.
 
@@ -57,7 +58,7 @@ def preconditioned_gradient(
         reference: (N,) which clients hold a reference sample; their steps are averaged.
         lr: step size, 1 if mu is large enough.
         mu: how much the Hessians of the reference and of all data may differ.
-        weight_decay: factor of the model that is added to its gradient.
+        weight_decay: adds this number times the model to each gradient.
         newton: steps of Newton's method in a round.
         inner: products with a Hessian in each of these steps; D are enough.
     """

@@ -1,29 +1,30 @@
-"""Adaptive All-for-one without waiting: each client serves its readers in turn.
+"""Adaptive All-for-one without waiting: a client computes for its readers in turn.
 
-This is the flow of `adaptive_all_for_one`.
+This is the flow of `adaptive_all_for_one`. The readers of a client are the clients that
+learn from it.
 
 Client k computes for one reader i after the other, at the model x~_i that i has when k
 begins. When k has finished,
 
     x_i <- x_i - lr c alpha_ik g_k(x~_i),
 
-with c as for a late gradient. When k has served all its readers, including itself, its
-turn ends and the next one begins. So a slow client gives late gradients, but it gets
-those of others on time and slows nobody.
+where c is the factor for late gradients. When k has computed for all its readers,
+including itself, its turn ends and the next one begins. So a slow client sends late
+gradients, but it gets the gradients of others on time, and delays nobody.
 
 Every `every` turns, a client first computes gradients of two halves of its data at its
-own model, and shows them to the others. Then it compares the halves of each reader with
-its own halves at the reader's model. After this, all readers learn from what is known
-about them. A message holds one model and its gradients, so there is at most one message
-for each client, not for each pair.
+own model, and sends them to the others. Then it computes gradients of its halves at
+each reader's model, and compares them with those of the reader. After this, all readers
+compute new weights from the comparisons that they have. A message holds one model and
+its gradients, so there is at most one message for each client, not for each pair.
 
-If no time passes, this is adaptive All-for-one: answers of one instant are taken at the
-same models.
+If computing takes no time, this is adaptive All-for-one: answers of one instant are
+taken at the same models.
 
 References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
     personalized distributed learning with heterogeneous clients", NeurIPS 2025, for
-    rounds; without waiting, it is ours.
+    rounds. The version without waiting is ours.
 """
 
 from __future__ import annotations
@@ -87,11 +88,12 @@ def readers_in_turn(
     Args:
         precision: (N,) as in `adaptive_all_for_one`.
         near: (N, N) which pairs may be compared; None: all.
-        trust: how to estimate and weigh others.
+        trust: how to estimate how much others help, and to weigh them.
         phi: the criterion that turns estimates into weights.
         lr: the largest step size.
         every: turns between two comparisons.
-        samples: training samples with which a client compares; 0: all.
+        samples: the number of training samples that a client uses in a comparison; 0:
+            all.
         late: rule for late gradients.
     """
 
@@ -131,7 +133,7 @@ def readers_in_turn(
         return goes_on + ended + begin
 
     def weigh(state: State) -> None:
-        """Lets readers learn from the comparisons since they last did."""
+        """Updates the weights of readers from the new comparisons."""
         others = ~torch.eye(len(state.x), dtype=torch.bool)
         rows = (state.seen.known & others).any(1)
         seen = state.seen._replace(known=state.seen.known & rows[:, None])
@@ -224,10 +226,10 @@ def _take_answers(state: State, now: Arrivals, lr: float, late: str) -> None:
 
 
 def _begin_turns(state: State, time: float) -> list[int]:
-    """Begins the next turn of clients that ended one, and returns them.
+    """Begins the next turn of clients that have ended one, and returns these clients.
 
-    If no time passes, a client first waits for all clients that began the previous turn
-    at the same instant.
+    If computing takes no time, a client first waits for all clients that began the
+    previous turn at the same instant.
     """
     n, held = len(state.x), set(state.held)
     here = [j for j in range(n) if state.since[j] == time and j not in held]
@@ -264,7 +266,7 @@ def _nothing_seen(x: Tensor) -> Comparison:
 def _show(
     state: State, k: Tensor, page: Tensor, a: Tensor, b: Tensor, used: Tensor
 ) -> None:
-    """Stores the models of clients k, and the gradients of their halves there."""
+    """Stores the models of clients k, and their halves' gradients at these models."""
     for kept, new in zip(state.halves, (page, a, b, used[:, None]), strict=True):
         kept[k.to(new.device)] = new
     seen = state.seen
@@ -302,8 +304,8 @@ def _compare(
     Args:
         clients: the clients that compare.
         x: the readers' models.
-        a: gradients there, on one half of the reader's data.
-        b: gradients there, on the other half.
+        a: the reader's gradients at x, on one half of its data.
+        b: the reader's gradients at x, on the other half.
         used: (n, 1) the number of samples in both halves.
         samples: the number of own samples to use; None: all.
     """

@@ -7,18 +7,18 @@
     c <- c + P sum_i p_i (d_i - c)               P is the share of the clients there
 
 Sums are over the clients of the round. Their weights p_i sum to 1, in proportion to
-sample sizes or uniform. P is the weight of these clients among all. All c are 0 at the
-start, so c is always the weighted mean of all c_i. With a schedule, `lr steps` is the
-sum of the step sizes of the round.
+sample sizes or uniform. P is the share of these clients in the total weight of all
+clients. At the start c and all c_i are 0, so c is always the weighted mean of all c_i.
+With a schedule, `lr steps` is the sum of the step sizes of the round.
 
 References:
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: stochastic controlled
     averaging for federated learning", ICML 2020, arXiv 1910.06378.
 
-Differences: c_i follows the paper's option II, which needs no more gradients. A client
-sends y_i alone, because the server can compute the mean of d_i - c from these. The
-paper also sends the change of c_i. Weights of clients may follow sample sizes; those of
-the paper are equal.
+Differences: c_i follows the paper's option II, which needs no additional gradients. A
+client sends only y_i, because the server can compute the mean of d_i - c from all y_i.
+The paper also sends the change of c_i. Weights of clients may follow sample sizes;
+those of the paper are equal.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def scaffold(
     Args:
         sizes: (N,) training samples of each client.
         lr: step size of the local steps.
-        weight_decay: factor of the model in its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         global_lr: how far the global model moves to the average; 1 puts it there.

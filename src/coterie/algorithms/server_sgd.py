@@ -1,17 +1,18 @@
-"""SGD of one model at a server, which takes every gradient when it arrives.
+"""Asynchronous SGD: a server takes a step as soon as a gradient arrives.
 
     x <- x - gamma g,    where g = g_m(an earlier x), of the worker m that has finished,
 
-and m goes on from the new x. With tau answers since m began, including its own,
+and m goes on from the new x. If tau gradients have arrived since m began, including its
+own,
 
     gamma = lr                       (late `constant`)
     gamma = lr min(1, M / tau)       (late `adaptive`, M workers)
     gamma = lr min(1, M / (2 tau))   (late `heterogeneous`)
 
-as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 (`coterie_theory.asynchrony`). The server
-takes a step with the mean of `wait` gradients, and then the workers that waited go on:
-`wait = M` is minibatch SGD. With `go_on` workers do not wait, and the server has a
-buffer, as in FedBuff.
+as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 of Even's thesis
+(`coterie_theory.asynchrony`). The server takes a step with the mean of `wait`
+gradients. Then the workers that waited go on, so `wait = M` is minibatch SGD. With
+`go_on`, workers do not wait, and the server has a buffer, as in FedBuff.
 
 References:
     Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD beats minibatch SGD under
@@ -63,7 +64,7 @@ def server_sgd(
     balance: Balance = 0.0,
     average: bool = False,
 ) -> Algorithm:
-    """Asynchronous SGD on one model, with delay-adaptive steps, buffers, or barriers.
+    """Asynchronous SGD on one model, with steps for late gradients, buffers or waiting.
 
     Args:
         lr: the largest step size.
@@ -71,12 +72,14 @@ def server_sgd(
         wait: the number of gradients in a step of the server.
         go_on: whether workers go on at once, and only the server waits.
         assign: the worker of the next task: the `same` one, or a `random` one, which
-            may have other tasks first. Random assignment makes all count equally.
-        balance: largest factor of steps, which are longer for workers that answer
-            rarely, so that all count equally at their own pace; 0 leaves steps as they
-            are.
-        average: whether personal models are the average of all points at which
-            gradients were or are computed, weighted by step sizes, not the last model.
+            may have other tasks first. With random assignment, all workers have the
+            same influence.
+        balance: largest factor of the steps of slow workers. Steps are longer for
+            workers that answer rarely, so that all have the same influence; 0 leaves
+            steps as they are.
+        average: whether clients use an average in place of the last model. The average
+            is over all models at which gradients were or are computed, weighted by step
+            sizes.
     """
     if average and assign == "random":
         raise InputError("`average` must be false if `assign` is random, got true.")
@@ -151,12 +154,12 @@ def _take(state: State, client: int, g: Tensor, gamma: float, wait: int) -> list
 def _average_with_open(
     state: State, step_size: Callable[[State, int, int], float], waits: set[int]
 ) -> Tensor:
-    """The average model, with open gradients counted as if they arrived now.
+    """The average model, as if all unfinished gradients arrived now.
 
     Args:
-        state: of the method.
-        step_size: for a client's gradient with a delay.
-        waits: clients without an open gradient.
+        state: the state of the method.
+        step_size: the step size for a client's gradient with a delay.
+        waits: which clients do not compute a gradient now.
     """
     mean, total, k = state.mean.clone(), state.total, sum(state.answers)
     for client, began in enumerate(state.began):

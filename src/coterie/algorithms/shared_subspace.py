@@ -1,14 +1,14 @@
-"""Models in a subspace that all clients find together, with personal coordinates.
+"""Models in a common subspace: clients find it together, with their own coordinates.
 
     x_i = c + v_i U,    U (r, D) with orthonormal rows,  |v_i| <= cap
     v_i <- cap_norms(v_i - lr U g_i(x_i))                       `head_steps` times
     U   <- U - lr (mean v_i' v_i)^-1 mean v_i' g_i,   then R U = U,  v_i <- v_i R
 
-with gradients of all training data. c is the mean of the first models, and 0 for linear
-models that start there. U begins with the longest directions of the gradients at c; for
-squared errors this is the method of moments. This is the low-rank estimator (9.4), and
-only U and its gradients are sent. If models are not linear, it assumes that whole rows
-of parameters lie in a subspace, not only heads.
+Here g_i is the gradient on all training data, and c the mean of the starting models. U
+begins with the main directions of the gradients at c; for squared errors this is the
+method of moments. This is the low-rank estimator (9.4). Clients send only U and its
+gradients. If models are not linear, the method assumes that whole models lie in a
+subspace, not only heads.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -37,7 +37,7 @@ from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
 
 
 class State(NamedTuple):
-    """The first model, directions, coordinates, and the number of rounds."""
+    """The starting model c, directions, coordinates, and the number of rounds."""
 
     centre: Rows  # (n, D), the same row for everybody
     u: Rows  # (n, r, D), the same for everybody and in memory only once

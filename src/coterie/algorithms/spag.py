@@ -1,28 +1,29 @@
-"""SPAG: statistical preconditioning with acceleration, about sqrt(kappa) rounds.
+"""SPAG: statistical preconditioning with acceleration, in about sqrt(kappa) rounds.
 
     y = ((1 - alpha) x + alpha (1 - beta) v) / (1 - alpha beta)
     v+ = argmin_z e <G(y), z> + (1 - beta) D_phi(z, v) + beta D_phi(z, y)
     x+ = (1 - alpha) x + alpha v+
 
-with phi and G of `preconditioned_gradient`. With sigma = weight_decay / (weight_decay +
-2 mu), r = A/B and the gain s, a is the root of a^2 s = (r + a)(1 + a sigma), and
+with phi and G of `preconditioned_gradient`. Here sigma = weight_decay / (weight_decay +
+2 mu), r = A/B, s is the gain, a is the root of a^2 s = (r + a)(1 + a sigma), and
 
     alpha = a / (r + a),  beta = a sigma / (1 + a sigma),  e = a / (1 + a sigma).
 
-The round counts if
+The reference accepts the round if
 
     D_phi(x+, y) <= alpha^2 s ((1 - beta) D_phi(v+, v) + beta D_phi(v+, y)).
 
 Then r <- (r + a) / (1 + a sigma) and s <- max(1, s / 2). Otherwise s <- 2 s, and the
-next round tries again. The client that holds the reference sample can test this.
+next round tries again. The reference is the client that holds the reference sample. It
+can test this condition on its own data.
 
 References:
     Hendrikx, Xiao, Bubeck, Bach, Massoulié, "Statistically preconditioned accelerated
     gradient method for distributed optimization", ICML 2020, arXiv 2002.10726.
 
-Differences: every trial of a gain is a round, since it takes messages. A and B grow
-without bound, so only their ratio is kept. A round solves its problem by a fixed number
-of Newton steps.
+Differences: every trial of a gain is a round, since it takes messages. The paper's A
+and B grow without bound, so we keep only their ratio. A round solves its minimisation
+by a fixed number of Newton steps.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from ..options import Count, NotNegative, Positive, Sizes, method
 from ..types import Algorithm, Clients, Info, Numbers, Oracle, Releases, Rows
 
 _ROUNDING = 16
-"""Rounding units of phi within which its differences are not reliable."""
+"""Differences of phi below this number of rounding units are not reliable."""
 
 
 class State(NamedTuple):
@@ -64,7 +65,7 @@ def accelerated_step(
     ridge: float,
     solver: Newton,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: v+, and 1 where the round counts."""
+    """A client program: v+, and 1 if the round is accepted, otherwise 0."""
     own = clients.whole()
     alpha, beta, e, gain = factors[:, :, None].unbind(1)  # (n, 1) each
     at_v, at_y = own.grad(v) + ridge * v, own.grad(y) + ridge * y
@@ -102,7 +103,7 @@ def spag(
         sizes: (N,) training samples of each client, the weights of its gradient.
         reference: (N,) which clients hold a reference sample; their steps are averaged.
         mu: how much the Hessians of the reference and of all data may differ.
-        weight_decay: factor of the model that is added to its gradient.
+        weight_decay: adds this number times the model to each gradient.
         newton: steps of Newton's method in a round.
         inner: products with a Hessian in each of these steps; D are enough.
     """
@@ -131,7 +132,7 @@ def spag(
             solver=solver,
         )
         z = from_reference(oracle, reference, sizes, z)
-        # If one of several holders disagrees, the mean is clearly below 1.
+        # If one of several references rejects the round, the mean is clearly below 1.
         agreed = from_reference(oracle, reference, sizes, Numbers(counts))
         counts = agreed > 1 - 1e-6
         after = State(

@@ -1,30 +1,32 @@
-"""All-for-all that trusts fewer and fewer clients as its precision grows.
+"""All-for-all in phases: as models become more precise, fewer clients help.
 
     eps_p = start 2^-p,   lambda_ik = 1{2 b_ik <= eps_p} / N_i,   W = Lambda Lambda^T
     x <- x - eta_p W g(x),   K_p times;   then p <- p + 1
 
-Distant clients help at the beginning, when errors are large, and later only near ones.
-With Sigma = mean_i 1 / N_i and the radius rho = rho(W), the step and the length of a
-phase are
+At the beginning, when errors are large, very different clients help too; later only
+similar ones do. N_i is the number of clients k with 2 b_ik <= eps_p. With Sigma =
+mean_i 1 / N_i and the spectral radius rho = rho(W), the step and the length of a phase
+are
 
     eta_p = (lr / rho) min(1, mu eps_p / (noise Sigma)),
     K_p = min(p, 3) ln 2 / (eta_p mu)                    for strongly convex losses,
     eta_p = min(lr / rho, eps_p / (2 noise Sigma)),
     K_p = 4 diameter^2 noise Sigma / eps_p^2             for convex ones.
 
-both rounded up. If every phase restarts, K_p = p ln 2 / (eta_p mu), since it must go
-from `start` to eps_p; a phase that continues begins at twice its precision. For
-strongly convex losses phase 0 has no steps, as the models begin with its precision.
+K_p is rounded up. A phase that continues begins at twice its target error. If every
+phase restarts, it must go from `start` to eps_p, so K_p = p ln 2 / (eta_p mu). For
+strongly convex losses phase 0 has no steps, because models begin with its target error.
 
 References:
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
     personalized federated and collaborative learning", report hal-03550407, 2022,
     Algorithm 2 and Proposition 3.
 
-Differences: Proposition 3 prints the convex step without its square root, and is off by
-a factor sqrt(2) from what its proof needs. rho is ours, as in `all_for_all`. A phase is
-a number of gradients of an average client. So with one active client at a time, the
-report's asynchronous oracle, a phase takes N times as many steps.
+Differences: Proposition 3 prints the convex step without its square root, and differs
+by a factor sqrt(2) from what its proof needs. Dividing by rho is our addition, as in
+`all_for_all`. We count the length of a phase in gradients per client. So with one
+active client at a time (the report's asynchronous oracle), a phase takes N times as
+many steps.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ def time_adaptive_all_for_all(
     regularity: Literal["strongly_convex", "convex"] = "strongly_convex",
     phase_init: Literal["continue", "mix", "restart"] = "continue",
 ) -> Algorithm:
-    """Time-adaptive All-for-all: as the precision doubles, only nearer clients help.
+    """Time-adaptive All-for-all, in which fewer clients help from phase to phase.
 
     Only active clients compute, but their gradients also move the models of inactive
     clients. A newcomer gets the model that fits its training data best.
@@ -87,12 +89,12 @@ def time_adaptive_all_for_all(
         steps: gradients of every client in one round, each followed by an exchange.
         mu: strong convexity of the losses.
         noise: variance of a gradient; for convex losses its mean squared norm.
-        start: mean excess loss at the beginning, the precision of phase 0.
+        start: mean excess loss at the beginning, the target error of phase 0.
         diameter: distance from the start to the optima; for convex losses only.
         regularity: `strongly_convex` or `convex`.
-        phase_init: a phase begins where the last one ended (`continue`, as in the
-            report), with the mixture Lambda x of those models (`mix`), or from the
-            first models (`restart`).
+        phase_init: where a phase begins: at the current models x (`continue`, as in the
+            report), at Lambda x (`mix`), or at Lambda x^0 of the first models
+            (`restart`).
     """
     if regularity == "convex" and not noise:
         raise InputError(
@@ -110,7 +112,7 @@ def time_adaptive_all_for_all(
             calls = 4 * diameter**2 * variance / eps**2
         else:
             step = lr / rho * (min(1.0, mu * eps / variance) if variance else 1.0)
-            # A phase that continues begins at twice its precision.
+            # A phase that continues begins at twice its target error.
             halvings = p if phase_init == "restart" else min(p, 3)
             calls = halvings * math.log(2) / (step * mu)
         return Phase(lam, lam @ lam.T, rho, eps, step, math.ceil(calls))

@@ -5,24 +5,25 @@ At client v, where the token is at step t with the model x and the mean h_bar,
     g = g_v(x_t),   h_bar <- h_bar + (g - h_v) / n,   x_{t+1} = x_t - gamma_t h_bar,
     h_v <- g,       v_{t+1} ~ P_v                                    (Algorithm 7.1)
 
-and the token goes on to v_{t+1} with x and h_bar, while v keeps h_v, which is 0 before
-the first visit. So h_bar is always the mean of all h_v: old gradients of all clients,
-for any law of the walk. Steps are
+Then the token goes on to v_{t+1} with x and h_bar. Client v keeps h_v, which is 0
+before the first visit. So h_bar is always the mean of the last gradients of all
+clients, however often the walk visits each. Step sizes are
 
     gamma_t = lr                                                (step `constant`)
     gamma_t = lr / (tau_hit + max_v (t - d_v(t)))               (step `exact`)     (7.7)
 
-where d_v(t) is the last visit to v, and 0 before the first. Theorem 7.6 has
-lr = 1 / (4 L) for L-smooth losses. With step `epoch` the token carries four numbers
-that bound the delay, instead of one number for each client.
+where d_v(t) is the step of the last visit to v, and 0 before the first visit. tau_hit
+is the hitting time of the walk. Theorem 7.6 has lr = 1 / (4 L) for L-smooth losses.
+With step `epoch`, the token carries four numbers that bound the delay, instead of one
+number for each client.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
     arXiv 2302.14428.
 
-Differences (each with a test; see docs/errata.md): the update of x uses h_bar. Delays
-are tracked by all last visits or by epochs, since the printed recursion never
-decreases. The step is 1 / (4 L), because h_v does not begin at the gradients.
+Differences (each with a test; see docs/errata.md): the update of x uses h_bar. With the
+printed recursion, the delay never decreases; we compute it from all last visits or from
+epochs. The step is 1 / (4 L), because h_v begins at 0, not at the gradients.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def token_sag(
         task,
         arrive,
         lambda state: state.x.repeat(n, 1),
-        # Model and mean come; the answer stays at the client, as a part of both.
+        # The client receives the model and the mean; its answer is a part of both.
         kinds=(TaskKind(reads=1, up=()),),
         starts=(0,),
         messages="direct",

@@ -4,9 +4,10 @@ At client v, where the token is at step t,
 
     x_{t+1} = x_t - lr / (n pi_v) g_v(x_t),    v_{t+1} ~ P_v                       (7.2)
 
-and the token goes on to v_{t+1} with x. pi is the law of the walk. It is uniform for
-`metropolis`, so the factor is 1; for other walks the factor makes all clients count
-equally. Only one of `wait` steps of the walk takes a gradient.
+Then the token goes on to v_{t+1} with x. pi_v is the share of steps that the walk
+spends at client v. It is 1 / n for `metropolis`, so the factor 1 / (n pi_v) is 1. For
+other walks, this factor gives all clients the same influence. The walk takes a gradient
+only in one of `wait` steps.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,

@@ -1,4 +1,4 @@
-"""Every client mixes its own gradient with others', and corrects the bias of these.
+"""Every client mixes its own gradient with those of others, and corrects their bias.
 
     g_0 = g_i(x_i),    g_avg = sum_{k != i} p_k g_k(x_i)
     c_i <- (1 - beta) c_i + beta (g_avg - g_0)
@@ -14,7 +14,7 @@ References:
 
 Differences: the paper has one reader; here every client is a reader. By default, the
 gradients of the others are weighted by sample sizes. Momentum and partial participation
-are ours: only active clients are averaged, and a client without active others takes
+are ours. Averages are over active clients. If no other client is active, a client takes
 local steps and keeps c_i.
 """
 
@@ -59,11 +59,12 @@ def wga_bc(
         sizes: (N,) training samples of each client.
         lr: step size.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model in its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
         alpha: share of the others in the mix.
-        beta: factor of the newest bias in the estimate; its memory is 1 / beta steps.
+        beta: weight of the newest bias in the estimate, which remembers about 1 / beta
+            steps.
         weighting: `samples` or `uniform` weights of the others.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)

@@ -36,7 +36,7 @@ class ConvexLoss(NamedTuple):
     Args:
         lr: 1 / smoothness of the losses, including weight decay.
         curvature: strong convexity of the losses, including weight decay.
-        weight_decay: factor of the model that is added to its gradient.
+        weight_decay: adds this number times the model to each gradient.
     """
 
     lr: Positive = 0.1

@@ -120,7 +120,7 @@ class Descent(NamedTuple):
     Args:
         lr: step size at the start.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model that is added to its gradient.
+        weight_decay: adds this number times the model to each gradient.
         schedule: `constant`; `step(k, f)` multiplies by f every k steps; `inverse(k)`
             is lr k / (k + t); `cosine(k)` falls to 0 at step k along half a cosine.
     """
