@@ -1,8 +1,8 @@
 """Blends of gradients: sums of the gradients of several clients at one client's model.
 
-Row i of a blend is sum_k weights[i, k] g_k(x_i). Client i is the reader, and the
-clients k with a weight are its contributors. A row is the gradient of one loss over the
-samples of all contributors, so one backward pass computes it.
+Row i of a blend is sum_k weights[i, k] g_k(x_i). Client i is the reader. The clients k
+whose weight is not 0 are its contributors. Row i is also the gradient of one loss over
+the samples of all contributors, so one backward pass computes it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from .samples import Batch
 class BlendPlan:
     """Groups of readers that need about the same number of contributors.
 
-    All rows of a group get as many columns as its largest number of contributors, which
-    is less than twice the smallest. Other contributors of weight zero cost nothing. A
-    compiled kernel must be compiled again for every new shape. So for a compiled
-    kernel, all readers are one group, with a quarter, a half or all of the columns.
+    A group is a table with a row for each reader and a column for each contributor. It
+    has as many columns as the largest number of contributors of a reader in it, which
+    is less than twice the smallest. All other clients have weight zero and cost
+    nothing. A compiled kernel must be compiled again for every new shape. So for a
+    compiled kernel, all readers are one group, with a quarter, a half or all of the
+    clients as columns.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class BlendPlan:
         """Groups the readers.
 
         Args:
-            weights: of contributors, a row for each reader.
+            weights: the weights of contributors, a row for each reader.
             reading: which readers take part.
             active: which contributors take part.
             steady: whether to use few different shapes, for a compiled kernel.
@@ -47,8 +49,8 @@ class BlendPlan:
         self.readers = (
             present.sum(0).cpu().double()
         )  # (n,) the number of readers of client k
-        # Readers (r,), contributors (r, c) or, the same for all readers, (c,), and the
-        # readers' weights of these contributors (r, c).
+        # Readers (r,); contributors (r, c), or (c,) if they are the same for all
+        # readers; and the weights of these contributors (r, c).
         self.groups: list[tuple[Tensor, Tensor, Tensor]] = []
         counts = present.sum(1).tolist()
         order = present.to(torch.int8).argsort(dim=1, descending=True, stable=True)
@@ -66,8 +68,8 @@ class BlendPlan:
             else:
                 columns = order[readers, :most]
                 share = self.used[readers[:, None], columns]
-                # Fill rows up with one of their own contributors, at weight zero, so
-                # that nobody else is asked.
+                # Short rows repeat one of their own contributors with weight zero, so
+                # that no other client is asked.
                 columns = torch.where(share != 0, columns, columns[:, :1])
             self.groups.append((readers, columns, share))
 
@@ -86,7 +88,7 @@ class BlendPlan:
 
 
 def blend(batch: Batch, columns: Tensor, share: Float[Tensor, "r c"]) -> Batch:
-    """The samples of these contributors, with the weights of each reader."""
+    """The samples of these contributors, weighted by the weights of each reader."""
     index = batch.index[columns].flatten(-2)
     weight = (share[:, :, None] * batch.weight[columns]).flatten(1)
     keys = None if batch.keys is None else batch.keys[columns].flatten(-2)
@@ -135,7 +137,7 @@ def blended_by_pairs(
     Args:
         grad: gradients of the clients' losses.
         points: the shared columns of the readers.
-        used: the weights of the contributors, a row for each reader.
+        used: the weights of contributors, a row for each reader; 0: not used.
         batch: samples of the contributors.
         own: models of the contributors.
         home: the personal columns, taken from the contributors' models (None: none).

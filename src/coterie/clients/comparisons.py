@@ -1,4 +1,4 @@
-"""Comparisons of gradients of pairs of clients, without holding all of them at once."""
+"""Comparisons of the gradients of pairs of clients, for some pairs at a time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .groups import Group, fetch_rows
 from .samples import Batch
 
 HalfGrads = Callable[[Tensor, tuple[Batch, Batch], Tensor], tuple[Tensor, Tensor]]
-"""Maps points, half-batches and clients k to the gradients of both halves there."""
+"""Maps points, two halves of data and clients k to gradients on both halves."""
 
 
 def of_shared_columns(
     half_grads: HalfGrads, own: Float[Tensor, "a d"], home: Bool[Tensor, " d"]
 ) -> HalfGrads:
-    """The same function, at points with the personal columns of clients k.
+    """The same function, with the personal columns of clients k added to each point.
 
-    It returns only the shared columns of gradients.
+    The new function returns only the shared columns of gradients.
     """
 
     def half_grads_shared(
@@ -71,7 +71,7 @@ def compare_pairs(
     a_i, b_i = asked.half_grads(x, (first, second), everybody)
     release_a, release_b = asked.release
     own = release_a(a_i, mine, mine), release_b(b_i, mine, mine), used
-    # Among the m active clients; a client's own gradients are at hand.
+    # Positions among the m active clients. A client has its own gradients already.
     wanted = pairs[present][:, present].fill_diagonal_(False)
     asks = wanted[:, here]  # (m, a)
     readers, place = (x, *own), everybody
@@ -108,7 +108,7 @@ def _fetched_readers(
     wanted: Tensor,
     counts: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Models, both gradients and sample numbers of the readers, sent as one message."""
+    """The readers' models, two gradients and numbers of samples, in one message."""
     x, a, b, used = own
     columns = torch.cat([x, a, b, used[:, None].to(x)], 1)
     d = x.shape[1]

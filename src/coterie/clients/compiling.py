@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_map_only
 
 
 def repeatable() -> contextlib.AbstractContextManager[None]:
-    """Settings of torch that make convolutions repeat bit by bit.
+    """Sets torch so that convolutions give the same bits every time.
 
-    The user's setting for TensorFloat32 stays; torch allows it by default.
+    The user's setting for TensorFloat32 does not change; torch allows it by default.
     """
     return torch.backends.cudnn.flags(
         enabled=True,
@@ -30,7 +30,7 @@ def repeatable() -> contextlib.AbstractContextManager[None]:
 def compile_for(
     program: Callable[..., Tensor], inputs: tuple[Tensor, ...]
 ) -> Callable[..., Tensor]:
-    """The program compiled for inputs of exactly these shapes.
+    """The program, compiled for inputs of exactly these shapes.
 
     It is first traced to plain tensor operations. On CUDA it is captured as a graph,
     and a call only checks the shapes of its inputs. On the CPU, a call checks nothing,
@@ -40,7 +40,8 @@ def compile_for(
     if not inputs[0].is_cuda:
         return torch._inductor.compile(traced, list(inputs))
     with warnings.catch_warnings():
-        # Torch suggests a lower precision. It would be faster, but nobody asked for it.
+        # Torch warns that a lower precision would be faster, but the user did not ask
+        # for it.
         warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
         compiled = torch.compile(traced, dynamic=False, mode="reduce-overhead")
         compiled(*inputs)
@@ -55,10 +56,10 @@ def can_compile(device: torch.device) -> bool:
 
 
 class MixedPrecision:
-    """Calls functions whose products have a lower precision than rows.
+    """Calls functions with matrix products in a lower precision than rows.
 
-    Rows, losses and gradients keep their precision. Without a lower precision, calls
-    change nothing.
+    Rows, losses and gradients keep their precision. If no lower precision is given, the
+    functions are called as they are.
     """
 
     def __init__(self, lower: torch.dtype | None, device: torch.device) -> None:

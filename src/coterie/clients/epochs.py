@@ -1,8 +1,8 @@
-"""Passes through clients' data: minibatches without replacement, packed by their count.
+"""Passes through clients' data (epochs), in minibatches without replacement.
 
-In an epoch, client i with n_i samples takes b_i = ceil(n_i / B) steps. Each of them
-uses the next B samples in a random order, and the last one what is left. A client with
-fewer than B samples takes one step with all of them.
+In an epoch, client i with n_i samples takes b_i = ceil(n_i / B) steps. Each step uses
+the next B samples in a random order, and the last step the samples that are left. A
+client with fewer than B samples takes one step with all of them.
 
 Clients that take about equally many steps are computed together, in a pack. A client
 that has finished waits for the others in its pack: its gradients are zero, it does not
@@ -27,10 +27,10 @@ PADDING = 0.2
 
 
 def packs_of(counts: Sequence[int]) -> list[list[int]]:
-    """The positions, in groups whose counts differ little; largest counts first.
+    """Positions in `counts`, in groups whose counts differ little; largest first.
 
-    In a group of m with largest count c, the counts add up to at least (1 - `PADDING`)
-    c m.
+    If a group has m positions and the largest count c, its counts add up to at least (1
+    - `PADDING`) c m.
 
     >>> packs_of([9, 2, 10, 2])
     [[2, 0], [1, 3]]
@@ -77,7 +77,7 @@ class EpochMinibatches:
         self.cost = torch.zeros_like(samples.counts)  # (n,) samples of the last draw
 
     def step_numbers(self, t: int, epochs: int) -> Iterator[StepNumbers]:
-        """The steps of the next epochs, after t epochs before them."""
+        """The numbers of the steps in the next epochs, after the first t epochs."""
         counts = self._batches.tolist() or [0]  # there may be no client here
         least, most = min(counts), max(counts)
         self.inside = True
@@ -91,7 +91,7 @@ class EpochMinibatches:
         self.inside, self.moving = False, None
 
     def __call__(self) -> Batch:
-        """The next minibatch of each client; all data where no steps are taken."""
+        """The next minibatch of each client; outside of steps, all of its data."""
         if not self.inside or self._samples.batch_size == 0:
             batch, taken = self._samples.whole(self._who), self._sizes
         else:
@@ -106,7 +106,7 @@ class EpochMinibatches:
         return batch
 
     def _next(self) -> tuple[Batch, Tensor]:
-        """The next minibatch of each client, and its number of samples."""
+        """The next minibatch of each client, and the number of samples in it."""
         epoch = torch.div(self._drawn, self._batches, rounding_mode="floor")
         self._shuffle(epoch)
         assert self._order is not None  # by the line above
@@ -123,7 +123,7 @@ class EpochMinibatches:
         return Batch(index, weight), taken
 
     def _with_keys(self, batch: Batch) -> Batch:
-        """The batch with keys of samples, if models draw at random."""
+        """The batch, with random keys of samples if models draw random numbers."""
         if not self._samples.randomised or not len(self._who):
             return batch
         numbers, roots = self._questions.tolist(), list[int]()
@@ -134,7 +134,7 @@ class EpochMinibatches:
         return self._samples.with_keys(batch, self._who, roots)
 
     def _shuffle(self, epoch: Int[Tensor, " m"]) -> None:
-        """Draws the orders of clients that begin another epoch."""
+        """Draws a new random order for the clients that begin another epoch."""
         new = epoch != self._epoch
         if not bool(new.any()):
             return

@@ -1,8 +1,9 @@
-"""How the processes that divide a federation exchange the rows of their clients.
+"""Groups of processes, and how they exchange the rows of their clients.
 
-Process r of R holds a block of consecutive clients. The methods of an oracle, such as
-`average`, need a few collective operations, which all processes call in the same order.
-A single process holds all clients, and its collectives do nothing.
+Process r of R holds a block of consecutive clients, the clients at hand. The methods of
+an oracle, such as `average`, need a few collective operations. All processes must call
+these in the same order. A single process holds all clients, and its collective
+operations exchange nothing.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ class Group(Protocol):
         """The sum over all processes, with the same bits in each."""
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all processes in their order, counts[r] from process r."""
+        """The rows of all processes, in order; counts[r] are from process r."""
 
     def exchange(
         self, parts: Sequence[Tensor], counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """The parts that the others send here: counts[j] rows from process j.
+        """The parts that this process receives: counts[j] rows from process j.
 
-        Part j goes to process j.
+        Part j of `parts` goes to process j.
         """
 
     def collect(
         self, rows: Sequence[Tensor], counts: Sequence[int]
     ) -> Sequence[Tensor] | None:
-        """In process 0, the rows of all processes, one message each; None elsewhere."""
+        """In process 0, the rows of all processes; in other processes, None."""
 
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """The counts[r] rows for this process r, of each tensor that process 0 has.
+        """The rows from process 0 to this process r: counts[r] of each tensor.
 
         Raises:
-            InputError: in every process, if process 0 gives a text as its message.
+            InputError: in every process, if process 0 gives a text; it is the message.
         """
 
     def gather(self, value: Found) -> list[Found]:
-        """In every process, the values of all; only a few types can be sent."""
+        """In each process, the values of all; only a few types can be sent."""
 
 
 class SingleProcess:
@@ -102,13 +103,13 @@ def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
 
 
 def average_rows(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Means (.., D) of the rows of all processes, and the sums (.., 1) of shares.
+    """Weighted means (.., D) of the rows of all processes, and sums of the shares.
 
-    The sum of shares travels with the rows as one more column.
+    The sums (.., 1) of shares are sent with the rows, as one more column.
 
     Args:
         group: the processes.
-        shares: (n,) or (C, n) of the clients at hand.
+        shares: (n,) or (C, n) the weights of the clients at hand.
         rows: (n, D).
     """
     total = shares.sum(-1, keepdim=True)
@@ -140,7 +141,7 @@ def blocks(clients: int, processes: int) -> list[int]:
 def fetch_rows(
     group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
 ) -> Tensor:
-    """The rows that the clients of this process want, from any process.
+    """The rows that clients of this process want, from all processes.
 
     Args:
         group: the processes.
@@ -155,7 +156,7 @@ def fetch_rows(
 def _exchange_rows(
     group: Group, rows: Tensor, wanted: Tensor, counts: Sequence[int]
 ) -> Tensor:
-    """The rows that this process wants; `wanted` is (R, N), a row for each process."""
+    """The rows that this process wants. Row r of `wanted` (R, N) is for process r."""
     first = sum(counts[: group.rank])
     mine = slice(first, first + counts[group.rank])
     parts = [rows[some[mine]] for some in wanted]
@@ -166,7 +167,7 @@ def _exchange_rows(
 def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
     """The product `weights @ rows`, where rows of weight zero are not used.
 
-    A row that is not finite turns only those sums into NaN that use it.
+    If a row is not finite, only the sums that use it are NaN.
 
     >>> rows = torch.tensor([[1.0], [torch.inf]])
     >>> weighted_sums(torch.eye(2), rows)[0]
@@ -178,7 +179,7 @@ def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
     """
     if not rows.is_cuda:  # a look at values would wait for the device there
         found = weights @ rows
-        # Zero times infinity is NaN; if every row is used, one sum shows it.
+        # Zero times infinity is NaN. If every sum uses every row, one sum shows it.
         alike = found.dim() > 1 and len(found) and bool((weights != 0).all())
         if bool((found[0] if alike else found).sum().isfinite()):
             return found
@@ -189,9 +190,9 @@ def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
 
 
 def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
-    """The weights, without those for rows of absent clients.
+    """The weights, with 0 for the rows of absent clients.
 
-    A client keeps the weight of its own row, since that is not sent.
+    An absent client keeps the weight of its own row, because that row is not sent.
 
     Args:
         weights: (N, N), or (n, N) of the clients at hand; sparse or not.
@@ -220,22 +221,23 @@ def _without_zeros(weights: Tensor) -> Tensor:
 
 
 def _entries(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Places (2, e) of sparse weights in order, and their values (e,)."""
+    """Sorted positions (2, e) of the entries of sparse weights, and values (e,)."""
     sparse = weights.to_sparse_coo().coalesce()
     return sparse.indices(), sparse.values()
 
 
 def _sparse(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
-    """A sparse tensor of these values at places that are in order and distinct."""
+    """A sparse tensor of these values at these sorted and distinct positions."""
     return torch.sparse_coo_tensor(
         places, values, tuple(shape), check_invariants=False, is_coalesced=True
     )
 
 
 def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
-    """Row i is sum_k weights[i, k] rows[k] over all clients, for i in this process.
+    """Mixtures for the clients i at hand: row i is sum_k weights[i, k] rows[k].
 
-    Rows of weight zero are not used. Sparse weights are never made dense.
+    The sum runs over all clients. Rows of weight zero are not used. Sparse weights are
+    never made dense.
 
     Args:
         group: the processes.
@@ -268,8 +270,9 @@ def mix_rows_at_hand(
 ) -> Tensor:
     """Like `mix_rows`, where a process knows only the weights of its own clients.
 
-    Weights are mutual: a client sends its row to the clients for which it has a weight.
-    Each row is sent with the position of its client.
+    Weights are mutual: if client i has a weight for client k, then k has one for i. A
+    client sends its row to the clients for which it has a weight. Each row is sent with
+    the position of its client.
 
     Args:
         group: the processes.
@@ -301,11 +304,11 @@ def mix_rows_at_hand(
 def return_answers(
     group: Group, answers: Tensor, wanted: Tensor, rows: Tensor
 ) -> Tensor:
-    """For each client at hand, the sum of the answers of all processes.
+    """The sum of the answers of all processes to each client at hand.
 
     Args:
         group: the processes.
-        answers: to the clients whose rows were fetched.
+        answers: the answers to the clients whose rows were fetched.
         wanted: as given to `fetch_rows`.
         rows: of the clients at hand.
     """

@@ -1,24 +1,29 @@
 """Losses, gradients and measures of many models at once.
 
-All computations have one form. Row j of `points` (n, D) is a model. Its samples have
-weights, so that the loss of row j is
+All computations have one form. Row j of `points` (n, D) is a model. Each of its samples
+has a weight. The loss of row j is
 
     sum_b weight[j, b] loss(model(points[j], features[index[j, b]]), targets[...]).
 
-A minibatch has weights 1/B. A whole part has weights 1/size, with zeros where it is
-padded. A blend of many clients' minibatches has weights alpha_ik / B, with the
-collaboration weights alpha_ik. So sum_k alpha_ik g_k(x_i) is the gradient of one loss
-and costs one backward pass.
+In a minibatch of B samples, the weights are 1/B. For all samples of a client, they are
+1/size; rows with fewer samples are filled up with samples of weight 0. In a blend of
+many clients' minibatches, the weights are alpha_ik / B, with the collaboration weights
+alpha_ik. So sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one backward
+pass.
 
-The device and the model decide how rows are run. The rule does not use timing, because
-results must not depend on how busy a machine is (`benchmarks/` has the measurements):
+How rows are computed depends on the device and the model. It does not depend on
+measured times, because results must not depend on how busy a machine is. `benchmarks/`
+has the measurements behind these rules:
 
-In general, all rows run in one vectorised pass (`torch.func.vmap`), compiled on CUDA.
-On the CPU, plain chains of layers run as one pass of products, without vectorising. On
-the CPU, models with convolutions and more than 64 samples a row run row after row, with
-one thread for each core: vectorising would make grouped convolutions, which are slow.
+- In general, all rows run in one vectorised pass (`torch.func.vmap`). On CUDA, this
+  pass is compiled.
 
-Some layers are replaced by equivalent ones that can handle many models, see `layers`.
+- On the CPU, plain chains of layers run as one pass of matrix products, without `vmap`.
+- On the CPU, models with convolutions run row after row if a row has more than 64
+  samples, with one thread for each core. With `vmap` these would become grouped
+  convolutions, which are slow.
+
+Some layers are replaced by equivalent layers that can handle many models, see `layers`.
 """
 
 from __future__ import annotations
@@ -56,16 +61,16 @@ from .layers import (
 from .samples import Batch
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
-"""The most values that intermediate results of one chunk of rows may hold."""
+"""The largest number of values in the intermediate results of one chunk of rows."""
 
 _EVALUATED_AT_ONCE = 512
-"""The most samples of a row that are measured in one pass."""
+"""The largest number of samples of a row that are measured in one pass."""
 
 _LONG_ROW = 64
-"""The number of samples per row beyond which CPU convolutions run row after row."""
+"""With more samples per row than this, CPU convolutions run row after row."""
 
 _FORWARD = threading.Lock()
-"""A lock for forward derivatives: torch counts their levels for the whole process."""
+"""A lock for forward derivatives, because torch counts their levels per process."""
 
 
 class Kernel:
@@ -91,9 +96,11 @@ class Kernel:
             objective: loss and measures.
             features: (M, ...) on the device where the work is done.
             targets: (M, ...) on the same device.
-            dtype: of the models (None: that of real features, or the module's own).
+            dtype: the type of models (None: that of real features, or the module's
+                own).
             by_row: whether to run rows one after the other (None: the rule above).
-            compiled: whether to compile gradients: seconds at first, faster after.
+            compiled: whether to compile gradients. This takes seconds at first; later
+                calls are faster.
             classes: the number of classes; 0 if targets are not classes.
             autocast: a lower precision for products inside the module (None: none).
         """
@@ -105,7 +112,7 @@ class Kernel:
         self.objective, self._features, self._targets = objective, features, targets
         # Compiling unrolled steps would take longer than running most studies.
         recurrent = any(isinstance(m, Recurrent) for m in self.module.modules())
-        # The compiler of torch crashes on the 64-bit arithmetic of masks.
+        # Torch's compiler crashes on the 64-bit arithmetic of dropout masks.
         self._layers = TrainingLayers(self.module)
         self.compiled = compiled and not recurrent and not self._layers.is_random
         self._by_row = by_row
@@ -136,7 +143,7 @@ class Kernel:
 
     @property
     def couples(self) -> bool:
-        """Whether the gradient of a sample depends on the others of its batch."""
+        """Whether a sample's gradient depends on other samples of its batch."""
         return self._layers.couples
 
     @property
@@ -145,7 +152,7 @@ class Kernel:
         return len(self._targets)
 
     def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
-        """Row j is the gradient of row j's weighted loss."""
+        """Gradients: row j is the gradient of row j's weighted loss."""
         if not len(points):  # in a process none of whose clients take part
             return torch.empty_like(points)
         alone = self.rows_alone(batch)
@@ -162,7 +169,7 @@ class Kernel:
     def hvp(
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"], batch: Batch
     ) -> Float[Tensor, "n d"]:
-        """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
+        """Products: row j is the Hessian of row j's weighted loss times vectors[j]."""
         if not len(points):
             return torch.empty_like(points)
         pieces = self._chunks(batch)
@@ -173,9 +180,9 @@ class Kernel:
         return (self._by_sample(points, batch) * batch.weight).sum(1)
 
     def losses(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
-        """Row j has the losses of its samples, and NaN for samples without a weight.
+        """Row j has the loss of each sample of model j, NaN where weights are 0.
 
-        The loss of a model that is not finite is infinite.
+        A model that is not finite has an infinite loss.
         """
         found = self._by_sample(points, batch).nan_to_num(torch.inf, posinf=torch.inf)
         return torch.where(batch.weight > 0, found, torch.nan)
@@ -195,10 +202,10 @@ class Kernel:
         rows: Sequence[Tensor],
         options: Mapping[str, Any],
     ) -> Float[Tensor, "n d"]:
-        """Row j is the gradient of `loss(at, *rows[j], **options)` at points[j].
+        """Gradients of clients' own losses `loss(at, *rows[j], **options)`.
 
         Args:
-            loss: of one client, see `types.OwnLoss`.
+            loss: the loss of one client, see `types.OwnLoss`.
             points: the models.
             batch: their samples.
             rows: further tensors with a row for each model.
@@ -215,7 +222,7 @@ class Kernel:
     def _own_slopes(
         self, of_row: Callable[..., Tensor], points: Tensor, batch: Batch, rows: Any
     ) -> Tensor:
-        """Gradients of a loss of each row, a function of `_see` and `rows`."""
+        """Maps points to the gradients of a loss that reads `_see` and `rows`."""
         if not self._looks_up:
             with torch.enable_grad():
                 point = points.detach().requires_grad_()
@@ -274,7 +281,7 @@ class Kernel:
 
     @torch.no_grad()
     def evaluate(self, points: Float[Tensor, "n d"], batch: Batch) -> Evaluation:
-        """What the models answer; zeros for samples without weight."""
+        """What the models answer for each sample; zeros for samples without weight."""
         outputs, *inner = (part.new_empty(0, *part.shape[1:]) for part in self._one)
         targets, losses = self._targets[:0], points.new_empty(0)
         empty = self._parts(points, outputs, inner, targets, batch.weight, losses)
@@ -290,7 +297,8 @@ class Kernel:
                 parts, _ = self._see(points[some], piece, trains=False)
                 used = piece.weight > 0
                 for name, out in found.items():
-                    # A row may be filled up with samples of another client.
+                    # A row may be filled up with samples of another client, at weight
+                    # zero.
                     out[some][used] = parts[name][used].to(out)
         weight = batch.weight.nan_to_num()
         return Evaluation(points, weight=weight, classes=self._classes, **found)
@@ -317,7 +325,8 @@ class Kernel:
     ) -> dict[str, Float[Tensor, " n"]]:
         """The weighted loss and every measure of the objective, for each row.
 
-        A measure of all samples of a client together gets the samples with a weight.
+        If a measure needs all samples of a client together, it gets those with a
+        weight.
         """
         size = self.evaluated_at_once(batch.width)
         found = [
@@ -334,7 +343,7 @@ class Kernel:
         Args:
             points: one model for each row.
             batch: their samples.
-            samples: their number, including those of clients elsewhere.
+            samples: the number of samples, including clients in other processes.
         """
         found = outcomes(self.objective, self.outputs(points, batch), samples)
         return {name: values.to(points.device) for name, values in found.items()}
@@ -368,7 +377,7 @@ class Kernel:
     def _in_pieces(
         self, points: Tensor, batch: Batch
     ) -> list[tuple[dict[str, Tensor], Tensor]]:
-        """Sums of measures, and outputs, for each piece of the rows."""
+        """Sums of measures, and outputs, for each piece of the samples of the rows."""
         pieces = batch.pieces(_EVALUATED_AT_ONCE)
         return [self._run("measure", (slice(None), each), points) for each in pieces]
 
@@ -381,11 +390,11 @@ class Kernel:
         return list(zip(*split, strict=True))
 
     def chunk(self, samples: int, extra: int = 0) -> int:
-        """The number of rows that fit into one chunk, if rows have this many samples.
+        """The number of rows with this number of samples that fit into one chunk.
 
         Args:
-            samples: per row.
-            extra: rows of D values that the caller keeps for each row in addition.
+            samples: the number of samples per row.
+            extra: rows of D values that the caller keeps in addition, for each row.
         """
         row = samples * self._values_per_sample + (3 + extra) * self.parameters
         return max(1, _BUDGET[self._features.device.type] // row)
@@ -413,8 +422,9 @@ class Kernel:
     def _grads_of_rows(self, points: Tensor, batch: Batch, out: Tensor) -> None:
         """Writes gradients row after row, in threads unless in debug mode.
 
-        Each thread has one core and a copy of the module, in which calls swap the
-        parameters. That is faster than small convolutions on all cores.
+        Each thread has one core and its own copy of the module, because calls replace
+        the parameters of the module. This is faster than small convolutions that use
+        all cores.
         """
         workers = 1 if self._by_row else torch.get_num_threads()
 
@@ -484,9 +494,9 @@ class Kernel:
             return (self._grads if name == "grad" else self._hvps)(data, keys)
         return (self._losses if name == "losses" else self._measures)(data)
 
-    # In all of these, `data` is the dimension along which rows have their own samples,
-    # or None if all rows share their samples. `keys` is the same for keys of samples,
-    # and empty without keys.
+    # In the next methods, `data` is the dimension along which rows have their own
+    # samples, or None if all rows share their samples. `keys` is the same dimension for
+    # keys of samples, and empty if there are no keys.
 
     def _grads(
         self, data: int | None, keys: tuple[int | None, ...]
@@ -528,7 +538,7 @@ class Kernel:
             twice = torch.autograd.grad(slope, point, vectors, materialize_grads=True)
             return twice[0]
 
-        # For lookups, torch has second derivatives in one direction only, vectorised.
+        # For lookups, torch computes second derivatives only in this vectorised way.
         return by_row if self._looks_up else at_once
 
     @cached_property
@@ -538,7 +548,7 @@ class Kernel:
     def _totals(
         self, data: int | None, keys: tuple[int | None, ...]
     ) -> Callable[..., Tensor]:
-        """Maps rows of parameters and a batch to the sum of all weighted losses."""
+        """A function of parameters and a batch: the sum of weighted losses."""
         if not (self.is_random or self.couples):
             losses = self._losses(data)
             return lambda points, *batch: (losses(points, *batch) * batch[-1]).sum()
@@ -581,7 +591,7 @@ class Kernel:
         return program
 
     def _outputs(self, data: int | None) -> Callable[..., Tensor]:
-        """Maps parameters (n, ...) and features to outputs (n, B, ...)."""
+        """A function of parameters (n, ...) and features: outputs (n, B, ...)."""
         through = self._chain
         if through is not None:
             whole = functools.partial(self._mixed, through)

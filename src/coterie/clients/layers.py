@@ -1,11 +1,12 @@
-"""Layers for kernels, which compute the same functions for many models at once.
+"""Layers for kernels: they compute the same as torch's, for many models at once.
 
 Some layers of torch are slow, or do not work, if every client has its own weights. A
-kernel replaces them in its own copy of a module. Names and order of parameters stay.
+kernel replaces them in its own copy of a module. The names and the order of parameters
+do not change.
 
-- Recurrent layers go step by step in plain tensor operations. The fused layers of torch
-  and cuDNN support neither many models at once nor second derivatives.
-- On the CPU, linear layers compute W h' and not h W'.
+- Recurrent layers run step by step in plain tensor operations. The fused layers of
+  torch and cuDNN support neither many models at once nor second derivatives.
+- On the CPU, linear layers compute W h' in place of h W', which is faster.
 
 On the CPU, a module with only linear layers and entrywise functions is not vectorised:
 for small models, vectorising takes longer than the products.
@@ -30,11 +31,11 @@ from ..checks import InputError
 from ..models.layers import Augment, BatchStatistics, NamedDropout, with_own_layers
 
 _VALUES_PER_STEP = 20
-"""The most intermediate results of a recurrent layer for each of its outputs."""
+"""The largest number of intermediate results of a recurrent layer per output."""
 
 
 class WeightsFirst(nn.Module):
-    """A linear layer that computes W h' and not h W'.
+    """A linear layer that computes W h' in place of h W'.
 
     If each client has its own W and few samples, this batched product is twice as fast
     on the CPU. If all clients share the samples h, it is a single product.
@@ -55,7 +56,7 @@ class WeightsFirst(nn.Module):
 def weights_first(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The outputs of a linear layer, or of n layers with weights (n, ...)."""
     out = weight @ h.mT
-    # The bias is added before the transposition, in the order of memory.
+    # Adding the bias before the transposition follows the order of memory.
     return (out if bias is None else out + bias[..., None]).mT
 
 
@@ -109,7 +110,7 @@ class Recurrent(nn.Module):
     def _along(
         self, x: Tensor, state: tuple[Tensor, ...], end: str, *, back: bool
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Outputs (T, B, H) of one layer in one direction, and its last state."""
+        """The outputs (T, B, H) and the last state of one layer in one direction."""
         step = _STEPS[self.mode]
         parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         w_x, w_h, b_x, b_h, projection = (self._parameters.get(p + end) for p in parts)
@@ -152,8 +153,8 @@ class _Cell(nn.Module):
         return after if self.mode == "LSTM" else after[0]
 
 
-# The next state, from the input's part W x + b, the last output's part V h + c, and the
-# last state.
+# The next state, computed from W x + b of the input x, V h + c of the last output h,
+# and the last state.
 
 
 def _gru(given: Tensor, held: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -178,7 +179,7 @@ _STEPS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
 
 
 def for_many_models(module: nn.Module, *, on_cpu: bool) -> nn.Module:
-    """The module, with layers replaced by the rules above."""
+    """A copy of the module, in which layers are replaced by the rules above."""
     exchanged: dict[type, Callable[[Any], nn.Module]] = {
         **dict.fromkeys((nn.GRU, nn.LSTM, nn.RNN), Recurrent),
         **dict.fromkeys((nn.GRUCell, nn.LSTMCell, nn.RNNCell), _Cell),
@@ -200,10 +201,10 @@ Pass = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 def chain(module: nn.Module, name: str = "") -> Pass | None:
-    """One pass of many models through a chain of plain layers; None if it is not one.
+    """The pass of many models through a chain of plain layers; None for other modules.
 
-    It maps parameters (n, ...) and features (n, B, ...), or shared features (1, B,
-    ...), to outputs (n, B, ...).
+    The pass maps parameters (n, ...) and features (n, B, ...), or shared features (1,
+    B, ...), to outputs (n, B, ...).
 
     Args:
         module: as `for_many_models` returns it.
@@ -231,10 +232,10 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
 
 
 class SeeingModule:
-    """A module that also returns the inputs of its layer `head`.
+    """A module that also returns the inputs of its layer `head`: the features.
 
-    A pass gives outputs, what layers add to a loss in training, and these features,
-    unless there is not exactly one layer of that name.
+    A pass gives outputs, what layers add to a loss in training, and these features. It
+    gives no features unless exactly one layer has this name.
     """
 
     def __init__(self, module: nn.Module, *, tied: bool) -> None:
@@ -283,7 +284,7 @@ class SeeingModule:
 
 
 def _drop_units(layer: NamedDropout, h: Tensor, keys: Tensor | None) -> Tensor:
-    """The samples (n, b, ...) of models with these keys, (n, b) or (b,) if shared."""
+    """The samples h (n, b, ...) after dropout by keys (n, b), or (b,) if shared."""
     if keys is None:
         return h
     return layer.drop(h, keys if keys.dim() > 1 else keys[None])
@@ -293,7 +294,7 @@ class TrainingLayers:
     """The layers of a module that behave differently in training and in evaluation."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Gives every random layer its own number, computed from its name."""
+        """Gives every random layer a number of its own, computed from its name."""
         self._random, self._norms = list[str](), list[str]()
         for name, layer in module.named_modules():
             dotted = f"{name}." if name else ""
@@ -317,7 +318,7 @@ class TrainingLayers:
         """What layers get in addition to their parameters.
 
         Args:
-            weight: of the samples.
+            weight: the weights of the samples.
             keys: one tensor with the keys of samples, or none.
         """
         found = {name: weight for name in self._norms}
@@ -334,7 +335,7 @@ def penalty_of(module: nn.Module) -> Tensor | float:
 def _through_linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Outputs (n, B, ..., o) of a linear layer at every place of a sample."""
     flat = h.flatten(1, -2)
-    # Shared features make it a single product.
+    # If features are shared, this is a single product.
     once = len(h) == 1 and weight.dim() == 3
     out = weights_first(flat[0] if once else flat, weight, bias)
     return out.unflatten(1, h.shape[1:-1])
@@ -358,9 +359,9 @@ def of_rows(
     """(n, B) values of a loss or a measure for samples of many models.
 
     Args:
-        of: maps outputs and targets to a number for each sample.
-        outputs: (n, B, ...) of the models.
-        targets: (n, B, ...) of their samples, or (B, ...) of shared samples.
+        of: a function of outputs and targets that gives a number for each sample.
+        outputs: (n, B, ...) the models' outputs.
+        targets: (n, B, ...) for their samples, or (B, ...) for shared samples.
         data: the dimension along which models have their own samples, or None.
     """
     if not of.__module__.startswith("coterie."):  # a user's may only know one model
@@ -373,13 +374,13 @@ def of_rows(
 def slopes_of(
     point: Tensor, total: Callable[..., Tensor], *batch: Tensor, again: bool = False
 ) -> Tensor:
-    """Gradients of the losses in the rows of `point`, in one backward pass.
+    """Gradients of the losses by the rows of `point`, in one backward pass.
 
     Args:
-        point: rows of parameters; becomes a leaf.
-        total: maps them and a batch to the sum of their losses.
+        point: rows of parameters; becomes a leaf of the graph of derivatives.
+        total: a function of these rows and a batch that gives the sum of their losses.
         batch: features, targets, weights (n, B), and keys if there are any.
-        again: whether the gradients can be differentiated again.
+        again: whether the gradients must be differentiable.
     """
     with torch.enable_grad():
         found = total(point.requires_grad_(), *batch)
@@ -389,7 +390,7 @@ def slopes_of(
 
 
 def _take_over(layer: nn.Module, old: nn.Module) -> None:
-    """Gives `layer` the parameters and attributes of `old`, which models may read."""
+    """Gives `layer` the parameters of `old`, and attributes that models may read."""
     layer.__dict__.update(old.__dict__)
 
 

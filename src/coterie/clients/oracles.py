@@ -1,8 +1,9 @@
-"""One round's questions to the clients of this process, and what they send to others.
+"""The oracle of one round: it asks the clients of this process, and sends their rows.
 
-All n clients at hand compute in one vectorised pass. A verb reaches the rows of other
-clients through a group of processes (`coterie.clients.groups`). If all N clients are in
-this process, a verb is a product of matrices.
+All n clients at hand (those of this process) compute in one vectorised pass. The verbs
+are the methods of the oracle that reach other clients, such as `average`. They get the
+rows of clients in other processes through a group (`coterie.clients.groups`). If all N
+clients are in this process, a verb is a product of matrices.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Answer = TypeVar("Answer")
 
 
 class LocalClients(NamedTuple):
-    """The clients of this process, and the group that reaches the others."""
+    """The clients of this process, and the group that reaches the other clients."""
 
     samples: ClientSamples
     kernel: Evaluator
@@ -64,7 +65,7 @@ class SimulatedOracle:
     def __init__(
         self, held: LocalClients, t: int, present: Bool[Tensor, " m"], purpose: str
     ) -> None:
-        """Prepares the questions of round t to the clients that are present."""
+        """Prepares the oracle of round t, for the clients that are present."""
         self._held = held
         self._samples, self._kernel, self._seed, self._loop, self._group = held
         self._t, self._purpose = t, purpose
@@ -84,11 +85,11 @@ class SimulatedOracle:
         self._meter = Meter(present, [])
 
     def wrap_with(self, wrap: Wrap) -> Sending:
-        """The oracle that the wrap makes of this one."""
+        """This oracle, inside the wrap."""
         return wrap(self)
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> SimulatedOracle:
-        """The same round and counts, but without these clients, out of all N."""
+        """The same oracle without these clients. `absent` marks them among all N."""
         present = self.present & ~absent.to(self.present.device)
         found = SimulatedOracle(self._held, self._t, present, self._purpose)
         found.gradients, found._meter = self.gradients, Meter(present, self.sent)
@@ -104,7 +105,7 @@ class SimulatedOracle:
         """The number of classes, and of features before the head."""
         return self._kernel.widths
 
-    # Inside a client.
+    # Questions to single clients.
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Row i is g_i(x_i), zero for inactive clients."""
@@ -124,7 +125,7 @@ class SimulatedOracle:
         at_home: bool = False,
         **options: Option,
     ) -> tuple[Tensor, ...]:
-        """Runs a client program once, on the rows of all asked and active clients."""
+        """Runs a client program once on the rows of active clients in `asked`."""
         call = self._stream("each")
         asked = self._who if who is None else (self.active & who).nonzero()[:, 0]
         whole = len(asked) == len(self.active)
@@ -166,7 +167,7 @@ class SimulatedOracle:
         *,
         count: int | None = None,
     ) -> Tensor:
-        """Weighted means over active clients, of all or of each client's group."""
+        """Weighted means over active clients: over all, or over each group."""
         rows = tensor_of(rows)
         shares = shares.to(rows) * self.active
         if groups is not None:
@@ -213,7 +214,7 @@ class SimulatedOracle:
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Row i is sum_k weights[i, k] rows[k], repeated; see `types.Oracle`."""
+        """Mixtures sum_k weights[i, k] rows[k], repeated; see `types.Oracle`."""
         rows = tensor_of(rows)
         weights = weights.to(rows)
         if not self._everybody and len(weights) == len(self.present):
@@ -232,10 +233,10 @@ class SimulatedOracle:
         home: Bool[Tensor, " d"] | None = None,
         release: Release | None = None,
     ) -> Float[Tensor, "n d"]:
-        """Row i is sum_k weights[i, k] g_k(x_i) over active k, for active i.
+        """Blends: for active i, row i is sum_k weights[i, k] g_k(x_i) over active k.
 
-        Columns at `home` do not leave their clients (None: all do). `release` maps a
-        pair's gradient to what leaves (None: the gradient).
+        Columns in `home` do not leave their clients (None: all do). `release` maps the
+        gradient of a pair to what is sent (None: the gradient is sent).
         """
         if self._plan is None or self._plan.weights is not weights:
             self._plan = self._plan_blend(weights)
@@ -246,7 +247,8 @@ class SimulatedOracle:
         batch = self._samples.minibatch(everyone, self._stream("blended"))
         asks = (weights * self.present[:, None] * self.present != 0).T
         points = shared if self._group.size == 1 else self._fetch(shared, asks)
-        # With batch statistics, the samples of contributors must not meet in a batch.
+        # With batch normalisation, samples of different contributors must not be in one
+        # batch.
         if home is None and release is None and not self._kernel.couples:
             found = self._blend(points, self._plan, batch)
         else:
@@ -260,7 +262,7 @@ class SimulatedOracle:
             found = return_answers(self._group, found, asks, shared)
         if home is None:
             return found
-        # In personal columns, each client's own gradient.
+        # Personal columns have each client's own gradient.
         self._count(self._who, 1)
         g = torch.zeros_like(x)
         g[self._who] = self._kernel.grad(x[self._who], batch[self._who])
@@ -277,8 +279,8 @@ class SimulatedOracle:
     ) -> Comparison:
         """Distances of pairs of active clients, computed chunk by chunk.
 
-        Columns at `home` do not leave their clients (None: all do). `release` maps the
-        gradients of each half to what leaves.
+        Columns in `home` do not leave their clients (None: all do). `release` maps the
+        gradients of each half to what is sent.
         """
         if samples is not None:
             integer("samples", samples, at_least=2)
@@ -313,7 +315,7 @@ class SimulatedOracle:
         return mix_rows_at_hand(self._group, weights, rows, self.present)
 
     def _names_of(self, groups: Tensor, count: int | None) -> Tensor:
-        """The groups whose sums travel: those that occur here, or all if divided."""
+        """The groups whose sums are sent: in a single process, those that occur."""
         most = len(self.present) if count is None else count
         found = groups.unique()
         if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < most:
@@ -324,13 +326,13 @@ class SimulatedOracle:
         return found if self._group.size == 1 else torch.arange(most).to(found)
 
     def _stream(self, verb: str) -> int:
-        """The key of the next question of a verb."""
+        """The key of the random stream for the next call of this verb."""
         number = self._asked[verb]
         self._asked[verb] += 1
         return self.key(verb, number)
 
     def key(self, verb: str, number: int) -> int:
-        """The key of this round's question of a verb, numbered from 0."""
+        """The key of call `number` (from 0) of a verb in this round."""
         return seeds.key(self._seed, self._purpose, self._t, verb, number)
 
     def _count(self, who: Tensor, times: int) -> None:
@@ -352,7 +354,7 @@ class SimulatedOracle:
         return tuple(pieces[order.argsort()] for pieces in joined)
 
     def _by_client(self, ask: Callable[[slice], Tensor]) -> Tensor:
-        """The answers for all rows at once, or one by one in debug mode."""
+        """The answers for all rows at once; in debug mode, one after the other."""
         if not self._loop or not len(self._who):
             return ask(slice(None))
         return torch.cat([self._ask_client(j, ask) for j in range(len(self._who))])
@@ -360,7 +362,7 @@ class SimulatedOracle:
     def _ask_client(
         self, j: int, ask: Callable[[slice], Answer], asked: Tensor | None = None
     ) -> Answer:
-        """The answer of the j-th active client, which errors name in debug mode."""
+        """The j-th active client's answer; in debug mode, errors name the client."""
         try:
             return ask(slice(j, j + 1))
         except Exception as error:
@@ -371,7 +373,7 @@ class SimulatedOracle:
             raise RuntimeError(f"{client}, round {self._t}: {error}") from error
 
     def _plan_blend(self, weights: Tensor) -> BlendPlan:
-        """The plan for all readers that have a weight for a client at hand."""
+        """The plan for all readers for which a client at hand has a weight."""
         reading, rows = self.present, weights
         if self._group.size > 1:
             asks = weights[:, self.mine] * self.present[:, None] * self.active
@@ -382,7 +384,7 @@ class SimulatedOracle:
         return plan
 
     def _blend(self, x: Tensor, plan: BlendPlan, batch: Batch) -> Tensor:
-        """Row i is what clients at hand contribute to the blend of reader i."""
+        """Parts of blends: row i is what clients at hand contribute to reader i."""
         self.gradients += plan.readers * self._samples.counts
         if self._loop:
             return self._blended_pair_by_pair(x, plan.used, batch)
@@ -403,7 +405,7 @@ class SimulatedOracle:
         readers: Tensor,
         release: Release,
     ) -> Tensor:
-        """The blend in shared columns; the gradient of each pair leaves separately."""
+        """Blends in shared columns, with a separate message for each pair."""
         assert self._plan is not None  # made before
         self.gradients += self._plan.readers * self._samples.counts
         chunk = self._kernel.chunk(batch.width, extra=3)
@@ -445,14 +447,14 @@ class SimulatedOracle:
         a, b = zip(*(one_pair(j, c) for j, c in enumerate(k.tolist())), strict=True)
         return torch.cat(a), torch.cat(b)
 
-    # Rows of other processes.
+    # Rows from other processes.
 
     def _blocks(self, mask: Tensor) -> Sequence[Tensor]:
         """A mask over all clients, split by process."""
         return mask.split(blocks(len(self.present), self._group.size))
 
     def _fetch(self, rows: Tensor, wanted: Tensor) -> Tensor:
-        """The rows of all clients whose row any client at hand wants."""
+        """The rows of all clients that any client at hand wants."""
         return fetch_rows(
             self._group, rows, wanted, blocks(len(wanted), self._group.size)
         )

@@ -1,4 +1,4 @@
-"""The clients as a client program sees them."""
+"""The clients, in the form in which a client program gets them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .samples import Batch, ClientSamples, FreshMinibatches, Measurements
 
 @runtime_checkable
 class Evaluator(Protocol):
-    """Answers questions about models, such as a kernel, or one that clips gradients."""
+    """What evaluates models: a kernel, or a kernel that clips gradients."""
 
     compiled: bool
 
     def grad(self, points: Tensor, batch: Batch) -> Tensor:
-        """Row j is the gradient of row j's weighted loss."""
+        """Gradients: row j is the gradient of row j's weighted loss."""
 
     def grad_of(
         self,
@@ -35,14 +35,14 @@ class Evaluator(Protocol):
         rows: Sequence[Tensor],
         options: Mapping[str, Any],
     ) -> Tensor:
-        """Row j is the gradient of a program's own loss of row j."""
+        """Gradients of a program's own loss, by row."""
 
     def evaluate(self, points: Tensor, batch: Batch) -> Evaluation:
         """What the models answer for their samples."""
 
     @property
     def couples(self) -> bool:
-        """Whether the gradient of a sample depends on the others of its batch."""
+        """Whether a sample's gradient depends on other samples of its batch."""
 
     @property
     def widths(self) -> Widths:
@@ -55,20 +55,20 @@ class Evaluator(Protocol):
         """Row j has the losses of its samples."""
 
     def hvp(self, points: Tensor, vectors: Tensor, batch: Batch) -> Tensor:
-        """Row j is the Hessian of row j's weighted loss, times vectors[j]."""
+        """Products: row j is the Hessian of row j's weighted loss times vectors[j]."""
 
     def chunk(self, samples: int, extra: int = 0) -> int:
-        """The number of rows with that many samples that fit into one chunk."""
+        """The number of rows with this number of samples that fit into one chunk."""
 
 
 def only(who: Tensor, values: Tensor) -> Tensor:
-    """The values (N,) of these clients, and zero for the others, on the CPU."""
+    """The values (N,), with zero for all but these clients, on the CPU."""
     here = who.cpu()
     return torch.zeros_like(values).index_copy(0, here, values[here])
 
 
 class SimulatedClients:
-    """n clients, as a client program sees them; see `coterie.types.Clients`."""
+    """The n clients that a client program gets; see `coterie.types.Clients`."""
 
     def __init__(
         self,
@@ -90,13 +90,14 @@ class SimulatedClients:
             kernel: evaluates models on them.
             gradients: counts evaluated gradients of each client, in place.
             who: positions of the clients.
-            draw: gives the samples of the next question.
-            cost: what one gradient of a minibatch adds to the count of every client, on
-                the CPU, so that questions do not wait for the device.
-            roots: begin the names of random streams: a key, or one for each client.
+            draw: gives the samples for the next question to the clients.
+            cost: what one gradient of a minibatch adds to the count of every client. It
+                is on the CPU, so that counting does not wait for the device.
+            roots: first part of the names of random streams: a key, or one for each
+                client.
             streams: names the random orders of a comparison, one for each client.
-            calls: gives the same clients with the samples of another call.
-            begun: the streams from which the program has drawn.
+            calls: gives the same clients with the samples of a call, by its number.
+            begun: the random streams that the program has begun to use.
         """
         self._samples, self._kernel, self._gradients = samples, kernel, gradients
         self.who, self._draw, self._cost, self._streams = who, draw, cost, streams
@@ -110,7 +111,7 @@ class SimulatedClients:
         loss: OwnLoss | None = None,
         **options: Any,
     ) -> Float[Tensor, "n d"]:
-        """Row j is the gradient of client j's loss, or of `loss`, at points[j]."""
+        """Gradients: row j is that of client j's loss, or of `loss`, at points[j]."""
         if loss is None and (rows or options):
             raise InputError("`clients.grad` takes rows and options only with `loss`.")
         if loss is None:
@@ -127,7 +128,7 @@ class SimulatedClients:
         return self._of_moving(found, batch)
 
     def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
-        """Outputs, features, targets and losses of the clients' samples at points."""
+        """What models `points` answer on the clients' samples, with losses."""
         return self._kernel.evaluate(points, self._draw())
 
     def class_counts(self) -> Float[Tensor, "n c"]:
@@ -137,24 +138,24 @@ class SimulatedClients:
         return self._samples.class_counts(self.who, classes)
 
     def stream(self, *names: int | str) -> seeds.Stream:
-        """The random stream of these names, which goes on within a program."""
+        """The random stream of this name; a program's next call goes on with it."""
         if names not in self._begun:
             who, dtype = self._samples.federation.clients[self.who], self._samples.dtype
             self._begun[names] = seeds.Stream(self._roots, who, dtype, *names)
         return self._begun[names]
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """Entry j is the loss of client j's samples at points[j]."""
+        """Losses: entry j is the loss of client j's samples at points[j]."""
         return self._kernel.loss(points, self._draw())
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Row j has the losses of client j's samples, then NaN if it has fewer."""
+        """Losses of single samples: row j has those of client j, filled up with NaN."""
         return self._kernel.losses(points, self._draw())
 
     def hvp(
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"]
     ) -> Float[Tensor, "n d"]:
-        """Row j is the Hessian on client j's samples, times vectors[j]."""
+        """Products with Hessians: row j is client j's Hessian times vectors[j]."""
         batch = self._draw_and_count(2)
         return self._of_moving(self._kernel.hvp(points, vectors, batch), batch)
 
@@ -165,7 +166,7 @@ class SimulatedClients:
         return range(t, t + steps)
 
     def _draw_and_count(self, gradients: int) -> Batch:
-        """The samples of the next question, counted as this number of gradients."""
+        """The samples of the next question; counts this number of gradients."""
         if isinstance(self._draw, EpochMinibatches) and not self._draw.inside:
             raise InputError(
                 "`epochs` needs a client program that takes its gradients in a loop "
@@ -176,9 +177,9 @@ class SimulatedClients:
         return batch
 
     def _of_moving(self, found: Tensor, batch: Batch) -> Tensor:
-        """The rows, with zero for clients that wait for others to finish an epoch.
+        """The rows, with zeros for clients that wait for the end of an epoch.
 
-        Without samples, penalties of a model may still have a gradient.
+        The zeros are needed: even without samples, a model's penalties have a gradient.
         """
         if not self._samples.epochs:
             return found
@@ -186,14 +187,14 @@ class SimulatedClients:
 
     @property
     def _cost_now(self) -> Float[Tensor, " m"]:
-        """What a gradient of the last samples adds to the count of every client."""
+        """What one gradient on the last samples adds to the count of every client."""
         drawn = self._draw
         return drawn.cost if isinstance(drawn, EpochMinibatches) else self._cost
 
     def half_grads(
         self, points: Float[Tensor, "n d"], samples: int | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of both halves of the data of a comparison, and its sizes."""
+        """Gradients on both halves of a comparison's data, and sample numbers."""
         assert self._streams is not None  # asked of task clients only
         first, second, used = self._samples.halves(self.who, self._streams(0), samples)
         self._gradients[self.who.cpu()] += used.cpu().double()
@@ -207,7 +208,7 @@ class SimulatedClients:
 
     @property
     def curvature(self) -> Float[Tensor, " n"]:
-        """(n,) the curvature of each client's training loss at the start."""
+        """(n,) the curvature of each client's training loss at the starting model."""
         return self._measurements.curvature[self.who]
 
     @property
@@ -230,24 +231,24 @@ class SimulatedClients:
         return self._samples.measurements
 
     def same_batch(self) -> SimulatedClients:
-        """The same clients; all answers use one minibatch, which is drawn now."""
+        """The same clients, which answer on one minibatch; it is drawn now."""
         batch = self._draw()
         return self._with(lambda: batch, self._cost_now)
 
     def whole(self) -> SimulatedClients:
-        """The same clients, who answer on all of their training data."""
+        """The same clients, which answer on all of their training data."""
         batch = self._whole("train")
         sizes = self._samples.federation.train.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self.who, sizes))
 
     def validation(self) -> SimulatedClients:
-        """The same clients, who answer on all of their validation data."""
+        """The same clients, which answer on all of their validation data."""
         batch = self._whole("validation")
         sizes = self._samples.federation.validation.size.to("cpu", torch.float64)
         return self._with(lambda: batch, only(self.who, sizes))
 
     def _whole(self, part: PartName) -> Batch:
-        """All samples of a part, with fresh keys each time."""
+        """All samples of a part, with new random keys in each call."""
         batch = self._samples.whole(self.who, part)
         if not self._samples.randomised:
             return batch
@@ -282,7 +283,7 @@ def task_clients(
     rounds: Sequence[int],
     verb: str,
 ) -> SimulatedClients:
-    """These clients, each with the samples that the verb first uses in its round."""
+    """The clients, each with the samples of the verb's first call in its round."""
     cost, counted = only(who, samples.counts), torch.zeros_like(samples.counts)
 
     def of_call(call: int) -> SimulatedClients:

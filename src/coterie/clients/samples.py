@@ -1,7 +1,8 @@
 """Which samples clients use: minibatches, all data, or two random halves of them.
 
-Draws are named by stream and client (`coterie.seeds`), so they do not depend on other
-draws. A client draws the same samples, whether or not it is alone in a process.
+Every draw has a name made of stream and client (`coterie.seeds`), so it does not depend
+on other draws. A client draws the same samples in a process of its own and among
+others.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from ..collaboration.beliefs import first_half
 from ..data.federation import Federation, PartName
 
 _DRAWN_AHEAD = 16
-"""The most minibatches of a client program that are drawn in one pass."""
+"""The largest number of minibatches of a client program that are drawn in one pass."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of each row, or shared by all rows, and their weights."""
+    """Samples, of each row or shared by all rows, and their weights."""
 
     index: Int[Tensor, "n b"] | Int[Tensor, " b"]
     weight: Float[Tensor, "n b"]
     keys: Tensor | None = None
-    """A random key of each sample, for masks and crops; has the shape of `index`."""
+    """Random keys of samples, for masks and crops, in the shape of `index`."""
 
     @property
     def width(self) -> int:
@@ -52,7 +53,7 @@ class Batch:
 
 
 def batches_of(sizes: Int[Tensor, " n"], batch_size: int) -> Int[Tensor, " n"]:
-    """(n,) minibatches in a pass through the data of clients with these sizes.
+    """(n,) the number of minibatches in a pass through data of these sizes.
 
     >>> batches_of(torch.tensor([3, 4, 5]), 4)
     tensor([1, 1, 2])
@@ -63,7 +64,7 @@ def batches_of(sizes: Int[Tensor, " n"], batch_size: int) -> Int[Tensor, " n"]:
 
 
 class Measurements(NamedTuple):
-    """What clients know of their own losses before training."""
+    """What clients measure on their own losses before training."""
 
     curvature: Float[Tensor, " n"]
     weights: Bool[Tensor, " d"]
@@ -79,11 +80,13 @@ class ClientSamples:
     poisson: bool = False
     """Whether each sample takes part independently, as accountants of privacy assume.
 
-    Its chance is batch_size / size, at most 1. A minibatch has batch_size samples in
-    expectation, and weights as if it had exactly that number.
+    Its probability is batch_size / size, at most 1. A minibatch has batch_size samples
+    in expectation, and weights as if it had exactly this number.
     """
     coins: Callable[[Tensor, Tensor, int], Tensor] = seeds.bits
-    """Draws the random words for Poisson minibatches, from streams and clients."""
+    """Draws random words for Poisson minibatches; its arguments are streams and
+    clients.
+    """
     measurements: Measurements | None = None  # None until clients measure them
     randomised: bool = False  # whether models draw masks or crops for each sample
     epochs: bool = False
@@ -126,9 +129,9 @@ class ClientSamples:
         """The batch of these clients, with keys of samples if models draw at random.
 
         Args:
-            batch: with its own samples for each client.
+            batch: a batch in which each client has its own samples.
             who: positions of the clients.
-            stream: a key for all, or one for each.
+            stream: a key for all clients, or one for each.
         """
         if not self.randomised:
             return batch
@@ -139,10 +142,10 @@ class ClientSamples:
         return replace(batch, keys=seeds.bits(column, names, batch.width)[0])
 
     def _poisson_minibatch(self, who: Tensor, stream: int | Sequence[int]) -> Batch:
-        """A Poisson minibatch, with rows filled up by samples of weight zero."""
+        """A Poisson minibatch; short rows are filled up with samples of weight zero."""
         train, names = self.federation.train, self.federation.clients[who]
         size, expected = train.size[who], self.expected_sizes[who]
-        # In a process of several, it may be that no client takes part.
+        # One of several processes may have no client that takes part.
         longest = int(size.max()) if len(who) else 0
         keys = torch.as_tensor(stream, device=names.device).reshape(1, -1)
         draws = (self.coins(keys, names, longest)[0] >> 11) + 2**52
@@ -209,7 +212,7 @@ class ClientSamples:
         return a, b, used.to(self.dtype)
 
     def _half(self, index: Tensor, chosen: Tensor) -> Batch:
-        """The chosen samples of each row, moved to its front and cut to the longest."""
+        """The chosen samples of each row, in columns for the longest row."""
         size = chosen.sum(1, keepdim=True)
         order = chosen.to(torch.int8).argsort(dim=1, descending=True, stable=True)
         order = order[:, : int(size.max()) if len(size) else 0]
@@ -227,14 +230,14 @@ class ClientSamples:
 
     @cached_property
     def batches(self) -> Int[Tensor, " n"]:
-        """(N,) minibatches in a pass through the data of each client."""
+        """(N,) the number of minibatches in a pass through each client's data."""
         return batches_of(self.federation.train.size, self.batch_size)
 
     @cached_property
     def counts(self) -> Float[Tensor, " n"]:
-        """(N,) number of samples in each client's minibatch, on the CPU, to count.
+        """(N,) number of samples in each client's minibatch, for counts; on the CPU.
 
-        With `epochs`, it is the mean, because the last minibatch may be smaller.
+        With `epochs`, it is the mean over minibatches, because the last may be smaller.
         """
         if self.batch_size == 0 or self.poisson:
             return self.expected_sizes.cpu()
@@ -262,7 +265,7 @@ class FreshMinibatches:
     def __call__(self) -> Batch:
         """The next minibatch of each client."""
         if not self._ready:
-            # As many as were asked for so far: frequent askers draw rarely.
+            # Draws as many as were asked for so far, so that draws become rare.
             ahead = max(1, min(self._drawn, _DRAWN_AHEAD))
             numbers = range(self._drawn, self._drawn + ahead)
             streams = [self._stream(number) for number in numbers]

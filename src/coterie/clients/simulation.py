@@ -1,10 +1,10 @@
-"""Simulated clients, which answer in one vectorised pass for all in a process.
+"""Simulated clients: all clients of a process answer in one vectorised pass.
 
-`Simulation` holds data, model and seed, and `Simulation.at(t)` is the oracle of round
-t. Each question draws fresh minibatches, with replacement, from a stream named by
-(seed, purpose, round, question). Every client has its own sequence in a stream. So
-answers do not depend on other questions, resuming is exact, and a client alone at its
-site gives the same answer.
+`Simulation` holds data, model and seed. `Simulation.at(t)` is the oracle of round t.
+Each call of the oracle draws new minibatches, with replacement. The random stream of a
+call is named by (seed, purpose, round, call), and every client has its own sequence in
+it. So answers do not depend on other calls, resuming is exact, and a client alone at
+its site gives the same answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .wrappers import PersonalOracle
 
 
 class Simulation:
-    """A federation, all or some of whose clients are simulated in this process."""
+    """The simulated clients of this process: all clients of a federation, or some."""
 
     def __init__(
         self,
@@ -107,14 +107,15 @@ class Simulation:
         return self._clients
 
     def measure(self, x: Float[Tensor, "n d"], *, products: int = 8) -> Tensor:
-        """(n,) the number of gradients with which clients measure their losses at x.
+        """Measures losses at x; returns (n,) the number of gradients it took.
 
-        Step sizes such as `curvature(1)` need the measurements. They never leave a
+        Step sizes such as `curvature(1)` need these measurements, which never leave a
         client.
 
         Args:
             x: the models at the start.
-            products: with the Hessian; each costs two gradients of all data.
+            products: the number of products with the Hessian; each costs two gradients
+                of all data.
         """
         oracle = self.at(0, purpose="measure")
         (found,) = oracle.each(sharpness, x[:, :1], x, iterations=products)
@@ -129,7 +130,7 @@ class Simulation:
         return oracle.gradients
 
     def in_epochs(self) -> Simulation:
-        """The same clients, whose local steps are counted in epochs.
+        """The same clients, which count their local steps in epochs.
 
         An epoch is a pass through a client's training data in minibatches without
         replacement, so that clients with more data take more steps.
@@ -154,7 +155,7 @@ class Simulation:
     def at(
         self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
     ) -> Oracle:
-        """The oracle of round t, where the `active` clients take part (None: all)."""
+        """The oracle of round t, in which `active` clients take part (None: all)."""
         held = LocalClients(self.samples, self.kernel, self.seed, self.loop, self.group)
         oracle = SimulatedOracle(held, t, self.present(active), purpose)
         return oracle if self.home is None else PersonalOracle(oracle, self.home)
@@ -173,10 +174,10 @@ class Simulation:
     def task_clients(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"
     ) -> SimulatedClients:
-        """The clients at these positions, each with the samples of its own round.
+        """The clients at these positions, each in a round of its own.
 
-        These are the samples that the verb uses when it is first asked in that round.
-        So a client that is early or late gives the same answer.
+        Each has the samples that the first call of the verb uses in this round. So a
+        client that is early or late gives the same answer.
 
         Args:
             who: positions of the clients.
@@ -187,11 +188,11 @@ class Simulation:
 
     @property
     def batch_counts(self) -> Float[Tensor, " n"]:
-        """(N,) number of samples in each client's minibatch, to count."""
+        """(N,) number of samples in each client's minibatch, for counts."""
         return self.samples.counts
 
     def width(self, clients: int) -> int:
-        """The number of clients to ask at once, at least `clients`."""
+        """How many clients to ask at once: at least `clients`; few values occur."""
         if not self.kernel.compiled:
             return clients
         on_gpu = self.federation.features.is_cuda  # all clients cost no more than few
@@ -224,12 +225,12 @@ class Simulation:
     def outcomes(
         self, x: Float[Tensor, "n d"], name: PartName, samples: int
     ) -> dict[str, Float[Tensor, " m"]]:
-        """Loss and measures of every single sample of the part, client after client.
+        """Loss and measures of each sample of the part, client after client.
 
         Args:
             x: a model for each client.
-            name: of the part.
-            samples: their number, including those of clients elsewhere.
+            name: the name of the part.
+            samples: the number of samples, including clients in other processes.
         """
         part = self.federation.part(name)
         index, mask = part.rows(torch.arange(len(x), device=x.device))
@@ -247,7 +248,7 @@ class Simulation:
 
 
 def _refuse_single_rests(federation: Federation, batch_size: int) -> None:
-    """Refuses epochs whose last minibatch has one sample, without statistics."""
+    """Refuses epochs whose last minibatch has one sample, which has no statistics."""
     single = (federation.train.size % batch_size == 1).nonzero()[:1, 0]
     for client in map(int, single):
         raise InputError(

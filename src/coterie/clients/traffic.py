@@ -1,7 +1,7 @@
-"""What an oracle sends: links and numbers of values, by a server or between peers.
+"""Counts what an oracle sends: the links, and the number of values on each.
 
-`average` and `central` send through a server: up from every client that takes part, and
-down to it. `mix`, `blended` and `compare` send from peer to peer.
+`average` and `central` send through a server, up from every client that takes part and
+back down. `mix`, `blended` and `compare` send from peer to peer.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Sending(Oracle, Protocol):
     """An oracle that other code may wrap to change what a client sends."""
 
     def wrap_with(self, wrap: Wrap) -> Oracle:
-        """The same oracle, where the wrap changes everything that a client sends."""
+        """This oracle inside a wrap that changes all that a client sends."""
 
     def without_clients(self, absent: Bool[Tensor, " n"]) -> Sending:
-        """The same round and counts, but without these clients, out of all N."""
+        """The same oracle without these clients. `absent` marks them among all N."""
 
     def blended(
         self,
@@ -46,9 +46,10 @@ class Sending(Oracle, Protocol):
         home: Tensor | None = None,
         release: Release | None = None,
     ) -> Tensor:
-        """`Oracle.blended`, but `home` columns stay at the client.
+        """Blends as in `Oracle.blended`, but `home` columns stay at the client.
 
-        `release` maps the gradients of pairs to what is sent (None: the gradients).
+        `release` maps the gradients of pairs to what is sent (None: gradients are
+        sent).
         """
 
     def compare(
@@ -60,7 +61,7 @@ class Sending(Oracle, Protocol):
         home: Tensor | None = None,
         release: tuple[Release, Release] = (as_it_is, as_it_is),
     ) -> Comparison:
-        """`Oracle.compare`, but `release` maps the gradients of each half first."""
+        """Comparisons as in `Oracle.compare`, of gradients that `release` changed."""
 
 
 Wrap = Callable[[Sending], Sending]
@@ -158,7 +159,7 @@ def server_links(present: Bool[Tensor, " n"]) -> Int[Tensor, "l 2"]:
 def peer_links(
     weights: Tensor, present: Bool[Tensor, " n"], *, readers: bool = False
 ) -> Int[Tensor, "l 2"]:
-    """The links from client k to client i: one for every weight [i, k] except [i, i].
+    """The links from clients k to i, one for each weight with different i and k.
 
     Contributors that take no part send nothing.
 
@@ -183,10 +184,10 @@ class Meter:
     """Counts what the verbs of a round send, in `sent`."""
 
     def __init__(self, present: Bool[Tensor, " n"], sent: list[Transfer]) -> None:
-        """Adds what the clients that are present send to `sent`."""
+        """Prepares to add to `sent` what the present clients send."""
         self.sent, self._present = sent, present
-        # Verb, id of weights, weights and links. The weights are kept so that no other
-        # tensor gets their id.
+        # Verb, id of weights, weights and links. Keeping the weights makes sure that no
+        # other tensor gets their id.
         self._links: tuple[str, int, Tensor, Tensor] | None = None
 
     @cached_property
@@ -222,9 +223,9 @@ class Meter:
         """Counts what each client of this process sends along its weights.
 
         Args:
-            verb: sends them.
-            weights: (n, N) of the clients at hand, mutual.
-            values: over every link.
+            verb: the verb that sends.
+            weights: (n, N) of the clients at hand; mutual, see `mix_rows_at_hand`.
+            values: the number of values on every link.
             start: the position of the first client at hand.
         """
         i, k = weights.to_dense().nonzero().unbind(1)

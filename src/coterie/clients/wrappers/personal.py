@@ -4,7 +4,7 @@
 columns, and return personal columns unchanged. If a client computes something at the
 model of another client, it combines the shared columns of that model with its own
 personal columns. So with any method, a head or normalisation layers can stay at their
-client. With FedAvg that gives FedPer, FedBN, or LG-FedAvg.
+client. With FedAvg, this gives FedPer, FedBN or LG-FedAvg.
 
 References:
     Arivazhagan, Aggarwal, Singh, Choudhary, "Federated learning with personalization
@@ -28,7 +28,7 @@ from ..traffic import Sending, Wrap, Wrapping
 
 
 class PersonalOracle(Wrapping[Sending]):
-    """An oracle whose clients keep some columns at home; see `coterie.types.Oracle`."""
+    """An oracle whose clients keep some columns; see `coterie.types.Oracle`."""
 
     def __init__(self, oracle: Sending, home: Bool[Tensor, " d"]) -> None:
         """Wraps an oracle; `home` marks the columns that do not leave."""
@@ -48,7 +48,7 @@ class PersonalOracle(Wrapping[Sending]):
         *,
         count: int | None = None,
     ) -> Tensor:
-        """Weighted means in the shared columns, with each client's personal columns."""
+        """Weighted means of shared columns; clients keep their personal columns."""
         mean = self._oracle.average(
             shares, self.shared_columns(rows), groups, count=count
         )
@@ -57,7 +57,7 @@ class PersonalOracle(Wrapping[Sending]):
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Mixtures in the shared columns, with each client's personal columns."""
+        """Mixtures of the shared columns; each client keeps its personal columns."""
         shared = self.shared_columns(rows)
         found = self._oracle.mix(weights, shared, exchanges=exchanges, gamma=gamma)
         return self._add_personal(found, rows)
@@ -75,7 +75,7 @@ class PersonalOracle(Wrapping[Sending]):
         return server, *own, *found[len(own) :]
 
     def wrap_with(self, wrap: Wrap) -> PersonalOracle:
-        """The same oracle, whose shared columns leave through the wrap."""
+        """The same oracle; what its shared columns send goes through the wrap."""
         return PersonalOracle(wrap(self._oracle), self._home)
 
     def blended(
@@ -83,8 +83,8 @@ class PersonalOracle(Wrapping[Sending]):
     ) -> Float[Tensor, "n d"]:
         """Blends in shared columns, and the client's own gradient in personal columns.
 
-        Contributor k evaluates the shared columns of reader i with its own personal
-        columns, so every pair takes its own gradient.
+        Contributor k combines the shared columns of reader i with its own personal
+        columns, so every pair needs a gradient of its own.
         """
         return self._oracle.blended(x, weights, home=self._home)
 
