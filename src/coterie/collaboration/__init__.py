@@ -1,4 +1,4 @@
-"""Whom to trust: weights, beliefs about other clients, and whose model fits best."""
+"""How clients choose from whom they learn: weights, beliefs, and the best model."""
 
 from .beliefs import Halves, Trust, estimate, learn, pair_statistics
 from .evidence import choices, most_above_own

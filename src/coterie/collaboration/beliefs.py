@@ -1,18 +1,19 @@
 """Beliefs of clients about each other, from comparisons of their gradients.
 
-A belief holds two running averages: the estimated squared distance
-|grad R_k(x_i) - grad R_i(x_i)|^2, and the client's own squared norm |grad R_i(x_i)|^2.
-They are kept apart, because the mean of a quotient is not the quotient of means. The
-belief also holds the ratio that weights are made of,
+A belief holds two running averages. One is the estimated squared distance |grad
+R_k(x_i) - grad R_i(x_i)|^2, the other the squared norm |grad R_i(x_i)|^2 of client i's
+own gradient. They are averaged separately, because the mean of a quotient is not the
+quotient of means. The belief also holds the ratio from which weights are computed,
 
     r_ik = clip(1 - distance_ik / own_i, 0, 1).
 
-The halves tell how sure an average is. Let S be the covariance of a half-gradient.
-Then <a, b> has variance 2 mu'S mu + tr(S^2), at most 2 |mu|^2 s + s^2 for
-s^2 = tr(S^2). For two clients, <a_i - b_i, a_k - b_k> has mean zero and variance
-4 tr(S_i S_k). So its mean square over k measures s^2 where clients are equally noisy.
-Elsewhere the error is only a scale, not a bound. The halves of an odd number m of
-samples differ by one sample, which makes s^2 too large by a factor m^2 / (m^2 - 1).
+The gradients a and b on two halves of the data also show how precise an average is. Let
+mu be the mean of such a gradient, and S its covariance. Then <a, b> has variance 2 mu'S
+mu + tr(S^2), at most 2 |mu|^2 s + s^2 for s^2 = tr(S^2). For two clients, <a_i - b_i,
+a_k - b_k> has mean zero and variance 4 tr(S_i S_k). So its mean square over k measures
+s^2 if all clients are equally noisy. If they are not, the estimated error is only an
+order of magnitude, not a bound. If the number m of samples is odd, the halves differ by
+one sample, and s^2 is too large by a factor m^2 / (m^2 - 1).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from .weights import (
 
 
 class Belief(NamedTuple):
-    """Sums over past comparisons, their weights, and the ratios in use."""
+    """Weighted sums over past comparisons, sums of weights, and the ratios in use."""
 
     distance: Float[Tensor, "n n"]  # sums of estimates times their weights
     own: Float[Tensor, " n"]
@@ -58,7 +59,7 @@ def first_half(samples: Real[Tensor, " n"]) -> Real[Tensor, " n"]:
 def pooled_gradients(
     a: Float[Tensor, "n d"], b: Float[Tensor, "n d"], samples: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
-    """The gradients of both halves together: their means, weighted by size."""
+    """Gradients on all samples: means of those on both halves, weighted by size."""
     return torch.lerp(b, a, (first_half(samples) / samples)[:, None])
 
 
@@ -109,10 +110,10 @@ def learn(
 
     Args:
         belief: the belief so far.
-        seen: the new comparison; pairs that it does not know keep their belief.
+        seen: the new comparison; pairs that it does not contain keep their belief.
         split: whether to use the unbiased products of halves, instead of squared norms
             of the pooled gradients.
-        memory: factor of older comparisons in the averages.
+        memory: weight of the average so far; the new comparison has the rest.
         confidence: a ratio changes only if it differs from the old one by more than
             this number of standard errors; 0 always takes the newest.
     """
@@ -148,9 +149,9 @@ def learn(
 
 
 def estimate(belief: Belief) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
-    """The ratios 1 - distance / own before clipping, and upper bounds of their errors.
+    """Ratios 1 - distance / own before clipping, and upper bounds of their errors.
 
-    The error is infinite where the client's own squared norm is not positive.
+    The error is infinite if the client's own squared norm is not positive.
     """
     once = belief.mass.diagonal()
     distance = _mean(belief.distance, belief.mass)
@@ -167,11 +168,14 @@ def estimate(belief: Belief) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]
 
 
 def estimated_precision(belief: Belief) -> Float[Tensor, " n"]:
-    """sigma_k^-2 of one sample; for clients not seen yet, the mean over the others."""
+    """Estimates of sigma_k^-2, the inverse variance of the gradient of one sample.
+
+    A client that has not been compared yet gets the mean over the others.
+    """
     seen = belief.mass.diagonal() > 0
     variance = _mean(belief.variance, belief.mass.diagonal())
-    # Only proportions matter, so precisions are relative to the noisiest client. They
-    # end at a million times its own, because halves that agree exactly show no noise.
+    # Only ratios matter, so precisions are relative to that of the noisiest client. At
+    # most they are a million times as large: halves that agree exactly show no noise.
     largest = torch.where(seen, variance, 0).max()
     relative = variance / torch.where(largest > 0, largest, 1)
     precision = 1 / torch.where(seen, relative, 1).clamp(min=1e-6)
@@ -180,7 +184,7 @@ def estimated_precision(belief: Belief) -> Float[Tensor, " n"]:
 
 
 class Trust(NamedTuple):
-    """How a method estimates and weighs other clients.
+    """How a method estimates whether others help, and weighs them.
 
     The fields are options of `adaptive_all_for_one`, which describes them.
     """
@@ -203,7 +207,8 @@ class Trust(NamedTuple):
     def learn(self, belief: Belief, seen: Comparison) -> Belief:
         """The belief after one more comparison."""
         if self.against == "noise":
-            # What all gradients share, mostly at the start, then does not count.
+            # Then the common part of all gradients, which is large at the start, has no
+            # effect.
             noise = seen.variance / seen.samples.clamp(min=1)
             seen = seen._replace(own=noise, own_pooled=noise)
         how = {"memory": self.memory, "confidence": self.confidence}
@@ -215,8 +220,9 @@ class Trust(NamedTuple):
         """The weights that follow from a belief, and the precisions that they use.
 
         Args:
-            belief: about n clients.
-            precision: (m,) of at least these n clients, in this order; None: estimated.
+            belief: the belief about n clients.
+            precision: (m,) precisions of at least these n clients, in this order; None:
+                estimated.
             phi: the criterion.
         """
         s = estimated_precision(belief) if precision is None else precision

@@ -1,6 +1,6 @@
 """Which of several models fits a client's training data best.
 
-Clustering methods ask this in every round, and newcomers ask it once.
+Methods with clusters compute this in every round. Newcomers compute it once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def losses_of(
 def training_losses(
     oracle: Oracle, candidates: Float[Tensor, "n c d"]
 ) -> Float[Tensor, "n c"]:
-    """Training loss of every client at its candidates, NaN for inactive clients."""
+    """Training losses of every client's candidates, NaN for inactive clients."""
     unknown = candidates.new_full(candidates.shape[:2], torch.nan)
     return oracle.each(losses_of, unknown, candidates)[0]
 
 
 def best_fit(oracle: Oracle, candidates: Float[Tensor, "n c d"]) -> Int[Tensor, " n"]:
-    """The candidate of least training loss, for every active client; ties: the first.
+    """For every active client, the candidate with the lowest loss on its training data.
 
-    Entries of inactive clients are 0.
+    Of equal candidates, it is the first. Entries of inactive clients are 0.
     """
     return training_losses(oracle, candidates).nan_to_num(torch.inf).argmin(1)
 
@@ -41,15 +41,16 @@ def best_fit(oracle: Oracle, candidates: Float[Tensor, "n c d"]) -> Int[Tensor, 
 def mean_of_partners(
     oracle: Oracle, x: Float[Tensor, "n d"], weights: Float[Tensor, "n n"]
 ) -> Float[Tensor, "m d"]:
-    """For every newcomer, the mean of the models its most similar client learned with.
+    """A mean of models for every newcomer, with the weights of the most similar client.
 
         sum_k alpha_bk x_k / sum_k alpha_bk
 
-    Client b is the one whose model has the least loss on the newcomer's training data.
+    The most similar client b is the one whose model has the lowest loss on the
+    newcomer's training data.
 
     Args:
-        oracle: asks the m newcomers.
-        x: models of the clients that trained.
+        oracle: the oracle that asks the m newcomers.
+        x: the models of the clients that trained.
         weights: alpha, the weights of the clients that trained.
     """
     candidates = x.expand(len(oracle.active), -1, -1)

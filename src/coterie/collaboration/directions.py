@@ -1,7 +1,8 @@
-"""The longest directions of all clients' gradients, from averages of single vectors.
+"""The main directions of all clients' gradients, from averages of single vectors.
 
-With M = mean_i g_i g_i', a product M q is the mean of g_i <g_i, q>. So no client sees
-the gradients of others, and all find the same directions.
+These are the eigenvectors of M = mean_i g_i g_i' with the largest eigenvalues. A
+product M q is the mean of g_i <g_i, q>. So no client sees the gradients of others, and
+all find the same directions.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def second_moment(oracle: Oracle, c: Float[Tensor, "n k"]) -> Float64[Tensor, "k
 def by_power(
     oracle: Oracle, g: Float[Tensor, "n d"], rank: int, rng: torch.Generator
 ) -> Float[Tensor, "n r d"]:
-    """About the longest directions, orthonormal and the same for all clients."""
+    """Nearly the main directions, orthonormal and the same for all clients."""
     u = orthonormal(_random_directions((rank, g.shape[1]), rng, g))[0]
     for _ in range(_POWER):
         here = coordinates(u.expand(len(g), -1, -1), g)  # (n, r)
@@ -55,7 +56,7 @@ def by_power(
 def by_lanczos(
     oracle: Oracle, g: Float[Tensor, "n d"], exchanges: int, rng: torch.Generator
 ) -> tuple[Float[Tensor, "k d"], float]:
-    """Orthonormal directions, the longest first, and an upper bound of |M|_2."""
+    """Orthonormal directions, the main one first, and an upper bound of |M|_2."""
     precise, d = g.double(), g.shape[1]
     rows: list[Tensor] = []
     images: list[Tensor] = []
@@ -64,8 +65,8 @@ def by_lanczos(
     q = _random_directions((d,), rng, precise)
     for _ in range(min(exchanges, d)):
         rest = _orthogonal_part(q, rows)
-        # Near the solution many directions are equally long, and those that one start
-        # can reach are soon exhausted. Then take another start.
+        # Near the solution many eigenvalues are equal, and Lanczos soon finds no more
+        # directions from one starting vector. Then it takes another one.
         if float(rest.norm()) <= 1e-9 * trace:
             rest = _orthogonal_part(_random_directions((d,), rng, precise), rows)
         rows.append(rest / rest.norm())

@@ -1,8 +1,8 @@
-"""Evidence from held-out samples about several models, and the choice between them.
+"""The choice between several models of a client, by its held-out samples.
 
 Client i evaluates K models on the same n_i samples that none of them was trained on.
-The losses are bounded, so that no sample decides alone. What makes a sample hard for
-two models cancels in the difference of their losses.
+The losses are bounded, so that no single sample decides. Some samples are hard for all
+models. This cancels in the difference of two models' losses.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..checks import number
 def bound_losses(losses: Tensor, most: Tensor) -> Tensor:
     """`c (1 - exp(-loss / c))`, with c = `most`: small losses hardly change.
 
-    No loss exceeds c. So a model that is confident but wrong about a few samples loses
-    little more than a model that is just wrong. A model that has seen few samples is
-    often confident and wrong.
+    No loss exceeds c. So a model that is wrong and very sure about a few samples has
+    hardly more loss than a model that is wrong and less sure. Models trained on few
+    samples are often wrong and very sure.
 
-    A loss below 0 has noise (`coterie.privacy`). All losses of such a client stay as
-    they are. The client bounded them before it added noise, and noise of both signs
-    must cancel.
+    A loss below 0 has noise for privacy (`coterie.privacy`). The losses of such a
+    client are returned unchanged. The client bounded them before it added noise, and
+    noise of both signs must cancel.
     """
     most = most.clamp(min=torch.finfo(losses.dtype).tiny)
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))
@@ -37,7 +37,7 @@ TEMPERATURES = (1.0, *(2 ** (k / 2) for k in (-3, -2, -1, 1, 2, 3, 4)))
 
 
 def temper_losses(losses: Tensor, temperature: float) -> Tensor:
-    """Losses of the model at a temperature: above 1, the model is less confident.
+    """Losses of the model at a temperature; above 1, the model is less sure.
 
     A loss -log p means odds p : (1 - p) for the right answer. The odds are taken to the
     power 1 / temperature.
@@ -51,7 +51,7 @@ def temper_losses(losses: Tensor, temperature: float) -> Tensor:
 
 
 CAP = 0.5
-"""The most that one sample counts for in a choice, in units of a usual loss.
+"""The largest loss of one sample in a choice, in units of a usual loss.
 
 With a larger cap, noisy labels hide which models help.
 """
@@ -60,11 +60,11 @@ With a larger cap, noisy labels hide which models help.
 def calibrate_losses(
     losses: Float[Tensor, "n k b"], usual: Tensor
 ) -> Float[Tensor, "n k b"]:
-    """Bounded losses, each model at the temperature that suits it best.
+    """Bounded losses, with each model at its best temperature.
 
-    Without this, a model that errs less often, but is less confident, would seem worse.
-    Client i finds the temperature T of model k with its own n_i held-out samples. It
-    minimises the mean of bounded losses + (log T)^2 / n_i. Losses with noise (below 0)
+    Without this, a model that is wrong less often but also less sure would seem worse.
+    Client i finds the temperature T of model k with its own n_i held-out samples. T
+    minimises the mean bounded loss plus (log T)^2 / n_i. Losses with noise (below 0)
     stay as they are.
 
     Args:
@@ -90,24 +90,24 @@ def surely_above_zero(
     total: Float64[Tensor, " n"],
     squares: Float64[Tensor, " n"],
 ) -> Float64[Tensor, " n"]:
-    """By how many standard errors means are above 0, as for normal variables.
+    """By how many standard errors means are above 0, corrected for few samples.
 
-    We cannot estimate a spread well from few samples. So a t-statistic of m samples
-    counts for
+    We cannot estimate a standard deviation well from few samples. So a t-statistic of m
+    samples counts as
 
         (8 k + 1) / (8 k + 3) sqrt(k log(1 + t^2 / k)),   k = m - 1
 
-    standard errors of a known spread (Wallace, 1959). The result is 0 if there are
-    fewer than two samples, or if all samples are 0.
+    standard errors with a known standard deviation (Wallace, 1959). The result is 0 if
+    there are fewer than two samples, or if all samples are 0.
 
     Args:
         samples: m, the number of samples; it may be an average over rounds.
         total: the sums of the samples.
-        squares: the sums of their squares.
+        squares: the sums of the samples' squares.
     """
     k = (samples - 1).clamp(min=1)
     around = squares - total**2 / (k + 1)
-    # The spread is at least the rounding error of the squares.
+    # The variance is at least the rounding error of the squares.
     around = around.maximum(torch.finfo(torch.float32).eps ** 2 * squares)
     t2 = total**2 * k / (k + 1) / torch.where(around > 0, around, 1)
     z = (8 * k + 1) / (8 * k + 3) * (k * torch.log1p(t2 / k)).sqrt()
@@ -115,10 +115,10 @@ def surely_above_zero(
 
 
 PRIOR = 30.0
-"""In a choice, the mean over all clients counts for this many held-out samples.
+"""In a choice, the mean over all clients counts as this number of held-out samples.
 
-A client has about ten samples of its own. With a prior below 30, these decide too often
-by chance. With 60 instead of 30, nothing changes.
+A client has about ten samples of its own. With a number below 30, these samples decide
+too often by chance. With 60 instead of 30, nothing changes.
 """
 
 
@@ -127,11 +127,12 @@ def choices(
     samples: Float[Tensor, " n"],
     everybody: Float[Tensor, "n k"],
 ) -> Int[Tensor, " n"]:
-    """Which of K models each client should use, by its own losses and everybody's.
+    """Which of K models each client should use, by its own losses and those of all.
 
-    It is the model with the least n_i L_ik + PRIOR M_k. So a client with few samples
-    uses the model that is best for all clients on average. A client with many samples
-    uses the model that is best for itself. It sends nothing to make this choice.
+    Client i uses the model k with the smallest n_i L_ik + PRIOR M_k. So a client with
+    few samples uses the model that is best for all clients on average. A client with
+    many samples uses the model that is best for itself. Clients send nothing to make
+    this choice.
 
     >>> losses = torch.tensor([[1.5, 1.0]])
     >>> everybody = torch.tensor([[1.2, 1.6]])
@@ -141,7 +142,8 @@ def choices(
     tensor([1])
 
     Args:
-        losses: L, mean held-out losses of each client; they may average over rounds.
+        losses: L, mean held-out losses of each client; they may be averages over
+            rounds.
         samples: n, the number of samples in each mean.
         everybody: M, means over clients, as each client received them.
     """
@@ -150,17 +152,17 @@ def choices(
 
 
 def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> float:
-    """The most by which the expected loss can exceed that of training alone.
+    """A bound on expected loss minus the loss of training alone, with `choices`.
 
     A client compares a shared model with its own on n held-out samples. The paired
     differences of their losses have the true mean delta and the standard deviation s.
     So the mean difference is nearly normal, with the standard error e = s / sqrt(n). By
-    `choices`, the client uses the shared model if the mean difference is below
-    PRIOR g / n. Here g is what the other clients gain by the shared model on average.
-    If its own model is better (delta > 0), the expected loss exceeds that of training
-    alone by
+    `choices`, the client uses the shared model if the mean difference is below PRIOR g
+    / n. Here g is the mean amount by which the shared model lowers the other clients'
+    losses. If the client's own model is better (delta > 0), the expected loss exceeds
+    that of training alone by
 
-        delta P(it uses the shared one) = delta Phi(c - delta / e)
+        delta P(it uses the shared model) = delta Phi(c - delta / e)
 
     with c = PRIOR g / (n e). For any delta, this is at most e max_z z Phi(c - z), and
     so at most 0.17 e + PRIOR g / n. If the others lose (g < 0), it is less than 0.17 e.
@@ -169,7 +171,7 @@ def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> 
     0.017
 
     Args:
-        deviation: s, for differences of losses on single samples.
+        deviation: s, the standard deviation of differences of losses on single samples.
         samples: n, the number of held-out samples.
         others: g, the mean gain of the other clients.
     """

@@ -1,8 +1,9 @@
-"""Evidence of two neighbours about their link, and whether they keep it.
+"""Results of two neighbours' tests of their link, by which they keep or drop it.
 
 Matchings divide the links of a graph (`coterie.graphs.colouring`). In the m-th matching
-a client meets at most one neighbour, and `mix` with a permutation brings it that
-neighbour's row. Both ends of a link add the same numbers, so they decide alike.
+a client meets at most one neighbour. A `mix` with a permutation gives each client the
+row of this neighbour. Both ends of a link (the two clients) add up the same numbers, so
+they make the same decision.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MEMORY = 0.8
 
 
 class Links(NamedTuple):
-    """The links of each client, by matching, and the evidence about each."""
+    """The links of each client, by matching, and the test results of each."""
 
     kept: Rows  # (n, M) whether the link exists and is kept
     evidence: Rows  # (n, M, 3) samples of both ends, sums of differences and of squares
@@ -30,11 +31,11 @@ class Links(NamedTuple):
 def all_links(
     partners: Int[Tensor, "m k"], mine: slice, like: Float[Tensor, "n d"]
 ) -> Links:
-    """All links of the clients at hand, without evidence.
+    """All links of the clients at hand, before any test.
 
     Args:
         partners: the partner of every client in each matching, or the client itself.
-        mine: the clients at hand.
+        mine: positions of the clients at hand.
         like: rows that set the type and the device.
     """
     own = torch.arange(partners.shape[1])
@@ -45,7 +46,7 @@ def all_links(
 def exchange(
     partner: Int[Tensor, " n"], n: int, like: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n k"]:
-    """The sparse permutation that brings every client the row of its partner."""
+    """The sparse permutation that gives every client the row of its partner."""
     rows = torch.stack([torch.arange(len(partner), device=like.device), partner])
     ones = like.new_ones(len(partner))
     return torch.sparse_coo_tensor(
@@ -56,9 +57,9 @@ def exchange(
 def running_average(
     old: Float[Tensor, "*n m"], new: Float[Tensor, "*n m"]
 ) -> Float[Tensor, "*n m"]:
-    """The running average of evidence, whose first entry is a number of samples.
+    """The running average of test results; their first entry is a number of samples.
 
-    Every round uses the same samples, so more rounds do not mean more samples.
+    Every round uses the same samples, so the number of samples does not add up.
     """
     known = old[..., :1] > 0
     return torch.where(known, MEMORY * old + (1 - MEMORY) * new, new)
@@ -67,13 +68,13 @@ def running_average(
 def judge_link(
     links: Links, m: int, met: Bool[Tensor, " n"], said: Tensor, sure: float
 ) -> Links:
-    """The links after the m-th matching: a link that surely does harm is dropped.
+    """The links after the m-th matching, without links that surely do harm.
 
     Args:
-        links: before the matching.
-        m: which matching.
+        links: the links before the matching.
+        m: the number of the matching.
         met: which clients met their partner.
-        said: (n, 3) evidence of both ends; a mean difference above 0 is harm.
+        said: (n, 3) test results of both ends; a mean difference above 0 is harm.
         sure: standard errors by which the mean must be above 0.
     """
     evidence, kept = links.evidence.clone(), links.kept.clone()
@@ -86,8 +87,8 @@ def judge_link(
 def row_sums(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """The sum of each row, with the same bits for any number of rows.
 
-    It adds the two halves of the columns again and again. So both ends of a meeting
-    compute the same weight, even in different processes.
+    The function adds the two halves of the columns until one column is left. So two
+    clients that meet compute the same weight, even in different processes.
     """
     while rows.shape[1] > 1:
         half = rows.shape[1] // 2

@@ -1,7 +1,8 @@
 """Proposals to divide a group, from the directions of its members' updates.
 
 A coordinator subtracts the mean of the group from the update of each client. It adds up
-the results in a sketch, which has a few hundred numbers. There are two proposals:
+the columns of the result in a *sketch*, a vector of a few hundred numbers. There are
+two proposals:
 
     sides     two sides, along the direction in which normalised sketches differ most
     pieces    more than two pieces, if a tree of the sketches has a clear gap
@@ -28,20 +29,20 @@ _GAP = 0.12
 """The smallest jump that is a clear gap, as a share of the height of the whole tree."""
 
 _FEWEST = 12
-"""The fewest members for a tree; a smaller group can only divide into two sides."""
+"""The smallest group for a tree; a smaller group can only divide into two sides."""
 
 _LARGE = 500
-"""The most members in a tree; the others join the nearest piece."""
+"""The largest number of members in a tree; the others join the nearest piece."""
 
 _ALIKE = 1e-6
-"""If the sum of cubes of a unit vector is smaller, its sign may be due to rounding."""
+"""Below this sum of cubes of a unit vector, the sum's sign may be due to rounding."""
 
 
 def sketch_rows(v: Float[Tensor, "n d"]) -> Float[Tensor, "n s"]:
     """Sketches of the rows, which nearly keep products and lengths.
 
-    We add up columns in buckets, with random signs (Charikar, Chen, Farach-Colton,
-    "Finding frequent items in data streams", ICALP, 2002).
+    We add up columns in random buckets, with random signs (Charikar, Chen,
+    Farach-Colton, "Finding frequent items in data streams", ICALP, 2002).
     """
     if v.shape[1] <= BUCKETS:
         return v
@@ -76,7 +77,8 @@ def sides(sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"]) -> Int[Tensor
             continue
         along = vectors[:, -1] if wide else apart @ vectors[:, -1]
         # The sign of an eigenvector is arbitrary, so the sum of cubes decides it. If
-        # both sides are alike, that sum is 0, and the first large entry decides.
+        # both sides have the same shape, this sum is 0, and the first large entry
+        # decides.
         sign = (along**3).sum() / along.norm() ** 3
         if abs(sign) < _ALIKE:
             entries = apart.T @ along
@@ -94,8 +96,8 @@ def pieces(
 
     Args:
         sketch: directions of all clients.
-        member: the group of each.
-        side: the side of each.
+        member: the group of each client.
+        side: the side of each client.
     """
     found, count, deep = torch.zeros_like(member), 0, False
     for group in member.unique():
@@ -111,9 +113,9 @@ def pieces(
 def _cut_tree(sketch: Float[Tensor, "m s"]) -> Int[Tensor, " m"] | None:
     """The pieces of one group, by a cut at the largest gap; None without a clear gap.
 
-    There are more than two pieces, and at most half as many as members. A client
-    without a direction belongs to no piece. So there are no pieces until all members
-    have sent an update.
+    There are more than two pieces, and at most half as many pieces as members. A client
+    that has not sent an update has no direction, and so no piece. So there are no
+    pieces until all members have sent an update.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
 

@@ -1,7 +1,7 @@
-"""Messages to and from the clients that hold a reference sample.
+"""Messages to and from the clients that hold a reference sample (the holders).
 
-One or a few clients compute for all, which saves messages. All clients send them their
-rows, and they send a row back to all.
+One or a few holders compute for all clients, which saves messages. All clients send
+their rows to the holders, and the holders send a row back to all.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..types import Message, Oracle, tensor_of
 
 
 def holders(name: str, value: Tensor, n: int) -> Tensor:
-    """Returns `value` if it says which of n clients hold a reference sample.
+    """Returns `value` if it says for each of n clients whether it is a holder.
 
     Raises:
         InputError: if it is not n truth values, or all are false.
@@ -41,7 +41,7 @@ Reference = Annotated[Tensor, holders]
 def at_reference(
     oracle: Oracle, reference: Bool[Tensor, " m"], shares: Tensor, rows: Message
 ) -> Float[Tensor, "n d"]:
-    """For holders, the mean of the rows of all active clients; zero for the others."""
+    """For holders, the mean of all active clients' rows; for the others, zeros."""
     present = oracle.present.to(shares.device)
     return _send_mean(oracle, reference.to(present) & present, shares * present, rows)
 

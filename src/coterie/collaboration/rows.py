@@ -16,9 +16,9 @@ processor's cache and take little memory."""
 
 
 def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
-    """The result of a row-wise function, computed once if all rows are one in memory.
+    """The result of a row-wise function, computed once if all clients share one row.
 
-    An average is the same row for all clients, and so is anything computed from
+    An average is one row in memory for all clients, and so is everything computed from
     averages.
 
     >>> import torch
@@ -36,7 +36,7 @@ def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
 def change_rows(
     active: Bool[Tensor, " n"], function: Callable[..., Tensor], *rows: Tensor
 ) -> Tensor:
-    """The first of `rows`, with a row-wise function of all of them in active rows.
+    """The first of `rows`; active rows are replaced by a function of all `rows`.
 
     >>> import torch
     >>> x = torch.tensor([[1.0], [2.0]])
@@ -63,12 +63,12 @@ def mean_of_all(oracle: Oracle, rows: Message) -> Float[Tensor, "n d"]:
 def row_for_each(
     oracle: Oracle, rows: Float[Tensor, "n ..."]
 ) -> Float[Tensor, "m ..."]:
-    """A row that all clients share, for each client that this oracle asks."""
+    """A row that all clients share, repeated for each client that this oracle asks."""
     return rows[:1].expand(len(oracle.active), *rows.shape[1:])
 
 
 def one_model(state: State, oracle: Oracle) -> Float[Tensor, "m d"]:
-    """The shared model, for every newcomer: `welcome` of methods with one model."""
+    """The shared model for every newcomer; `welcome` of methods with one model."""
     return row_for_each(oracle, state.x)
 
 
@@ -77,13 +77,13 @@ def without_personal(
 ) -> Float[Tensor, "n d"]:
     """The rows with zeros in the columns that stay at home.
 
-    This is for corrections of what clients share: personal columns need none.
+    This is for corrections of what clients share. Personal columns need no correction.
     """
     return rows if oracle.home is None else rows.masked_fill(oracle.home, 0.0)
 
 
 def share_of_present(oracle: Oracle, shares: Real[Tensor, " m"]) -> float:
-    """The share of the clients of this round, of the shares (N,) of all clients."""
+    """The sum of the shares (N,) of the clients that take part in this round."""
     part = shares.double()
     return float(part[oracle.present.to(part.device)].sum() / part.sum())
 
@@ -91,7 +91,8 @@ def share_of_present(oracle: Oracle, shares: Real[Tensor, " m"]) -> float:
 def refuse_personal(oracle: Oracle) -> None:
     """Raises InputError if some columns of models must stay at home.
 
-    This is for methods that send parts or products of rows, which have no such columns.
+    This is for methods that send parts or products of rows. In these, personal columns
+    cannot be left out.
     """
     if oracle.home is not None:
         raise InputError(

@@ -45,7 +45,7 @@ def similarity_ratio(
     """How similar client k's gradient is to client i's own, from 0 to 1.
 
     `r_ik = clip(1 - distance_ik / own_i, 0, 1)` and `r_ii = 1`. An unbiased estimate
-    can give `own_i <= 0`. Then nothing is known about client i, and it trusts only
+    can give `own_i <= 0`. Then all other ratios of client i are 0: it learns only from
     itself.
 
     Args:
@@ -59,7 +59,7 @@ def similarity_ratio(
 
 
 def binary(lam: float = 0.1) -> Criterion:
-    """The criterion `phi(x) = lam * 1{x >= lam}`: a threshold, then equal trust.
+    """The criterion `phi(x) = lam * 1{x >= lam}`: equal weights above a threshold.
 
     >>> binary(0.5)(torch.tensor([0.4, 0.5, 1.0]))
     tensor([0.0000, 0.5000, 0.5000])
@@ -73,7 +73,7 @@ def binary(lam: float = 0.1) -> Criterion:
 
 
 def continuous(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The criterion `phi(x) = x`: trust in proportion to similarity."""
+    """The criterion `phi(x) = x`: weights in proportion to similarity."""
     return x
 
 
@@ -81,11 +81,11 @@ def valid_criterion(phi: Criterion) -> Criterion:
     """Returns `phi` if it is a criterion in the sense of Definition 1.
 
     The rules are that `phi(0) = 0`, `phi(x) <= x` and phi does not decrease. We add
-    `phi(1) > 0`, because a client must use its own gradient. All are tested at
-    0, 1/1000, ..., 1.
+    `phi(1) > 0`, because a client must use its own gradient. The function tests these
+    rules at 0, 1/1000, ..., 1.
 
     Raises:
-        InputError: names the rule and the first point at which it is broken.
+        InputError: if a rule is broken; names the rule and the first such point.
     """
     x = torch.linspace(0, 1, 1001, dtype=torch.float64)
     value = phi(x)
@@ -111,8 +111,8 @@ def effective_variance(
 ) -> Float[Tensor, " n"]:
     """The variance `sigma_{i,psi}^2 = 1 / sum_k sigma_k^{-2} psi(r_ik)` of Theorem 1.
 
-    It is an upper bound of `noise_variance`, and a loose one for the binary criterion:
-    for a client on its own it is sigma_i^2 / lam, not sigma_i^2.
+    It is an upper bound of `noise_variance`. For the binary criterion the bound is
+    loose: for a client alone it is sigma_i^2 / lam, not sigma_i^2.
     """
     psi = ratio * phi(ratio)
     return 1 / (psi @ precision)
@@ -125,8 +125,8 @@ def collaboration_weights(
 
     Args:
         ratio: r_ik with r_ii = 1, as from `similarity_ratio`.
-        precision: sigma_k^{-2} > 0. Only proportions matter, so batch or sample sizes
-            will do where all samples are equally noisy (Remark 1).
+        precision: sigma_k^{-2} > 0. Only ratios matter, so numbers of samples are
+            enough if all samples are equally noisy (Remark 1).
         phi: `binary(lam)`, `continuous`, or what `valid_criterion` accepts.
 
     >>> collaboration_weights(torch.ones(2, 2), torch.tensor([1.0, 3.0]), continuous)
@@ -142,7 +142,7 @@ def noise_variance(
 ) -> Float[Tensor, " n"]:
     """The variance `sum_k alpha_ik^2 sigma_k^2` of the mixed gradient, for any weights.
 
-    Compared with `1 / precision`, of a client on its own, it shows the speed-up.
+    Divided by `1 / precision`, the variance of a client alone, it shows the speed-up.
     """
     return weights.square() @ (1 / precision)
 
@@ -158,7 +158,8 @@ def restrict_to_neighbours(
 ) -> Float[Tensor, "n n"]:
     """The weights of each client for itself and its neighbours; rows sum to 1.
 
-    A client that has weights only for clients out of reach keeps its own model.
+    A client that has weights only for clients that are not neighbours uses its own
+    model.
 
     >>> near = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()
     >>> weights = torch.tensor([[1, 1, 2], [1, 1, 2], [1, 0, 0]]) / 4
@@ -180,7 +181,7 @@ def same_cluster(
 
     Args:
         clusters: the label of each client's cluster.
-        precision: weights within a cluster are in proportion to it; None: uniform.
+        precision: weights within a cluster are in proportion to this; None: uniform.
     """
     if precision is None:
         precision = torch.ones(len(clusters), device=clusters.device)
@@ -193,8 +194,8 @@ def threshold_weights(
 ) -> Float[Tensor, "n n"]:
     """Uniform weights over {k : bias_ik <= threshold} and client i; rows sum to 1.
 
-    Even et al. (2022) know a bound `bias_ik` on the distance between gradients in
-    advance, and choose the threshold for a target precision.
+    In Even et al. (2022), a bound `bias_ik` on the distance between gradients is known
+    in advance. They choose the threshold for a target precision.
     """
     near = (bias <= threshold) | _identity(bias)
     return normalised(near.to(bias.dtype))
@@ -205,7 +206,7 @@ def interpolation(
 ) -> Float[Tensor, "{n} {n}"]:
     """Weights `1 - alpha_i` for the client itself, `alpha_i / (n - 1)` for others.
 
-    An alpha of 0 is local training, (n - 1) / n is one model for all.
+    With alpha = 0 this is local training; with (n - 1) / n, it is one model for all.
 
     Args:
         alpha: one number for all clients or one for each, from 0 to 1.
@@ -230,12 +231,12 @@ def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
 
     The first term is the variance of the mixed gradient, the second its bias. The
     minimiser is `l_ik = (tau_i - a_ik)_+ / (2 c)`, with tau_i such that the row sums to
-    1, as if water of volume 2 c filled the row of a. It is never worse than the best
-    threshold of `threshold_weights`.
+    1. It is as if water of volume 2 c filled a vessel with the bottom a_i. These
+    weights are never worse than those of `threshold_weights` with the best threshold.
 
     Args:
         bias: a, for example b^2 / (2 mu) or the gap f_i(x_k^*) - f_i(x_i^*).
-        c: factor of the variance, for example kappa sigma^2 / (mu K) after K calls.
+        c: factor of the variance, for example kappa sigma^2 / (mu K) after K gradients.
 
     >>> water_filling(torch.tensor([[0.0, 1.0, 9.0]]), 1.0)
     tensor([[0.7500, 0.2500, 0.0000]])
@@ -254,8 +255,8 @@ def metropolis(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     """Symmetric weights `min(l_ik, l_ki)`; the rest is for the client itself.
 
     Rows and columns sum to 1, so the spectral radius of All-for-all is 1 on any graph.
-    For the uniform weights of `threshold_weights` these are the Metropolis weights
-    1 / max(N_i, N_k).
+    From the uniform weights of `threshold_weights`, this gives the Metropolis weights 1
+    / max(N_i, N_k).
     """
     mutual = torch.where(_identity(weights), 0, torch.minimum(weights, weights.T))
     return mutual + torch.diag(1 - mutual.sum(1))
@@ -265,8 +266,8 @@ def spectral_radius(weights: Float[Tensor, "n n"]) -> float:
     """The largest eigenvalue of `W = L L^T`, that is |L|_2^2, for weights L.
 
     All-for-all is stable for steps below 2 / (beta rho). If rows sum to 1, rho is at
-    least 1; if columns sum to 1 too, it is 1. For a hub whose n - 1 neighbours average
-    with nobody else it is n / 4.
+    least 1; if columns sum to 1 too, rho is 1. If n - 1 clients average only their own
+    gradient and that of one common client, rho is n / 4.
     """
     return float(torch.linalg.matrix_norm(weights.double(), ord=2)) ** 2
 
@@ -276,10 +277,10 @@ def restrict_to_active(
 ) -> Float[Tensor, "n n"]:
     """The weights of a round in which only some clients take part.
 
-    Columns of inactive contributors become zero. Each active row is scaled to its
-    former sum, so a step size that was allowed is still allowed. If all weight of a row
-    was on inactive clients, it goes to the client itself. Rows of inactive readers
-    become zero, because their models do not move.
+    Columns of inactive contributors become zero. Each row of an active client is scaled
+    to its former sum, so a step size that was stable is still stable. If an active
+    client had weights only for inactive clients, it gets all the weight itself. Rows of
+    inactive readers become zero, because their models do not move.
 
     The paper leaves partial participation open; this rule is ours.
     """

@@ -1,4 +1,4 @@
-"""Graphs of clients, gossip matrices, matchings, walks and busy networks."""
+"""Graphs of clients, gossip matrices, matchings, walks, and rates of edges."""
 
 from .capacities import RingTimes, exchange_rates, loss_rates
 from .chains import (

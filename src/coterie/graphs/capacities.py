@@ -1,8 +1,8 @@
 """Loss networks: how often edges should start exchanges, and how often they can.
 
-Every edge has a clock that rings at random times. A ring starts an exchange, which
-keeps both ends of the edge busy for some time, its length. If an end is already busy,
-the ring is lost, and nobody waits.
+Every edge has a clock that rings at random times. A ring starts an exchange. The
+exchange keeps both ends of the edge busy for some time, its length. If an end is
+already busy, the ring has no effect, and nobody waits.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -29,7 +29,7 @@ class RingTimes(NamedTuple):
 
 
 _TURNS = 1000
-"""Rounds of messages in `exchange_rates`; on a tree, its diameter would be enough."""
+"""Iterations of `exchange_rates`; on a tree, as many as its diameter are enough."""
 
 
 def exchange_rates(
@@ -39,14 +39,15 @@ def exchange_rates(
 ) -> Float64[Tensor, " e"]:
     """How often per second each edge rings while both its ends are free.
 
-    In a loss network, the chance that exactly the exchanges of a set M are in progress
-    is proportional to the product of rho_e = rate_e length_e over M. This holds for any
-    law of the lengths. The chance that v is not busy with a neighbour other than w is
+    In a loss network, let rho_e = rate_e length_e. The probability that exactly the
+    exchanges of a set M of edges are in progress is proportional to the product of
+    rho_e over M. This holds for any distribution of the lengths. The probability that v
+    is not busy with a neighbour other than w is
 
         u_vw = 1 / (1 + sum_{w' != w} rho_vw' u_w'v).
 
-    Both ends of e are free with chance u_vw u_wv / (1 + rho_e u_vw u_wv). This is exact
-    on a tree and nearly right on other graphs.
+    Both ends of e = {v, w} are free with probability u_vw u_wv / (1 + rho_e u_vw u_wv).
+    This is exact on a tree and approximate on other graphs.
 
     >>> one = torch.ones(1, dtype=torch.float64)
     >>> exchange_rates(torch.tensor([[0, 1]]), one, one)
@@ -68,10 +69,11 @@ def exchange_rates(
 def loss_rates(
     edges: Int[Tensor, "e 2"], busy: Float[Tensor, " e"]
 ) -> Float[Tensor, " e"]:
-    """How often each edge should ring, from what its ends can know (Theorem 5.5).
+    """How often each edge should ring, computed from its neighbourhood (Theorem 5.5).
 
-    `p_vw = min(1 / max_{e' ~ vw} tau'_e', 1 / (2 (max(d_v, d_w) - 1) tau'_vw))`. The
-    clock of a node has the rate `sum_w p_vw / 2`, so that idle edges ring at rate p_vw.
+    `p_vw = min(1 / max_{e' ~ vw} tau'_e', 1 / (2 (max(d_v, d_w) - 1) tau'_vw))`. If the
+    clock of each node has the rate `sum_w p_vw / 2`, an edge with free ends rings at
+    the rate p_vw.
     """
     longest = most_around(edges, positive("busy", busy, len(edges)))
     crowd = 2 * (degrees(edges)[edges].amax(1) - 1)
@@ -79,7 +81,7 @@ def loss_rates(
 
 
 def most_around(edges: Tensor, values: Tensor) -> Tensor:
-    """The largest of the positive values of each edge's neighbours."""
+    """For each edge, the largest value of the edges that share a node with it."""
     at = values.new_zeros(nodes_of(edges))
     at.scatter_reduce_(0, edges.flatten(), values.repeat_interleave(2), "amax")
     return at[edges].amax(1)

@@ -1,12 +1,13 @@
-"""Markov chains: stationary laws and hitting times.
+"""Markov chains: stationary distributions and hitting times.
 
-A chain is its (n, n) matrix P of chances, sparse or dense. It must lead from every
-state to every other; pi is its stationary law. Times are as in the reference:
+A chain is given by its (n, n) matrix P of transition probabilities, sparse or dense. It
+must lead from every state to every other; pi is its stationary distribution. Hitting
+times are defined as in the reference:
 
     tau_hit = max_{v,w} E[tau_w | v_0 = v],   tau_w = inf{t >= 1 : v_t = w}
 
-so tau_hit includes returns: for v = w the mean time is 1 / pi_w. Hitting times need
-dense matrices: milliseconds for 200 states, a second for 1500.
+So tau_hit includes returns: for v = w the mean time is 1 / pi_w. Computing hitting
+times takes a dense matrix, and milliseconds for 200 states, a second for 1500.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -32,7 +33,7 @@ Chain = Float[Tensor, "n n"]
 
 
 def stationary_law(chain: Chain) -> Float64[Tensor, " n"]:
-    """The law pi = pi P, also for a periodic chain, from one sparse linear system.
+    """The distribution pi = pi P, also of a periodic chain, by a sparse linear system.
 
     >>> stationary_law(torch.tensor([[0.0, 1.0], [0.5, 0.5]]))
     tensor([0.3333, 0.6667], dtype=torch.float64)
@@ -41,7 +42,7 @@ def stationary_law(chain: Chain) -> Float64[Tensor, " n"]:
     n = matrix.shape[0]
     if n == 1:
         return torch.ones(1, dtype=torch.float64)
-    # With pi_0 = 1, the others follow from all equations but the first.
+    # With pi_0 = 1, the other entries follow from all equations but the first.
     system = (eye_array(n) - matrix.T).tocsc()
     rest = splu(system[1:, 1:]).solve(-system[1:, [0]].toarray()[:, 0])
     law = np.append(1.0, rest)
@@ -66,15 +67,15 @@ def hitting_time(chain: Chain) -> float:
 
 
 def hitting_time_of(walk: Walk) -> float:
-    """tau_hit of a token: the longest mean time, over all states of its walk.
+    """tau_hit of a token: the longest mean time over all states of its walk.
 
     >>> hitting_time_of(Walk("iid", ((1, 2), (0, 2), (0, 1))))
     3.0
     """
     n = len(walk.neighbours)
     if walk.kind == "reshuffled":
-        # The first client of an epoch has a uniformly random place in the next epoch:
-        # n - 1 + (n + 1) / 2 steps on average.
+        # The first client of an epoch is at a uniformly random position in the next
+        # epoch. So it waits n - 1 + (n + 1) / 2 steps on average.
         return (3 * n - 1) / 2
     if n == 1 or walk.kind in ("cyclic", "iid"):
         return float(n)

@@ -1,4 +1,4 @@
-"""A graph as a few matchings: in each, a node meets at most one neighbour."""
+"""Divides the edges of a graph into a few matchings, with at most one edge per node."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ def colouring(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "m n"]:
     """(m, n) row r has each node's partner in the r-th matching, or the node itself.
 
     Every edge is in one matching: the first in which both its ends are free. Let d be
-    the largest degree. There are fewer than 2 d matchings, and at least d are
-    necessary.
+    the largest degree. There are fewer than 2 d matchings; at least d are needed.
 
     >>> colouring(torch.tensor([[0, 1], [1, 2], [2, 3]]), 4)
     tensor([[1, 0, 3, 2],

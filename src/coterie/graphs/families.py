@@ -44,11 +44,11 @@ def edges_of(
 
     Args:
         text: a name of `GRAPHS` with its numbers, such as `erdos_renyi(0.3)`, or a CSV
-            file with the columns v and w. It has a row for each edge, and may have a
-            second one in the other direction.
+            file with the columns v and w. The file has a row for each edge, and may
+            have a second row in the other direction.
         n: the number of nodes.
-        seed: of random graphs.
-        names: of the nodes, if a file uses them.
+        seed: the seed of random graphs.
+        names: the names of the nodes, if a file uses them.
 
     Raises:
         InputError: if some node cannot be reached, or there is no such graph.
@@ -81,7 +81,7 @@ def edges_of(
 
 
 _MOST_EDGES = 20_000_000
-"""A limit on edges of dense graphs: more would fill the memory."""
+"""The largest number of edges of a dense graph; more would fill the memory."""
 
 
 def _refuse_dense(edges: int) -> None:
@@ -127,7 +127,7 @@ def grid(n: int, seed: int) -> Pairs:
 def torus(n: int, seed: int, *, dim: float = 2) -> Pairs:
     """A grid whose sides are rings, as near to a square or cube as n allows."""
     checks.number("graph dim", dim, at_least=1, at_most=20)
-    # Two nodes are not a ring: with a side of 2, degrees would differ.
+    # A side of 2 would not be a ring, and degrees would differ.
     sides = None if dim % 1 else _sides(n, int(dim), least=3)
     if sides is None:
         raise InputError(
@@ -178,10 +178,10 @@ def barbell(n: int, seed: int) -> Pairs:
 
 
 def erdos_renyi(n: int, seed: int, *, p: float) -> Pairs:
-    """Each pair with chance p, independently; `edges_of` refuses it if unconnected."""
+    """Joins each pair with probability p; `edges_of` refuses an unconnected result."""
     checks.number("graph p", p, above=0, at_most=1)
     nx = _networkx()
-    # Trying every pair takes time of order n^2, even if few of them are edges.
+    # Trying every pair takes time of order n^2, even if few pairs become edges.
     draw = nx.fast_gnp_random_graph if p < 0.1 else nx.gnp_random_graph
     return draw(n, p, seed=_stream(seed)).edges
 
@@ -204,7 +204,7 @@ def geometric(n: int, seed: int, *, radius: float) -> Pairs:
 
 
 def small_world(n: int, seed: int, *, degree: float = 4, p: float = 0.1) -> Pairs:
-    """A ring of near neighbours, where each edge is moved with chance p.
+    """A ring of near neighbours, in which each edge is moved with probability p.
 
     Watts, Strogatz, "Collective dynamics of small-world networks", Nature, 1998.
     """
@@ -229,7 +229,8 @@ def stochastic_block(
     rng, parts = np.random.default_rng(_stream(seed)), [*itertools.pairwise(ends)]
     drawn = []
     for first, second in itertools.combinations_with_replacement(parts, 2):
-        # Draw first the number of edges, then the edges: they are few of many pairs.
+        # Few of many pairs are edges. So we draw the number of edges, and then the
+        # edges.
         rows, columns = first[1] - first[0], second[1] - second[0]
         chance = within if first == second else between
         count = rng.binomial(rows * columns, chance)
@@ -256,7 +257,7 @@ GRAPHS: dict[str, Callable[..., Pairs]] = {
     "stochastic_block": stochastic_block,
     "torus": torus,
 }
-"""Name of a graph -> function of the number of nodes and a seed."""
+"""Maps the name of a graph to a function of the number of nodes and a seed."""
 
 
 def _networkx() -> ModuleType:
@@ -306,7 +307,7 @@ def nodes_of(edges: Int[Tensor, "e 2"]) -> int:
 
 
 def not_negative(name: str, values: Tensor, count: int, *, of: str = "edge") -> Tensor:
-    """Returns `values` if there is one per edge, and all are finite and at least 0."""
+    """Returns `values` if there is one for each edge, finite and at least 0."""
     if values.shape != (count,):
         raise InputError(
             f"`{name}` must have shape ({count},), one entry per {of}, got "
@@ -330,7 +331,7 @@ def _refuse_loops(edges: Tensor) -> None:
 
 
 def _edge_numbers(edges: Tensor, n: int) -> Tensor:
-    """A number for each pair; numbers sort faster than pairs."""
+    """One number for each pair, because numbers are sorted faster than pairs."""
     return edges.amin(1) * n + edges.amax(1)
 
 
@@ -343,11 +344,13 @@ def matchings(
     """(m, n) row r has the partner of every client in the r-th random matching.
 
     A client without a partner is its own partner. The matchings are rounds of a
-    tournament of the active clients in random order, so no pair meets twice. Each
-    single matching is uniform among all matchings that leave out at most one client.
+    round-robin tournament of the active clients, in random order. So no pair meets
+    twice. Each single matching is uniform among all matchings that leave out at most
+    one client.
 
     With `meetings` of at least m - 1, for m active clients, every pair meets exactly
-    once. If m is odd, that takes m matchings, and another client rests in each.
+    once. If m is odd, this takes m matchings, and a different client has no partner in
+    each.
 
     >>> everybody = torch.tensor([True, True, False, True])
     >>> matchings(everybody, 3, torch.Generator().manual_seed(0)).sort(0).values
@@ -358,8 +361,9 @@ def matchings(
     who = active.nonzero()[:, 0]
     m = len(who)
     order = torch.randperm(m, generator=rng, device=rng.device).to(who.device)
-    # On a circle of odd size, places p and q meet in round r when p + q = r modulo its
-    # size. One place is left over: it meets the client outside the circle, or rests.
+    # Clients sit on a circle of odd size. In round r, places p and q meet if p + q = r
+    # modulo this size. One place is left over. It meets the client outside the circle;
+    # if there is none, it has no partner.
     circle = m - 1 + m % 2
     rounds = torch.randperm(circle, generator=rng, device=rng.device).to(who.device)
     if m == 1 or meetings < m - 1:

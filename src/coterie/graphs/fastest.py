@@ -1,16 +1,16 @@
 """The gossip matrix that mixes fastest, by an interior-point method.
 
-It is the symmetric, non-negative matrix `W = I - Delta(w)` of a graph, with rows that
-sum to 1, for which `|W - J|` is smallest, where all entries of J are 1 / n. That norm
-is the second largest modulus of an eigenvalue. W solves a convex programme, the
-smallest t with
+`W = I - Delta(w)` is a symmetric, non-negative matrix of a graph, and its rows sum to
+1. All entries of J are 1 / n. Among these matrices, we find the one with the smallest
+`|W - J|`. This norm is the second largest absolute value of an eigenvalue. W solves a
+convex programme: it has the smallest t with
 
     -t I <= I - J - Delta(w) <= t I,   w >= 0,   sum of w at a node <= 1.
 
-Newton's method minimises c t plus logarithmic barriers of all constraints. There, t is
-at most `(3 n + E) / c` above the optimum, so c determines the accuracy. Derivatives of
-`log det` by the weight of an edge (v, w) need only `u' X u`, with u = e_v - e_w and the
-inverse X.
+Newton's method minimises c t plus logarithmic barriers of all constraints. At the
+minimum, t is at most `(3 n + E) / c` above the optimum, so c determines the accuracy.
+Derivatives of `log det` by the weight of an edge (v, w) need only `u' X u`, with u =
+e_v - e_w and the inverse matrix X.
 
 References:
     Boyd, Diaconis, Xiao, "Fastest mixing Markov chain on a graph", SIAM Review, 2004.
@@ -32,7 +32,7 @@ from .matrices import gossip_matrix, lazy, max_degree, weighted_gossip
 from .spectra import contraction, swaps
 
 ACCURACY = 1e-6
-"""How far `|W - J|` may be above the smallest possible."""
+"""How far `|W - J|` may be above the smallest possible value."""
 
 _MOST = 1000
 """The largest number of edges: Newton's equations are dense."""
@@ -42,7 +42,7 @@ def fastest_mixing(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """The sparse, doubly stochastic W of a graph with the smallest `|W - J|`.
 
     The norm is right to 1e-6. It is never larger than with `gossip_matrix` or
-    `max_degree`. It takes seconds for 200 edges, a minute for 1,000.
+    `max_degree`. The computation takes seconds for 200 edges, and a minute for 1,000.
 
     >>> path = torch.tensor([[0, 1], [1, 2], [2, 3]])
     >>> found = fastest_mixing(path, 4).to_dense()
@@ -71,11 +71,11 @@ MIXINGS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "lazy": lazy,
     "fastest": fastest_mixing,
 }
-"""Name of a kind of gossip matrix -> function of edges and the number of nodes."""
+"""Maps a kind of gossip matrix to a function of edges and the number of nodes."""
 
 
 def mixing_of(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
-    """The matrix of this kind; refuses one that never averages."""
+    """The matrix of this kind; refuses a matrix whose powers do not converge to J."""
     if kind == "max_degree" and swaps(edges, n):
         raise InputError(
             "`mixing` max_degree does not average on this graph, because its clients "
@@ -88,7 +88,7 @@ def _least(ends: np.ndarray, n: int, w: np.ndarray) -> np.ndarray:
     """(E,) the weights with the smallest t; w must satisfy all constraints."""
     at = np.zeros((n, len(ends)))  # which edges are at a node
     at[ends.T, np.arange(len(ends))] = 1
-    # t begins at 1.5: no gossip matrix has more than 1.
+    # t begins at 1.5, because |W - J| of a gossip matrix is at most 1.
     x, c, constraints = np.append(w, 1.5), 10.0 * n, 3 * n + len(ends)
     while True:
         x = _centre(x, c, ends, at)
@@ -113,7 +113,7 @@ def _length(
 ) -> float:
     """The length of a step that makes the value smallest.
 
-    Along the step, the barrier is `-sum log(1 + length rate)` with known rates.
+    Along the step, the barrier is `-sum log(1 + length rate)`, and the rates are known.
     """
     w, further = x[:-1], step[:-1]
     rates = [further / w, -(at @ further) / (1 - at @ w)]
@@ -132,7 +132,7 @@ def _length(
 
 def _newton_step(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
     """The solution of Newton's equations, with the smallest ridge that allows one."""
-    # Weights near 0 have curvatures that are larger by many orders.
+    # For weights near 0, curvatures are larger by many orders of magnitude.
     scale, ridge = 1 / np.sqrt(curve.diagonal()), 1e-13
     curve = curve * np.outer(scale, scale)
     while True:
@@ -146,7 +146,7 @@ def _newton_step(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
 def _sides(
     x: np.ndarray, ends: np.ndarray, n: int, constant: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both sides, t I - M and t I + M, of M = constant (I - J) - Delta(w)."""
+    """The matrices t I - M and t I + M, for M = constant (I - J) - Delta(w)."""
     w, t = x[:-1], x[-1]
     m = np.full((n, n), -constant / n)
     m[ends[:, 0], ends[:, 1]] += w

@@ -1,4 +1,4 @@
-"""Links in a CSV file: pairs of nodes, by number or by name, with a number for each."""
+"""Reads links from a CSV file: pairs of nodes, and a number for each pair."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def read_links(
     If all nodes in the file are in `names`, they are names; otherwise they are numbers.
 
     Args:
-        path: of the file.
-        names: of nodes 0, 1, ..., if they have names.
+        path: the path of the file.
+        names: the names of nodes 0, 1, ..., if they have names.
         column: a column with a positive number for each link.
 
     Raises:
@@ -52,7 +52,7 @@ def read_links(
 
 
 def nodes_in(path: Path) -> tuple[tuple[str, ...], set[str]]:
-    """The names of the nodes in a file, in their order, and its columns.
+    """The names of the nodes in a file, in order, and the columns of the file.
 
     If all names are numbers, the nodes are 0, 1, ... up to the largest number.
     """

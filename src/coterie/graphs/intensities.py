@@ -1,9 +1,9 @@
 """How often to use each edge, and which edges not to use (Braess's paradox).
 
-The two ends of edge e average their values p_e times a second, with messages that take
-tau_e seconds. We write e' ~ e if two edges share a node, and e ~ e. Late values may do
+The two ends of edge e average their values p_e times a second. Their messages take
+tau_e seconds. We write e' ~ e if two edges share a node; also e ~ e. Late values may do
 harm. So an edge must take small steps if edges near it are used often or have long
-delays. Its gain is
+delays. The gain of edge e is
 
     K_e = p_e / (1 + S_e),   S_e = sum_{e' ~ e} p_e' (tau_e + e tau_e'),   e = 2.718...
 
@@ -13,9 +13,9 @@ rates maximise
 
     Phi(p) = lambda_2(Delta(K(p))) - price sum_e p_e tau_e
 
-over p >= 0, and edges with p_e = 0 are left out. Phi is neither concave nor smooth, so
-the result need not be the best. It is at least as good as p_e = 1 / tau_e on all edges,
-or on the edges up to some delay.
+over p >= 0; edges with p_e = 0 are not used. Phi is neither concave nor smooth, so the
+result need not be the best. It is at least as good as p_e = 1 / tau_e on all edges, and
+as p_e = 1 / tau_e on only the edges up to some delay.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -58,7 +58,7 @@ def delayed_gains(
 def slowdowns(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
 ) -> Float64[Tensor, " e"]:
-    """1 + S_e: the factor by which an edge must move slower than it rings."""
+    """1 + S_e: the factor by which the steps of edge e must be shorter."""
     p, tau = rates.double().cpu().numpy(), delays.double().cpu().numpy()
     _, around = _moves(edges.cpu().numpy(), nodes_of(edges), p, tau)
     return torch.from_numpy(1 + around).to(rates.device)
@@ -81,7 +81,7 @@ def delayed_shares(
 def delayed_gap(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
 ) -> float:
-    """The eigengap lambda_2(Delta(K)) of rates that may be 0 on some edges.
+    """The eigengap lambda_2(Delta(K)) for these rates, which may be 0 on some edges.
 
     Raises:
         InputError: if edges of positive rates do not connect all nodes.
@@ -96,14 +96,14 @@ def tuned_rates(
     price: float | None = None,
     steps: int = 2000,
 ) -> Float64[Tensor, " e"]:
-    """Rates p with a large Phi(p); edges that slow the others have rate 0.
+    """Rates p with a large Phi(p); edges that slow down others too much have rate 0.
 
     Args:
         edges: they must join all nodes 0, ..., n - 1.
         delays: tau_e, positive.
-        price: of a link that is always in use. By default, all links together cost a
-            thirtieth of the eigengap of p = 1 / tau.
-        steps: of Adam on `p_e tau_e`, which stays at 0 or above.
+        price: the price of a link that is always in use. By default, all links together
+            cost a thirtieth of the eigengap of p = 1 / tau.
+        steps: the number of steps of Adam on `p_e tau_e`, which stays at 0 or above.
 
     Raises:
         InputError: if a delay is not positive, or with more than 500 nodes.
@@ -123,7 +123,7 @@ def tuned_rates(
 
 
 def refuse_many(nodes: int) -> None:
-    """Refuses a network of more nodes than rates are tuned for."""
+    """Refuses a network with more nodes than `MOST_TUNED`."""
     if nodes > MOST_TUNED:
         raise InputError(
             f"rates can be tuned for at most {MOST_TUNED} nodes, got {nodes}."
@@ -131,8 +131,8 @@ def refuse_many(nodes: int) -> None:
 
 
 def _without_slow(ends: np.ndarray, n: int, tau: np.ndarray) -> list[np.ndarray]:
-    """Rates 1 / tau on edges up to some delay, if these edges connect all nodes."""
-    # At most 20 of the delays.
+    """Candidates: rates 1 / tau on edges up to some delay that connect all nodes."""
+    # Tries at most 20 of the delays.
     some = np.unique(np.quantile(tau, np.linspace(0, 1, 20), method="inverted_cdf"))
     found = [np.where(tau <= most, 1 / tau, 0) for most in some]
     return [p for p in found if _phi(ends, n, p, tau, 0.0) > 1e-12 * p.max()]
@@ -146,7 +146,7 @@ def _climb(
     price: float,
     steps: int,
 ) -> np.ndarray:
-    """The best rates on the path of Adam, with steps that become shorter."""
+    """The best of the rates through which Adam goes, with shorter and shorter steps."""
     use, best = p * tau, p
     most = _phi(ends, n, p, tau, price)
     mean, square = np.zeros_like(use), np.zeros_like(use)
@@ -167,14 +167,15 @@ def phi_slope(
 ) -> tuple[float, np.ndarray]:
     """Phi and its gradient in p, a mean over eigenvectors if lambda_2 is almost double.
 
+    If lambda_2 is almost a double eigenvalue, the gradient is a mean over eigenvectors.
     With a unit eigenvector u of lambda_2, `d lambda_2 / d K_e = (u_v - u_w)^2`.
 
     Args:
         ends: edges, (E, 2).
-        n: nodes.
+        n: the number of nodes.
         p: rates.
         tau: delays.
-        price: of `p tau`.
+        price: the price of `p tau`.
     """
     gains, around = _moves(ends, n, p, tau)
     count = min(n - 1, 6)
@@ -208,7 +209,7 @@ def _moves(
 
 
 def _over_adjacent(ends: np.ndarray, n: int, values: np.ndarray) -> np.ndarray:
-    """For each edge, the sum over the edges that share a node with it, itself once."""
+    """For each edge, the sum over itself and the edges that share a node with it."""
     at = np.bincount(ends.ravel(), np.repeat(values, 2), minlength=n)
     return at[ends].sum(1) - values
 

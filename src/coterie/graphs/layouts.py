@@ -1,4 +1,4 @@
-"""Places to draw the nodes of a graph, with neighbours near each other."""
+"""Positions for drawing the nodes of a graph, with neighbours near each other."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _SPRINGS = 500
 
 
 def places(edges: Int[Tensor, "e 2"], n: int) -> Float64[np.ndarray, "n 2"]:
-    """(n, 2) places between -1 and 1, the same at every call.
+    """(n, 2) positions between -1 and 1; every call gives the same.
 
     Up to 80 nodes, distances on paper resemble those in the graph (Kamada and Kawai).
     Up to 500 nodes, edges are springs (Fruchterman and Reingold). For more nodes,
     eigenvectors of the Laplacian are coordinates: 10,000 nodes take a second.
 
     Args:
-        edges: of the graph, which may have several components.
+        edges: the edges of the graph, which may have several components.
         n: the number of nodes.
     """
     ends = edges.cpu().numpy()
@@ -49,13 +49,13 @@ def _eigenvectors(ends: np.ndarray, n: int) -> np.ndarray:
     start = np.random.default_rng(0).normal(size=n)
     most = 2 * float(matrix.diagonal().max())
     with contextlib.suppress(ArpackNoConvergence):
-        # For an expander: small eigenvalues lie apart, and factors would be dense.
+        # For an expander, small eigenvalues lie apart, and factors would be dense.
         turned = csr_array(most * eye_array(n) - matrix)
         values, vectors = eigsh(turned, k=3, v0=start, tol=1e-3, maxiter=30)
         second = np.argsort(-values)[1]
         if most - values[second] > 0.01 * most:
             return vectors[:, np.argsort(-values)[1:3]]
-    # For a long graph: eigenvalues crowd near 0, and factors are sparse.
+    # For a long graph, many eigenvalues are close to 0, and factors are sparse.
     shift = 1e-6 * most
     factors = splu(
         (matrix + shift * eye_array(n)).tocsc(),

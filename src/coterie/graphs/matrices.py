@@ -1,4 +1,4 @@
-"""Sparse matrices of a graph, and the graph of a matrix.
+"""Laplacians and gossip matrices of graphs, sparse, and the graph of a matrix.
 
 Delta(nu) is the Laplacian of weights nu. It has `-nu_vw` off the diagonal, and its rows
 sum to 0. `W = I - Delta(nu)` is symmetric and its rows sum to 1. It is a gossip matrix
@@ -25,10 +25,10 @@ from .families import nodes_of, not_negative, refuse_apart
 
 
 def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
-    """Metropolis-Hastings: `W_vw = 1 / (1 + max(d_v, d_w))`, the rest on the diagonal.
+    """Metropolis weights `W_vw = 1 / (1 + max(d_v, d_w))`, the rest on the diagonal.
 
-    It is sparse (COO), symmetric and doubly stochastic. Neighbours only tell each other
-    how many neighbours they have.
+    The matrix is sparse (COO), symmetric and doubly stochastic. To compute it,
+    neighbours need only tell each other how many neighbours they have.
 
     >>> gossip_matrix(torch.tensor([[0, 1]]), 3).to_dense()
     tensor([[0.5000, 0.5000, 0.0000],
@@ -43,8 +43,8 @@ def max_degree(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """`W = I - (D - A) / d`, d the largest degree: sparse and doubly stochastic.
 
     If all nodes have d neighbours, no node gives weight to itself. If the graph is also
-    bipartite (a ring or torus of even sides, a hypercube), W has the eigenvalue -1 and
-    does not converge to the average. Then use `lazy`.
+    bipartite (a ring or torus of even sides, a hypercube), W has the eigenvalue -1, and
+    gossip does not converge to the average. Then use `lazy`.
 
     >>> max_degree(torch.tensor([[0, 1]]), 2).to_dense()
     tensor([[0., 1.],
@@ -90,7 +90,7 @@ def weighted_gossip(
     edges: Int[Tensor, "e 2"], share: Float64[Tensor, " e"], n: int
 ) -> Float64[Tensor, "n n"]:
     """`W = I - Delta(share)`, sparse."""
-    # Shares that sum to 1 may be rounded to more.
+    # Rounding may make the sum of shares larger than 1.
     return _symmetric(edges, share, (1 - _sums(edges, share, n)).clamp(min=0))
 
 
@@ -101,7 +101,7 @@ def _sums(edges: Tensor, values: Tensor, n: int) -> Tensor:
 
 
 def _symmetric(edges: Tensor, values: Tensor, diagonal: Tensor) -> Tensor:
-    """The sparse matrix with these values at both places of an edge."""
+    """The sparse symmetric matrix with these values for edges, in both directions."""
     n = len(diagonal)
     return torch.sparse_coo_tensor(
         _both_ways(edges, n).T,
@@ -135,7 +135,7 @@ def symmetric(name: str, matrix: Tensor, clients: int) -> Tensor:
 
 
 def connected(name: str, matrix: Tensor, clients: int) -> Tensor:
-    """Returns `matrix` if its entries other than 0 join all clients."""
+    """Returns `matrix` if its entries that are not 0 connect all clients."""
     entries = matrix.to_sparse().coalesce()
     refuse_apart(name, entries.indices()[:, entries.values() != 0].T, clients)
     return matrix
@@ -150,7 +150,7 @@ Gossip = Annotated[Tensor, symmetric, connected]
 def among_present(
     matrix: Float[Tensor, "n n"], present: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """The matrix for present clients: each adds the weights of absent ones to its own.
+    """The matrix for a round: clients add the weights of absent clients to their own.
 
     Rows still sum to 1, and columns too if the matrix is symmetric. Absent clients keep
     their values.
@@ -183,7 +183,7 @@ def among_present(
 
 
 def linked_pairs(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
-    """(e, 2) the pairs v < w with an entry other than 0 in either direction, ascending.
+    """(e, 2) sorted pairs v < w with an entry that is not 0 in at least one direction.
 
     >>> linked_pairs(torch.tensor([[0.5, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.2, 0.3]]))
     tensor([[0, 2],
@@ -198,7 +198,7 @@ def linked_pairs(matrix: Real[Tensor, "n n"]) -> Int[Tensor, "e 2"]:
 
 
 def adjacency(matrix: Real[Tensor, "n n"]) -> Bool[Tensor, "n n"]:
-    """(N, N) whether different nodes have an entry other than 0 in either direction.
+    """(N, N) whether two nodes have an entry that is not 0 in at least one direction.
 
     >>> adjacency(torch.tensor([[0.5, 0.5], [0.0, 1.0]]))
     tensor([[False,  True],
@@ -230,10 +230,10 @@ def refuse_unjoined(
     """Refuses weights between clients that [graph] does not join.
 
     Args:
-        name: of the weights, for the error.
+        name: the name of the weights, for the error.
         matrix: the weights, sparse or dense; the diagonal is free.
-        edges: of [graph].
-        clients: their numbers.
+        edges: the edges of [graph].
+        clients: the numbers of the clients.
     """
     pairs, number = linked_pairs(matrix), torch.tensor([len(matrix), 1])
     allowed = (edges.sort(1).values * number).sum(1)

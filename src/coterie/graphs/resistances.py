@@ -1,7 +1,7 @@
 """Effective resistances between nodes of a graph.
 
-With conductances nu, `R(v, w) = (e_v - e_w)' Delta(nu)^+ (e_v - e_w)`. They are exact
-up to rounding, and found in two steps:
+With conductances nu, `R(v, w) = (e_v - e_w)' Delta(nu)^+ (e_v - e_w)`. We compute the
+resistances exactly, up to rounding, in two steps:
 
 - A node with few neighbours is replaced by links between them (star and mesh). Let c_i
   be the conductances to its neighbours, and C their sum. Then the conductance between
@@ -9,9 +9,10 @@ up to rounding, and found in two steps:
   do not change. Afterwards, with p = c / C, the removed node v has the resistances
   `R(v, j) = 1 / C + sum_i p_i R(i, j) - sum_ik p_i p_k R(i, k) / 2`.
   This removes all nodes of rings and trees, and most nodes of every sparse graph.
-- The nodes that are left have many neighbours. Their matrix is dense and is inverted.
+- The nodes that are left have many neighbours. We invert their dense matrix.
 
-10,000 nodes take seconds, even as an expander, which leaves some 3,500 nodes.
+10,000 nodes take seconds. This holds even for an expander, where the first step leaves
+some 3,500 nodes.
 
 References:
     Doyle, Snell, "Random walks and electric networks", 1984, arXiv:math/0001057.
@@ -114,10 +115,11 @@ Found = dict[tuple[int, int], float]
 
 
 def _of_the_rest(links: list[dict[int, float]], replaced: list[_RemovedNode]) -> Found:
-    """Resistances of all links between nodes that were not replaced."""
+    """The resistances of all links between nodes that were not replaced."""
     rest = sorted({*range(len(links))} - {step.node for step in replaced})
     place, m = {v: k for k, v in enumerate(rest)}, len(rest)
-    # With 1/m added everywhere, the Laplacian has an inverse; resistances stay.
+    # With 1/m added to every entry, the Laplacian has an inverse and the same
+    # resistances.
     matrix = np.full((m, m), 1 / m)
     for v in rest:
         row, near = place[v], links[v]

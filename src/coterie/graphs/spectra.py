@@ -1,9 +1,9 @@
-"""Spectral gaps of graphs and gossip matrices, also of large and sparse ones.
+"""Spectral gaps of graphs and gossip matrices, also for many nodes.
 
-Up to 500 nodes, a dense eigenvalue problem is solved. For more nodes, Lanczos finds
-eigenvalues that lie apart, as in expanders. In long graphs, such as rings, many
-eigenvalues are close to 0. There, a factorisation of the Laplacian is sparse, and we
-use it to find them.
+Up to 500 nodes, we solve a dense eigenvalue problem. For more nodes, we use Lanczos'
+method, which is fast if eigenvalues lie apart, as in expanders. In long graphs, such as
+rings, many eigenvalues are close to 0. For these graphs, we use a factorisation of the
+Laplacian, which is sparse.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def contraction(matrices: Sequence[Float[Tensor, "n n"]]) -> float:
     ways = [*steps, *(step.T.tocsr() for step in reversed(steps))]  # W, then W'
 
     def laplacian_times(x: np.ndarray) -> np.ndarray:
-        """(I - W' W) x, for W the product of all."""
+        """(I - W' W) x, where W is the product of all matrices."""
         return x - functools.reduce(lambda y, way: way @ y, ways, x)
 
     def whole() -> csr_array:
@@ -94,7 +94,7 @@ def swaps(edges: Int[Tensor, "e 2"], n: int) -> bool:
     """Whether `I - (D - A) / d` has the eigenvalue -1: regular, bipartite graphs.
 
     The bipartite double cover has every node twice, and each edge leads from one copy
-    to the other. It falls into two parts if and only if the graph is bipartite.
+    to the other. It has two components if and only if the graph is bipartite.
     """
     degree = torch.bincount(edges.flatten(), minlength=n)
     if (degree != degree[0]).any():
@@ -106,7 +106,7 @@ def swaps(edges: Int[Tensor, "e 2"], n: int) -> bool:
 
 
 def as_scipy(matrix: Float[Tensor, "n n"]) -> csr_array:
-    """The same matrix for scipy, sparse, without explicit zeros."""
+    """The matrix as a sparse matrix of scipy, without stored zeros."""
     entries = matrix.to_sparse().coalesce().cpu()
     places = tuple(entries.indices().numpy())
     values = entries.values().double().numpy()
@@ -124,13 +124,13 @@ def _second(
     """The second smallest eigenvalue of a Laplacian, 0 if its graph is not connected.
 
     Args:
-        n: nodes.
-        most: no eigenvalue is larger.
-        times: multiplies the Laplacian by a vector.
-        whole: makes the matrix itself; called only if needed.
+        n: the number of nodes.
+        most: an upper bound of all eigenvalues.
+        times: a function that multiplies the Laplacian by a vector.
+        whole: a function that returns the Laplacian; called only if needed.
     """
-    # At the edge of an expander's spectrum, eigenvalues are about n^(-2/3) apart.
-    # Lanczos takes about n^(1/3) steps for that.
+    # At the edge of an expander's spectrum, eigenvalues are about n^(-2/3) apart. To
+    # separate them, Lanczos takes about n^(1/3) steps.
     restarts = math.ceil(1.5 * n ** (1 / 3))
     try:
         found = most - _largest(n, lambda x: most * x - times(x), restarts)
@@ -141,8 +141,8 @@ def _second(
     matrix = whole()
     if connected_components(matrix, return_labels=False) > 1:
         return 0.0
-    # A Laplacian has an inverse on vectors of sum 0. One node is left out; the solution
-    # is 0 there, before it is centred.
+    # A Laplacian has an inverse on vectors with the sum 0. We leave out one node, where
+    # the solution is 0, and then subtract the mean.
     factors = splu(
         matrix.tocsc()[1:, 1:],
         permc_spec="MMD_AT_PLUS_A",
@@ -155,7 +155,7 @@ def _second(
 def _largest(
     n: int, times: Callable[[np.ndarray], np.ndarray], restarts: int | None = None
 ) -> float:
-    """The largest eigenvalue of a symmetric matrix on vectors of sum 0."""
+    """The largest eigenvalue of a symmetric matrix, on vectors with the sum 0."""
 
     def centred_times(x: np.ndarray) -> np.ndarray:
         y = times(x.ravel() - x.mean())

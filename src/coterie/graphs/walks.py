@@ -1,7 +1,7 @@
 """Walks on a graph: which client gets a token next.
 
 A token is a model that moves from client to client. From client v it goes to w with
-chance
+probability
 
     metropolis        P_vw = 1 / (1 + max(d_v, d_w)) for neighbours; otherwise it stays
     simple            P_vw = 1 / d_v for neighbours
@@ -11,10 +11,11 @@ chance
     reshuffled        uniform over the clients not visited in this epoch
     iid               uniform over all clients, v included
 
-where d_v is the number of neighbours. At a dead end the token goes back. In the long
-run, metropolis and the last three walks visit all clients equally often. Simple and
-non-backtracking walks visit v in proportion to d_v, and lazy ones to d_v + 1. Hitting
-times are in `coterie.graphs.chains`.
+where d_v is the number of neighbours. At a client with one neighbour, a
+non-backtracking token goes back. In the long run, metropolis and the last three walks
+visit all clients equally often. Simple and non-backtracking walks visit v in proportion
+to d_v, and lazy walks in proportion to d_v + 1. Hitting times are in
+`coterie.graphs.chains`.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -60,7 +61,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk on a graph. Its trail is the list of what it must remember.
+    """A walk on a graph. Its trail is a list of the numbers that it must remember.
 
     >>> around = walk_on("cyclic", torch.tensor([[0, 1], [1, 2], [0, 2]]), 3)
     >>> around.following(2, around.trail(2), torch.Generator())
@@ -112,7 +113,7 @@ class Walk:
         return token.at
 
     def _metropolis(self, at: int, rng: torch.Generator) -> int:
-        """A random neighbour, or the client itself if it rejects that neighbour."""
+        """A random neighbour, or the client itself if the neighbour is rejected."""
         to = _draw((*self.neighbours[at], at), rng)
         here, there = (1 + len(self.neighbours[v]) for v in (at, to))
         refused = torch.rand((), generator=rng) * there >= here
@@ -134,7 +135,7 @@ def walk_on(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Walk:
 
     Raises:
         InputError: if some client cannot be reached, or an edge is missing. `cyclic`
-            needs all edges from a client to the next one, `reshuffled` and `iid` need
+            needs all edges from a client to the next one; `reshuffled` and `iid` need
             all pairs.
     """
     one_of("walk", kind, WALKS)
@@ -157,7 +158,7 @@ def walk_on(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Walk:
 def transition(
     kind: str, edges: Int[Tensor, "e 2"], n: int
 ) -> Float64[Tensor, "states states"]:
-    """The chances P of going from one state to another, sparse (COO).
+    """The probabilities P of going from one state to another, sparse (COO).
 
     States are clients. For `non_backtracking` they are directed edges: first the E
     edges as given, then the same edges the other way round.
@@ -187,7 +188,7 @@ def transition(
 
 
 def _onward(edges: Tensor) -> Tensor:
-    """The chances of `non_backtracking` to go from each edge to each next edge."""
+    """For `non_backtracking`, the probabilities of going from one edge to the next."""
     ways = torch.cat([edges, edges.flip(1)]).tolist()
     leaving: dict[int, list[int]] = {}
     for number, (v, _) in enumerate(ways):
@@ -200,7 +201,7 @@ def _onward(edges: Tensor) -> Tensor:
 
 
 def _even(rows: list[tuple[int, ...]]) -> Tensor:
-    """The matrix with equal entries in these columns of each row."""
+    """The matrix with equal entries in these columns of each row, which sum to 1."""
     v = [row for row, columns in enumerate(rows) for _ in columns]
     w = [column for columns in rows for column in columns]
     values = [1 / len(columns) for columns in rows for _ in columns]
@@ -221,7 +222,7 @@ def _draw(choices: list[int] | tuple[int, ...] | range, rng: torch.Generator) ->
 
 @dataclass
 class Visits:
-    """When a token was at each client, from what it carries and what clients store."""
+    """When a token last visited each client. The token and the clients store this."""
 
     marks: list[int]  # of each client: its last visit, or the last epoch with a visit
     epoch: int = 1
@@ -231,19 +232,20 @@ class Visits:
 
 
 def oldest(visits: Visits, client: int, t: int) -> int:
-    """max_v (t - d_v(t)) for a token now at this client; d_v is the last visit, or 0.
+    """max_v (t - d_v(t)), where d_v(t) is the step of the last visit to client v, or 0.
 
-    The token carries the last visits of all clients.
+    The token is now at `client`, and carries the steps of the last visits to all
+    clients.
     """
     visits.marks[client] = t
     return t - min(visits.marks)
 
 
 def oldest_by_epochs(visits: Visits, client: int, t: int) -> int:
-    """A bound on `oldest`, for which a token carries only four numbers.
+    """A bound on `oldest`; to compute it, a token carries only four numbers.
 
-    An epoch ends when the token has visited all clients. So every client was visited
-    after the previous epoch began.
+    An epoch ends when the token has visited all clients. So every client has been
+    visited since the previous epoch began.
     """
     if visits.marks[client] != visits.epoch:
         visits.marks[client] = visits.epoch
