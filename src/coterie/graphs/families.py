@@ -138,7 +138,7 @@ def torus(n: int, seed: int, *, dim: float = 2) -> Pairs:
 
 
 def hypercube(n: int, seed: int) -> Pairs:
-    """The corners of a cube of log2(n) dimensions: neighbours differ in one digit."""
+    """The corners of a cube of log2(n) dimensions; an edge changes one binary digit."""
     if n & (n - 1):
         raise InputError(f"`graph` hypercube needs 2, 4, 8, ... nodes, got {n}.")
     digits = range(n.bit_length() - 1)
@@ -146,7 +146,7 @@ def hypercube(n: int, seed: int) -> Pairs:
 
 
 def _sides(n: int, dim: int, least: int) -> tuple[int, ...] | None:
-    """Ascending sides whose product is n, with the longest as short as possible."""
+    """Ascending sides with the product n; the longest is as short as possible."""
     if dim == 1:
         return (n,) if n >= least else None
     found = []
@@ -159,7 +159,7 @@ def _sides(n: int, dim: int, least: int) -> tuple[int, ...] | None:
 
 
 def _lattice(sides: tuple[int, ...], *, around: bool) -> np.ndarray:
-    """Edges between neighbours along each side; the last side runs fastest."""
+    """Edges between neighbours along each side, for nodes in row-major order."""
     place, found = np.arange(np.prod(sides)).reshape(sides), []
     for axis, side in enumerate(sides):
         along = range(side) if around else range(side - 1)
@@ -197,7 +197,7 @@ def expander(n: int, seed: int, *, degree: float = 4) -> Pairs:
 
 
 def geometric(n: int, seed: int, *, radius: float) -> Pairs:
-    """Random places in the unit square, joined if they are within the radius."""
+    """Random points in the unit square; those within the radius are joined."""
     checks.number("graph radius", radius, above=0)
     place = np.random.default_rng(_stream(seed)).random((n, 2))
     return KDTree(place).query_pairs(radius, output_type="ndarray")
@@ -219,7 +219,7 @@ def small_world(n: int, seed: int, *, degree: float = 4, p: float = 0.1) -> Pair
 def stochastic_block(
     n: int, seed: int, *, blocks: float, within: float, between: float
 ) -> Pairs:
-    """Equal groups in order, with chances of edges within a group and between two."""
+    """Groups of equal size, with two probabilities: within and between groups."""
     checks.number("graph blocks", blocks, at_least=1, at_most=n)
     checks.number("graph within", within, at_least=0, at_most=1)
     checks.number("graph between", between, at_least=0, at_most=1)

@@ -85,7 +85,7 @@ def mixing_of(kind: str, edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "
 
 
 def _least(ends: np.ndarray, n: int, w: np.ndarray) -> np.ndarray:
-    """(E,) the weights with the smallest t; w must satisfy all constraints."""
+    """(E,) the weights with the smallest t; the first w must meet all constraints."""
     at = np.zeros((n, len(ends)))  # which edges are at a node
     at[ends.T, np.arange(len(ends))] = 1
     # t begins at 1.5, because |W - J| of a gossip matrix is at most 1.
@@ -131,7 +131,7 @@ def _length(
 
 
 def _newton_step(curve: np.ndarray, slope: np.ndarray) -> np.ndarray:
-    """The solution of Newton's equations, with the smallest ridge that allows one."""
+    """The solution of Newton's equations, with the smallest ridge that is enough."""
     # For weights near 0, curvatures are larger by many orders of magnitude.
     scale, ridge = 1 / np.sqrt(curve.diagonal()), 1e-13
     curve = curve * np.outer(scale, scale)

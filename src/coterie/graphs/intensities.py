@@ -165,7 +165,7 @@ def _climb(
 def phi_slope(
     ends: np.ndarray, n: int, p: np.ndarray, tau: np.ndarray, price: float
 ) -> tuple[float, np.ndarray]:
-    """Phi and its gradient in p, a mean over eigenvectors if lambda_2 is almost double.
+    """Phi and its gradient in p.
 
     If lambda_2 is almost a double eigenvalue, the gradient is a mean over eigenvectors.
     With a unit eigenvector u of lambda_2, `d lambda_2 / d K_e = (u_v - u_w)^2`.

@@ -139,7 +139,7 @@ def _of_the_rest(links: list[dict[int, float]], replaced: list[_RemovedNode]) ->
 
 
 def _go_back(found: Found, replaced: list[_RemovedNode]) -> None:
-    """Adds resistances to the neighbours of each replaced node, the last one first."""
+    """Adds resistances of replaced nodes to their neighbours, the last node first."""
     for node, near, given in reversed(replaced):
         total = sum(given)
         p = [c / total for c in given]

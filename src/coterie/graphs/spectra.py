@@ -177,7 +177,7 @@ def _largest(
 
 
 def chebyshev_factor(gap: float) -> float:
-    """The factor omega between 1 and 2; a smaller gap has a larger factor.
+    """The factor omega of Chebyshev's recursion: 1 to 2, larger for smaller gaps.
 
     >>> round(chebyshev_factor(1.0), 4), round(chebyshev_factor(1e-6), 4)
     (1.0718, 1.998)

@@ -1,17 +1,17 @@
-"""Gradients of conjugate losses, which dual methods ask of a client.
+"""Gradients of conjugate losses, which clients compute for dual methods.
 
     grad f^*(y) = argmin_x f(x) - <y, x>,    f(x) = loss(x) + (decay / 2) |x|^2
 
-of a client's loss on all its training data. Here f is 1 / lr-smooth and strongly
-convex. Nesterov's method starts from the last point that was found:
+where loss is the client's loss on all of its training data. f must be 1 / lr-smooth and
+strongly convex. Nesterov's method starts from the result of the last call:
 
     x' = p - lr (grad f(p) - y),    p <- x' + beta (x' - x),    x <- x',
     beta = (1 - r) / (1 + r),    r = sqrt(lr curvature).
 
 After k steps, the squared distance to the minimiser is at most (1 + 1 / r^2) (1 - r)^k
-times the first one. We take enough steps to leave at most the share `accuracy` of the
-distance. We do not use the closed forms for quadratics (`coterie_theory.descent.dual`
-does).
+times that at the start. We take enough steps to reduce the distance to the share
+`accuracy`. `coterie_theory.descent.dual` has closed forms for quadratics; we do not use
+them here.
 
 References:
     Nesterov, "Lectures on convex optimization", Springer, 2018, section 2.2.
@@ -44,7 +44,7 @@ class ConvexLoss(NamedTuple):
     weight_decay: NotNegative = 0.0
 
     def valid(self) -> ConvexLoss:
-        """Returns itself if the smoothness is at least the curvature."""
+        """Returns itself; refuses a curvature above the smoothness."""
         if self.lr * self.curvature > 1:
             raise InputError(
                 "`curvature` must be at most the smoothness of the losses, 1 / lr = "
@@ -53,7 +53,7 @@ class ConvexLoss(NamedTuple):
         return self
 
     def steps(self, accuracy: float) -> int:
-        """The number of steps that leave at most this share of the distance.
+        """The number of steps that reduce the distance to this share or less.
 
         >>> ConvexLoss(0.1, 1.0).steps(0.1), ConvexLoss(1.0, 1.0).steps(0.1)
         (19, 1)
@@ -72,7 +72,7 @@ def conjugate_gradient(
     loss: ConvexLoss,
     steps: int,
 ) -> Float[Tensor, "n d"]:
-    """A client program: about argmin_x f(x) - <y, x>, starting from an earlier x."""
+    """A client program: nearly argmin_x f(x) - <y, x>, starting from an earlier x."""
     r = math.sqrt(loss.lr * loss.curvature)
     beta, here, p = (1 - r) / (1 + r), clients.whole(), x
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Weights of answers that are late, or that come from clients that answer rarely."""
+"""Weights of late answers, and of answers from clients that answer rarely."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ Balance = Annotated[float, _balance]
 
 
 def factor(late: str, workers: int, tau: int) -> float:
-    """1; `min(1, M / tau)` if `adaptive`; `min(1, M / (2 tau))` if `heterogeneous`.
+    """The factor of a late answer: 1, `min(1, M / tau)` or `min(1, M / (2 tau))`.
 
-    tau is the delay of an answer, counted in answers, and M the number of workers. The
-    mean of tau is at most M, however slow a worker is. So only few answers count much
-    less. The second form is from Theorem 3.2.1. The third is from Theorem 3.2.3, and
-    from Theorem 3.3 for clients with different data.
+    The three forms are `constant`, `adaptive` and `heterogeneous`. tau is the delay of
+    an answer, counted in answers, and M the number of workers. The mean of tau is at
+    most M, however slow a worker is. So only few answers get a much smaller weight. The
+    second form is from Theorem 3.2.1 of Even's thesis. The third is from Theorem 3.2.3,
+    and from Theorem 3.3 for clients with different data.
 
     >>> factor("adaptive", 10, 5), factor("adaptive", 10, 40)
     (1.0, 0.25)
@@ -36,11 +37,11 @@ def factor(late: str, workers: int, tau: int) -> float:
 
 
 def balance(most: float, answers: list[int], client: int) -> float:
-    """The factor `p_bar / p_i`, at most `most`, which makes all clients count equally.
+    """The factor `p_bar / p_i`, at most `most`, for equal influence of all clients.
 
     p_i is the client's share of all answers so far, and p_bar the mean of these shares.
-    The limit keeps the steps of clients that answer very rarely short, so such clients
-    still count less. If `most` is 0, all factors are 1.
+    The limit keeps the steps of clients that answer very rarely short. So these clients
+    still have less influence. If `most` is 0, all factors are 1.
 
     >>> balance(10, [6, 2], 0), balance(10, [6, 2], 1), balance(10, [99, 1], 1)
     (0.6666666666666666, 2.0, 10)

@@ -1,7 +1,7 @@
 """The dual problems of `coterie.optim.projections`, small and in double precision.
 
-They use the rows of v only through their products v v^T. Each is a `DualProblem` of
-`coterie.optim.newton`.
+These problems depend on the rows of v only through the products v v^T. Each problem is
+a `DualProblem` of `coterie.optim.newton`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from .newton import (
 )
 
 _NEARLY = 0.01
-"""Equal multipliers of all pairs are a good start up to this relative duality gap."""
+"""Equal multipliers are a start if their relative duality gap is at most this.
+"""
 
 _DIRECT = 2500
-"""Size of a working set above which conjugate gradients are faster."""
+"""For working sets larger than this, conjugate gradients are faster."""
 
 
 class Pairs(NamedTuple):
-    """The tied pairs i < j, and their places in a matrix (n, n)."""
+    """The pairs i < j with a bound, and their positions in a matrix (n, n)."""
 
     i: Int[np.ndarray, " p"]
     j: Int[np.ndarray, " p"]
@@ -46,7 +47,7 @@ def tied_pairs(radius: Float[np.ndarray, "n n"]) -> Pairs:
 def squared_distances(
     gram: Float[np.ndarray, "n n"], pairs: Pairs
 ) -> Float[np.ndarray, " p"]:
-    """The squared distances of pairs, from the products of their rows."""
+    """The squared distances of pairs, from the products of rows."""
     own = gram.diagonal()
     return own[pairs.i] + own[pairs.j] - 2 * gram.take(pairs.flat)
 
@@ -70,22 +71,22 @@ def _laplacian(
 
 
 class PairProblem(NamedTuple):
-    """The dual problem: x = (M + L)^-1 M v with masses M on the diagonal."""
+    """The dual problem of pairs: x = (M + L)^-1 M v, with masses M on the diagonal."""
 
     gram: Float[np.ndarray, "g g"]  # v v^T; where models are tied, v is 0 on average
     limits: Float[np.ndarray, " p"]  # squared radii
     mass: Float[np.ndarray, " g"]  # the number of clients that share a row
     pairs: Pairs
     together: Int[np.ndarray, " g"]  # the set of tied models of each row
-    # The trace of L times this is added to M + L. It keeps the inverse of a large L
-    # small, and changes nothing for rows with mean 0.
+    # This number times the trace of L is added to every entry of M + L. It keeps the
+    # inverse of a large L small, and changes nothing for rows with mean 0.
     even: Float[np.ndarray, "g g"]
 
     def even_start(self) -> Float[np.ndarray, " p"] | None:
         """Equal multipliers if they are nearly optimal, None otherwise.
 
-        Equal multipliers lam shrink all distances by the factor s = 1 / (1 + n lam).
-        The result is the projection if every distance is too large by the same factor.
+        Equal multipliers lam shrink all distances by the factor s = 1 / (1 + n lam). If
+        every distance is too large by the same factor, this gives the projection.
         """
         squared = squared_distances(self.gram, self.pairs)
         if not (squared > self.limits).all():
@@ -106,9 +107,9 @@ class PairProblem(NamedTuple):
         moved = product(mixed * mass, inner)  # x x^T
         squared = np.maximum(squared_distances(moved, pairs), 0)
         tension = multipliers * squared
-        # <x_i - x_j, v_i - v_j>, whose sum with the multipliers is <v, v - x>.
+        # The sum of multipliers times <x_i - x_j, v_i - v_j>, which is <v, v - x>.
         work = dot(multipliers, squared_distances((mixed + mixed.T) / 2, pairs))
-        # A feasible point: shrink towards the mean until every pair is near enough.
+        # A feasible point: x shrunk towards the mean until every pair meets its bound.
         group, sets = self.together[pairs.i], int(self.together.max()) + 1
         shrink = np.ones(sets)
         np.minimum.at(shrink, group, np.sqrt(limits / np.maximum(squared, limits)))
@@ -143,7 +144,8 @@ class PairProblem(NamedTuple):
         n = len(self.mass)
         wanted = max(n, room, int(held.sum()) // 2)
         if int((violated > 0).sum()) > wanted:
-            # Choose pairs of every model: the most violated pairs are nearly redundant.
+            # Chooses pairs of every model, because the most violated pairs of all are
+            # redundant.
             matrix = _symmetric(n, violated, self.pairs.flat)
             few = min(n, -(-wanted // n))
             least = np.partition(matrix, n - few, axis=1)[:, n - few]
@@ -193,7 +195,7 @@ def _differences(
 
 
 class BallProblem(NamedTuple):
-    """The dual problem of one point p and balls around some centres."""
+    """The dual problem of projecting one point p onto balls around some centres."""
 
     gram: Float[np.ndarray, "n n"]  # <centre_k - p, centre_l - p>
     limits: Float[np.ndarray, " n"]  # squared radii

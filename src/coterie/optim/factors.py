@@ -1,12 +1,13 @@
-"""Personal corrections of low rank: a product A_l B_l for each matrix of a model.
+"""Personal low-rank corrections: a product A_l B_l for each matrix of a model.
 
-A row of factors holds A_l (o, k) and then B_l (k, i) of one matrix after another, where
-k = min(rank, o, i). Their products change only the matrices of a model. Let G_l be the
-gradient in a matrix. Then the gradient in the factors is
+A row of factors holds A_l (o, k) and then B_l (k, i), for one matrix (o, i) after
+another, where k = min(rank, o, i). The products change only the matrices of a model.
+Let G_l be the gradient by matrix l. Then the gradients by its factors are
 
     grad A_l = G_l B_l',    grad B_l = A_l' G_l.
 
-A `shape` is the rank, and then the first column, rows and columns of every matrix.
+A `shape` is a list: the rank, and then three numbers for every matrix: its first column
+in the model, its rows, and its columns.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..checks import InputError
 
 
 def refuse_layers(layers: Int[Tensor, "l 3"], columns: int) -> None:
-    """Refuses matrices that do not lie in this number of columns."""
+    """Refuses matrices that do not fit into models with this number of columns."""
     whole = layers.dim() == 2 and layers.shape[1] == 3 and len(layers) > 0
     if not whole or layers.dtype != torch.long:
         raise InputError(
@@ -66,7 +67,7 @@ def expand(
 def factor_gradient(
     g: Float[Tensor, "n d"], factors: Float[Tensor, "n f"], shape: Sequence[int]
 ) -> Float[Tensor, "n f"]:
-    """The gradient in the factors, from the gradient in the parameters."""
+    """The gradient by the factors, from the gradient by the parameters."""
     parts = []
     for where, a, b, (o, k, i) in _matrices(shape):
         left, right = factors[:, a].view(-1, o, k), factors[:, b].view(-1, k, i)
@@ -78,7 +79,7 @@ def factor_gradient(
 def first_factors(
     shape: Sequence[int], rng: torch.Generator, like: Tensor
 ) -> Float[Tensor, " f"]:
-    """Zeros in A_l, so that corrections begin at 0; in B_l noise of variance 1/i."""
+    """First factors: A_l is 0, so that corrections begin at 0; B_l has variance 1/i."""
     factors = torch.zeros(factor_columns(shape), dtype=like.dtype)
     for _, _, b, (_, k, i) in _matrices(shape):
         noise = torch.randn(k * i, generator=rng, dtype=like.dtype, device=rng.device)

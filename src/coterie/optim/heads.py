@@ -1,6 +1,7 @@
 """Client programs for models c + v_i U in a common subspace, on all training data.
 
-The orthonormal rows of U (r, D) are the same for all clients; v_i is personal.
+The orthonormal rows of U (r, D) are the same for all clients. The coordinates v_i are
+personal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def model(
 def coordinates(
     u: Float[Tensor, "n r d"], g: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n r"]:
-    """The coordinates U g_i of rows in the subspace."""
+    """The coordinates U g_i of rows g_i in the subspace."""
     return (u @ g[:, :, None])[:, :, 0]
 
 
@@ -38,7 +39,7 @@ def heads_by_descent(
     cap: float,
     steps: int,
 ) -> Float[Tensor, "n r"]:
-    """A client program: `steps` times `v <- cap_norms(v - lr U g_i(c + v U))`."""
+    """A client program: v after steps `v <- cap_norms(v - lr U g_i(c + v U))`."""
     data = clients.whole()
     for _ in range(steps):
         v = cap_norms(v - lr * coordinates(u, data.grad(model(centre, v, u))), cap)
@@ -51,7 +52,7 @@ def whole_gradient(
     losses: Float[Tensor, "n 1"],
     x: Float[Tensor, "n d"],
 ) -> tuple[Tensor, Tensor]:
-    """A client program: the gradient and the loss of all training data at x."""
+    """A client program: the gradient and the loss on all training data at x."""
     del g, losses  # the places for the results
     data = clients.whole()
     return data.grad(x), data.loss(x)[:, None]
@@ -68,7 +69,7 @@ def heads_and_slope(
     cap: float,
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: steps of the head, then the gradient at that model."""
+    """A client program: v after its steps, and the gradient at the new model."""
     del g  # the place for the result
     v = heads_by_descent(clients, v, centre, u, lr=lr, cap=cap, steps=steps)
     return v, clients.whole().grad(model(centre, v, u))
@@ -81,7 +82,7 @@ def orthonormal(u: Float[Tensor, "r d"]) -> tuple[Tensor, Tensor]:
 
 
 def refuse_rank(rank: int, clients: int, dimension: int) -> int:
-    """Returns `rank` if a matrix of these models can have it."""
+    """Returns `rank`; refuses a rank that a matrix of these models cannot have."""
     integer("rank", rank, at_least=1)
     if rank > min(clients, dimension):
         raise InputError(

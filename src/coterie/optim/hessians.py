@@ -1,4 +1,4 @@
-"""Products of Hessians and vectors for clients' losses, and the largest eigenvalues.
+"""Products of clients' Hessians with vectors, and the Hessians' largest eigenvalues.
 
 exact   H_i(w_i) u_i
 hf      (g_i(w_i + h u_i) - g_i(w_i - h u_i)) / (2 h),   h = delta / |u_i|
@@ -22,10 +22,10 @@ def hessian_times(
     variant: str,
     delta: float,
 ) -> Float[Tensor, "n k"]:
-    """Row j is the Hessian of client j at w[j], times u[j].
+    """Products with Hessians: row j is the Hessian of client j at w[j], times u[j].
 
     Args:
-        clients: compute this; for `hf` they must use the same minibatch twice.
+        clients: the clients; for `hf`, both gradients must use the same minibatch.
         w: the models.
         u: the vectors.
         variant: `exact`; `hf`, differences of gradients; or `fo`, zeros.
@@ -49,14 +49,14 @@ def sharpness(
     *,
     iterations: int,
 ) -> Float[Tensor, "n 1"]:
-    """A client program: the eigenvalue of largest size of each client's Hessian at x.
+    """A client program: the eigenvalue of each Hessian with the largest absolute value.
 
-    This is the Rayleigh quotient of power iteration on all training data, so it is
-    never too large. Gradient descent with steps above 2 divided by the result moves
-    away from x.
+    The result is the Rayleigh quotient of power iteration on all training data, so it
+    is never too large. Gradient descent with step sizes above 2 / result moves away
+    from x.
 
     Args:
-        clients: to ask.
+        clients: the clients to ask.
         found: memory for the result; its values are not used.
         x: the models.
         iterations: products with the Hessian; each costs two gradients of all data.

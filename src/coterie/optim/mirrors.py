@@ -3,8 +3,8 @@
     phi(x) = f(x) + (ridge / 2) |x|^2,    f the loss of all training data of a client
     x <- argmin_z <lr g, z> + D_phi(z, x),  that is  grad phi(z) = grad phi(x) - lr g
 
-with D_phi(z, x) = phi(z) - phi(x) - <grad phi(x), z - x>. Newton's method solves this.
-It uses conjugate gradients, which need only products with Hessians.
+where D_phi(z, x) = phi(z) - phi(x) - <grad phi(x), z - x>. Newton's method solves the
+last equation. It uses conjugate gradients, which need only products with Hessians.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Newton(NamedTuple):
 def conjugate_gradients(
     times: Callable[[Tensor], Tensor], b: Float[Tensor, "n d"], *, steps: int
 ) -> Float[Tensor, "n d"]:
-    """Row j is about the solution u of H_j u = b_j; rows do not depend on each other.
+    """Row j is nearly the solution u of H_j u = b_j, independent of other rows.
 
     A row stops when its residual is small, or when its curvature is not positive. If
     the curvature is not positive in the first step, the result is b_j.
 
     Args:
-        times: the products H_j u_j of all rows.
+        times: a function that computes the products H_j u_j of all rows.
         b: the right sides.
         steps: the largest number of steps; D are enough, except for rounding.
     """
@@ -76,16 +76,17 @@ def inverse_mirror(
     ridge: float,
     solver: Newton,
 ) -> Float[Tensor, "n d"]:
-    """Row j is about the point where the gradient of phi_j is target_j.
+    """Row j is nearly the point at which the gradient of phi_j is target_j.
 
     A Newton step is undone if it does not bring the gradient nearer to its target. Then
     the next step is half as long.
 
     Args:
-        clients: compute gradients and products; they must always use the same samples.
-        x: where to start.
+        clients: the clients that compute gradients and products; they must use the same
+            samples in every call.
+        x: the starting points.
         target: the gradients to reach.
-        ridge: the curvature that phi has in addition to the loss.
+        ridge: the curvature that phi has in addition to that of the loss.
         solver: the largest number of steps.
     """
     left = target - clients.grad(x) - ridge * x

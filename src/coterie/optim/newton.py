@@ -1,13 +1,14 @@
-"""Newton steps that maximise a concave function of multipliers lam >= 0.
+"""Newton's method for maximising a concave function of multipliers lam >= 0.
 
-The function is the dual of projecting v onto {x : d_p(x)^2 <= R_p for all p}. Its
-gradient is (d_p^2 - R_p) / 2. Every step maximises its quadratic model over lam >= 0 on
-a working set: all p with a positive multiplier, and the most violated of the others. If
-v violates the bounds by far, Newton steps would be short and the working set large. So
-the code shrinks the radii to R in stages.
+The function is the dual of projecting v onto {x : d_p(x)^2 <= R_p for all p}, where d_p
+is a distance, such as that of a pair p. The gradient of the function is (d_p^2 - R_p) /
+2. Every step maximises the quadratic model of the function over lam >= 0 on a working
+set. This set has all p with a positive multiplier, and the most violated of the others.
+If v violates the bounds by far, Newton steps would be short and the working set large.
+So the code lowers the squared radii to R in stages.
 
 Vectors and matrices are small and in double precision. NumPy starts an operation faster
-than torch, so we use torch only if two threads help.
+than torch, so we use torch only for large matrices, where several threads help.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _STAGE = 4.0
 """The factor between the squared radii of two stages."""
 
 _STEPS, _PIVOTS, _DAMPINGS = 300, 6, 16
-"""Limits on Newton steps, on exchanges in one step, and on attempts at one step."""
+"""Limits on Newton steps, exchanges in a step, and attempts at one step.
+"""
 
 _LARGE = 64
-"""Torch handles matrices of at least this size; then only torch uses threads."""
+"""From this size on, torch computes with matrices; then only torch uses threads."""
 
 ROUNDING = 32 * float(np.finfo(np.float64).eps)
 """The relative error of a few operations."""
@@ -61,12 +63,12 @@ class Model(Protocol):
         b: Float[np.ndarray, " f"],
         shift: Float[np.ndarray, " f"],
     ) -> Float[np.ndarray, " f"] | None:
-        """The product (H + shift)^-1 b on the free ones; None if it does not exist."""
+        """The product (H + shift)^-1 b on free multipliers; None if there is none."""
 
 
 @runtime_checkable
 class DualProblem(Protocol):
-    """A concave function of multipliers, and models of it."""
+    """A concave function of multipliers, and its quadratic models."""
 
     @property
     def limits(self) -> Float[np.ndarray, " p"]:
@@ -81,21 +83,22 @@ class DualProblem(Protocol):
     def choose(
         self, held: Bool[np.ndarray, " p"], violated: Float[np.ndarray, " p"], room: int
     ) -> Int[np.ndarray, " m"]:
-        """The working set: all constraints that are held, and some that are violated.
+        """The working set: all held constraints, and some of the violated ones.
 
         Args:
-            held: which have a positive multiplier.
-            violated: how much each of the others is violated, 0 if it is not.
-            room: the number of violated constraints to take, if it is more than usual.
+            held: which constraints have a positive multiplier.
+            violated: how much each other constraint is violated; 0 if it is not.
+            room: the number of violated constraints to take, if this is more than
+                usual.
         """
 
 
 def ascend(
     problem: DualProblem, tolerance: float, start: Float[np.ndarray, " p"] | None = None
 ) -> tuple[Point, int]:
-    """The maximum, up to a gap of tolerance * objective, and the number of steps.
+    """The maximum, up to a gap of tolerance * objective; and the number of steps.
 
-    If rounding errors stop the progress early, the gap tells how good the result is.
+    If rounding errors stop the method earlier, the gap of the result is larger.
     """
     radius = problem.limits
     point = None if start is None else problem.evaluate(start)
@@ -115,14 +118,15 @@ def ascend(
             after, damping = _newton(problem, point, chosen, target, damping)
         if after is None:
             return point, steps
-        # If most of the newly chosen were needed, take twice as many the next time.
+        # If most of the newly chosen constraints were needed, take twice as many next
+        # time.
         new = chosen[~held[chosen]]
         needed = np.count_nonzero(after.multipliers[new]) > 0.9 * len(new)
         room = 2 * len(new) if needed else 0
         point = after
         if stage > 1 and (point.squared < _STAGE * target).all():
             lower = max(1.0, stage / _STAGE)
-            # Far outside, multipliers grow as distances shrink.
+            # Far from the feasible set, multipliers grow while distances shrink.
             point = problem.evaluate(point.multipliers * math.sqrt(stage / lower))
             stage = lower
     return point, _STEPS
@@ -135,19 +139,20 @@ def _newton(
     target: Float[np.ndarray, " p"],
     damping: float,
 ) -> tuple[Point | None, float]:
-    """The problem after one step towards squared radii `target`, and the next damping.
+    """The point after one step towards squared radii `target`, and the next damping.
 
-    If a step gains less than its model predicts, it is tried again with more damping.
-    If no damping helps, which only rounding errors cause, the result is None.
+    If a step gains less than its model predicts, we try it again with more damping. If
+    no damping helps, the result is None; only rounding errors cause this.
     """
     model, more = problem.model(point, chosen), 0.5 * (target - problem.limits)
     before = point.value - dot(more, point.multipliers)
     slope = 0.5 * (point.squared - target)[chosen]
     now = point.multipliers[chosen]
     for attempt in range(_DAMPINGS):
-        # Always shift a little: in few dimensions many pairs are redundant.
+        # There is always a small shift, because in few dimensions many pairs are
+        # redundant.
         shift = damping * model.diagonal + 1e-13 * model.diagonal.max()
-        # One wrong sign in a hundred is usually not worth solving again.
+        # If one sign in a hundred is wrong, solving again usually does not pay.
         few = 0 if attempt else len(now) // 100
         step = _model_step(model, slope, now, shift, few)
         if step is not None:
@@ -174,7 +179,8 @@ def _model_step(
     """The p >= -now that nearly maximises slope.p - p.(H + shift).p / 2.
 
     This is block principal pivoting. We solve for the free entries of p, and exchange
-    all entries with the wrong sign. We repeat this until we exchange at most `few`.
+    all entries with the wrong sign between free and fixed entries. We repeat this until
+    we exchange at most `few` entries.
     """
     free: Bool[np.ndarray, " m"] = np.ones(len(now), dtype=bool)
     wrong = 1e-12 * np.abs(slope).max()
@@ -195,12 +201,12 @@ def _model_step(
 
 
 def dot(a: Float[np.ndarray, " p"], b: Float[np.ndarray, " p"]) -> float:
-    """The inner product, without the threads that NumPy's own would start."""
+    """The inner product, without the threads that NumPy's function would start."""
     return float((a * b).sum())
 
 
 def product(*factors: np.ndarray) -> np.ndarray:
-    """The product of matrices, from left to right; the last may be a vector."""
+    """The product of matrices, from left to right; the last factor may be a vector."""
     result, *rest = factors
     if max(len(factor) for factor in factors) >= _LARGE:
         tensor = torch.from_numpy(result)
@@ -240,7 +246,7 @@ class DenseModel(NamedTuple):
         b: Float[np.ndarray, " f"],
         shift: Float[np.ndarray, " f"],
     ) -> Float[np.ndarray, " f"] | None:
-        """The product (H + shift)^-1 b on the free ones; None if it does not exist."""
+        """The product (H + shift)^-1 b on free multipliers; None if there is none."""
         here = np.flatnonzero(free)
         if len(here) < len(free):
             part = self.curvature.take(here, 0).take(here, 1)
@@ -264,14 +270,14 @@ def conjugate_gradients(
     b: Float[np.ndarray, " f"],
     shift: Float[np.ndarray, " f"],
 ) -> Float[np.ndarray, " f"] | None:
-    """`solve` for a model that only gives products with its curvature."""
+    """The result of `solve`, for a model that only gives products with H."""
     whole = np.zeros(len(free))
     scale = model.diagonal[free] + shift
     x, r = np.zeros_like(b), b
     p = z = r / scale
     rz = start = dot(r, z)
     for _ in range(200):
-        # A thousandth is left to the next Newton step.
+        # The next Newton step removes the remaining thousandth.
         if rz <= 1e-6 * start:
             break
         whole[free] = p

@@ -1,4 +1,4 @@
-"""How a client's gradient becomes a step, as the text of a setting `lr` says.
+"""How a client's gradient becomes a step, for settings `lr` that are texts.
 
     lr = "sgd(0.1, nesterov=true)"       momentum looks ahead (Nesterov)
     lr = "curvature(1, clip=2)"          c over the curvature of a client's loss
@@ -6,8 +6,9 @@
     lr = "adam(0.001, decoupled=false)"  Adam with weight decay in the gradient
     lr = "adam(0.001, fused=true)"       the same steps in one pass over large models
 
-All of them take two more numbers. `clip` is the largest norm of a client's gradient.
-`warmup` is the number of steps in which the step size grows linearly to its value.
+All of these texts may have two more numbers. `clip` is the largest norm of a client's
+gradient. `warmup` is the number of steps in which the step size grows linearly to its
+value.
 
 References:
     Kingma, Ba, "Adam: a method for stochastic optimization", ICLR 2015, arXiv
@@ -36,14 +37,15 @@ _LARGE = 4096
 """From this number of parameters on, one pass over memory is faster."""
 
 _PIECE = {"cpu": 2**18, "cuda": 2**24}
-"""The most values of Adam's step to compute at once, which stay in the cache."""
+"""Adam's step is computed for this number of values at once; they fit in the cache.
+"""
 
 _EXAMPLES = {"adam": 0.005, "curvature": 1, "sgd": 0.1}
-"""A usual number for each word, for errors to suggest."""
+"""A usual number for each word, which error messages suggest."""
 
 
 class Optimiser(NamedTuple):
-    """What the `lr` of a client's steps says, in addition to a number."""
+    """The optimiser of a client's steps: what a text `lr` says, besides the number."""
 
     word: str = "sgd"  # or curvature, or adam
     size: float = 0.1
@@ -62,7 +64,7 @@ class Optimiser(NamedTuple):
         return self.word == "adam"
 
     def columns(self, parameters: int, momentum: float) -> int:
-        """The columns of the buffer: of sums, or of Adam's means and its count."""
+        """How many columns the buffer has, for sums or for Adam's means and count."""
         if self.is_adam:
             return 2 * parameters + 1
         return parameters if momentum else 0
@@ -79,7 +81,7 @@ _OPTIONS = {
 
 @functools.lru_cache
 def optimiser_of(name: str, text: str) -> Optimiser:
-    """What a text such as `adam(0.001, clip=1)` says; refuses anything else.
+    """The optimiser that a text such as `adam(0.001, clip=1)` describes.
 
     >>> optimiser_of("lr", "adam(0.01, clip=2)").clip
     2.0
@@ -142,7 +144,7 @@ def adam_step(
     decay: Tensor | None,
     reuse: bool = False,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
-    """Models and buffer after a step of Adam, in the memory of g (and v to `reuse`).
+    """Models and buffer after a step of Adam, in the memory of g (and v, with `reuse`).
 
         m <- b1 m + (1 - b1) g,   s <- b2 s + (1 - b2) g^2,   k <- k + 1
         x <- x (1 - lr decay) - lr m / (1 - b1^k) / (sqrt(s / (1 - b2^k)) + epsilon)
@@ -189,7 +191,7 @@ def _fused_step(
     lr: Tensor,
     decay: Tensor | None,
 ) -> Tensor:
-    """Models after the same step. Changes m and s in `after`, which has the new k."""
+    """Models after a step of Adam. Changes m and s in `after`, which has the new k."""
     d = x.shape[1]
     if decay is not None and optimiser.decoupled:
         moved = x * (1 - lr * decay)

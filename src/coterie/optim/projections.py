@@ -1,4 +1,4 @@
-"""Euclidean projections onto sets of models that must stay near each other.
+"""Euclidean projections onto sets of models with bounds on their distances.
 
 `project` finds the point nearest to v among all x with |x_i - x_j|^2 <= R_ij for every
 pair. With multipliers lam_ij >= 0 and their Laplacian L(lam), the minimiser of
@@ -6,16 +6,16 @@ pair. With multipliers lam_ij >= 0 and their Laplacian L(lam), the minimiser of
     1/2 |x - v|^2 + 1/2 sum_{i<j} lam_ij (|x_i - x_j|^2 - R_ij)
 
 is x = (I + L)^-1 v, so distances depend only on v v^T. One product (N, D) x (D, N)
-gives that matrix, `optim.newton` solves the dual problem in it, and one product
-(N, N) x (N, D) gives x. The curvature of the dual function is
+gives v v^T. From it, `optim.newton` solves the dual problem. One product (N, N) x (N,
+D) then gives x. The curvature of the dual function is
 
     H_ij,kl = <e_ij, (I + L)^-1 e_kl> <x_i - x_j, x_k - x_l>,      e_ij = e_i - e_j.
 
 `project_onto_balls` is the same for single points and fixed centres.
 
-The result has a certificate. The code scales x towards the mean until x is feasible.
-The objective of x minus the dual value is `gap`. The objective is strongly convex, so
-the exact projection lies within sqrt(2 gap) of x.
+The result has a bound on its error. The code moves x towards the mean until x is
+feasible. `gap` is the objective of x minus the dual value. The objective is strongly
+convex, so the exact projection lies within sqrt(2 gap) of x.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from .dual_problems import (
 from .newton import ascend, product
 
 _EXACT = 2**20
-"""Up to this number of values in all, models are multiplied in double precision."""
+"""Up to this number of values in all models, products are in double precision.
+"""
 
 _SAME = 1e-24
 """Squared radii below this share of the largest squared distance count as 0."""
@@ -52,14 +53,14 @@ def squared_radii(
     """Bounds t D on squared distances, where D is `dissimilarity` scaled to mean 1.
 
     Args:
-        dissimilarity: infinite for two clients that are not tied.
+        dissimilarity: D; infinite for two clients without a bound.
         t: the mean of the bounds.
-        among: the mean is over pairs of the first `among` clients; None: of all.
+        among: D has the mean 1 over pairs of the first `among` clients; None: of all.
     """
     here = dissimilarity[:among, :among]
     tied = here.isfinite().fill_diagonal_(False)
     unit = float(here[tied].mean()) if tied.any() else 0.0
-    # With t = 0 all share one model, so 0 times infinity is 0.
+    # With t = 0 all clients share one model, so 0 times infinity is 0 here.
     return (t / (unit or 1.0) * dissimilarity).nan_to_num(nan=0.0, posinf=torch.inf)
 
 
@@ -83,14 +84,15 @@ def project(
 ) -> Projection:
     """The point nearest to x with |x_i - x_j|^2 <= squared_radius_ij for all pairs.
 
-    It is feasible up to rounding. A squared radius of 0 makes two models exactly equal;
-    an infinite one does not tie them. Models that are feasible are returned unchanged.
+    The result is feasible up to rounding. A squared radius of 0 makes two models
+    exactly equal; an infinite one sets no bound. Models that are already feasible are
+    returned unchanged.
 
     Args:
         x: the models, on any device; the CPU solves the dual problem.
         squared_radius: R, symmetric with entries >= 0.
         tolerance: stop when gap <= tolerance |x - v|^2 / 2.
-        start: multipliers of an earlier call with models nearby.
+        start: multipliers of an earlier call with similar models.
 
     >>> project(torch.tensor([[0.0], [4.0]]), torch.full((2, 2), 4.0)).x
     tensor([[1.],
@@ -139,13 +141,13 @@ def project(
 
 
 def _centred_gram(x: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
-    """The mean row, the centred rows, and the products (N, N) of these."""
+    """The mean row, the centred rows, and their products (N, N)."""
     if x.numel() <= _EXACT:
         x = x.to(torch.float64)
     mean = x.mean(0)
     centred = x - mean
     gram = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
-    # Products of pieces: long sums would lose digits in single precision.
+    # We add up products of pieces, because long sums lose digits in single precision.
     for piece in centred.split(16384, dim=1):
         gram += piece @ piece.T
     return mean, centred, gram.cpu().numpy()
@@ -166,10 +168,11 @@ def _components(linked: Bool[np.ndarray, "n n"]) -> Int[np.ndarray, " n"]:
 def _between_groups(
     radius: Float[np.ndarray, "n n"], label: Int[np.ndarray, " n"]
 ) -> tuple[Float[np.ndarray, "g g"], Int[np.ndarray, "g g"]]:
-    """The least squared radius between groups, and its place in `radius`."""
+    """The smallest squared radius between groups, and its position in `radius`."""
     groups = int(label.max()) + 1
     group = np.add.outer(label * groups, label).ravel()
-    # Sorted by group, then by radius: the first of each group is the least.
+    # Pairs are sorted by group, then by radius. So the first of each group is the
+    # smallest.
     order = np.lexsort((radius.ravel(), group))
     place = order[np.unique(group[order], return_index=True)[1]]
     place = place.reshape(groups, groups)
@@ -193,14 +196,15 @@ def _project_groups(
     tolerance: float,
     start: Float[np.ndarray, "g g"] | None,
 ) -> _Groups:
-    """The projection of rows with these products and masses."""
+    """The projection of groups of equal rows, from their products and masses."""
     pairs = tied_pairs(radius)
     if not len(pairs.i):
         return _Groups(np.eye(len(mass)), pairs, mass[:0], 0.0, 0)
     together = _components(np.isfinite(radius))
     means = np.equal.outer(together, together) * mass
     means = means / means.sum(1, keepdims=True)  # (g, g) of models that are tied
-    # Means do not move. Without them, small distances lose fewer digits.
+    # The projection does not move means. Without means, small distances lose fewer
+    # digits.
     around = np.eye(len(mass)) - means
     even = np.equal.outer(together, together) * np.outer(mass, mass) / mass.sum()
     problem = PairProblem(
@@ -219,7 +223,7 @@ def _project_groups(
 
 
 class Balls(NamedTuple):
-    """Points, each projected onto its own balls, and how good they are."""
+    """Points after projection, each onto its own balls, and bounds on their errors."""
 
     x: Float[Tensor, "m d"]
     multipliers: Float[Tensor, "m n"]  # the next call may start from them
@@ -234,18 +238,19 @@ def onto_balls(
 ) -> Callable[..., Balls]:
     """A function that projects points (m, d), each onto the intersection of its balls.
 
-    x_j is the nearest to points[j] with |x_j - centres_k|^2 <= squared_radius_jk. The
-    centres are the same for all rows, the radii are not. If the balls of a row have no
-    common point, x_j makes the largest excess |x_j - centres_k|^2 - squared_radius_jk
-    as small as possible. In both cases, x_j is (nearly) the minimum of
+    x_j is the point nearest to points[j] with |x_j - centres_k|^2 <= squared_radius_jk.
+    The centres are the same for all rows; the radii differ. If the balls of a row have
+    no common point, x_j makes the largest excess |x_j - centres_k|^2 -
+    squared_radius_jk as small as possible. In both cases, x_j is (nearly) the minimum
+    of
 
         1/2 |x_j - p_j|^2 + stiffness / 2 excess^2,     excess >= 0.
 
     If the balls have a common point, the large stiffness keeps the excess below about
     1e-12 of the largest squared distance, times |x_j - p_j| over the radius. A squared
-    radius of 0 gives the centre itself (the mean of several); an infinite one sets no
-    bound. The function takes points, and multipliers of an earlier call with points
-    nearby.
+    radius of 0 gives the centre itself (or the mean of several such centres); an
+    infinite one sets no bound. The arguments of the function are points, and
+    multipliers of an earlier call with similar points.
 
     Args:
         centres: fixed models.
@@ -289,7 +294,7 @@ def onto_balls(
 
 
 def onto_simplex_ball(s: Float[Tensor, " k"], radius: float) -> Float[Tensor, " k"]:
-    """The numbers >= 0 with a sum of at most `radius` that are nearest to s >= 0."""
+    """The numbers >= 0, with a sum of at most `radius`, that are nearest to s >= 0."""
     if float(s.sum()) <= radius:
         return s
     ordered = s.sort(descending=True).values
@@ -301,7 +306,7 @@ def onto_simplex_ball(s: Float[Tensor, " k"], radius: float) -> Float[Tensor, " 
 
 
 def cap_norms(x: Float[Tensor, "*n d"], cap: float) -> Float[Tensor, "*n d"]:
-    """The rows; a longer row is scaled down to norm `cap`."""
+    """The rows; a row with a norm above `cap` is scaled down to `cap`."""
     number("cap", cap, above=0)
     length = x.norm(dim=-1, keepdim=True)
     return x * (cap / length.clamp(min=cap))

@@ -1,9 +1,10 @@
-"""How one gradient becomes one step: step sizes, momentum, weight decay.
+"""How a gradient becomes a step: step sizes, momentum and weight decay.
 
     g <- g + weight_decay x,   v <- momentum v + g,   x <- x - lr(t) v
 
-as in torch.optim.SGD. Everything is row-wise, so the same code moves all N models in a
-simulation and the single one of a site. Schedules count gradient steps from 0.
+as in torch.optim.SGD. Each row is treated by itself, so the same code moves all N
+models in a simulation and the single model at a site. Schedules count gradient steps
+from 0.
 
 Steps inside a client may depend on the client's own data:
 
@@ -12,9 +13,10 @@ Steps inside a client may depend on the client's own data:
     weight_decay = "samples(k)"  k / (n_i C), of weights and not of biases
     weight_decay = "samples(k, s)"   the same, with s for models that clients share
 
-L_i is the largest eigenvalue of the Hessian at the start, n_i is the number of training
-samples, and C is the number of clients that train the model together. The mean of
-k / (n_i C), weighted by samples, is k over the number of all their samples.
+L_i is the largest eigenvalue of the client's Hessian at the start, n_i is its number of
+training samples, and C is the number of clients that train the model together. The mean
+of k / (n_i C) over these clients, weighted by samples, is k divided by the number of
+all their samples.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _SCHEDULES = {"constant": 0, "step": 2, "inverse": 1, "cosine": 1}
 
 
 def schedule(name: str, text: str) -> str:
-    """Returns the text if it is the name of a schedule with its numbers."""
+    """Returns the text if it is a schedule, such as `step(10, 0.5)`."""
     word, arguments = call(name, text)
     one_of(name, word, _SCHEDULES)
     if len(arguments) != _SCHEDULES[word]:
@@ -98,14 +100,14 @@ class LocalDescent(NamedTuple):
     """A step rule inside a client, whose fields are options of methods.
 
     Args:
-        lr: step size at the start; `curvature(c)` is c over the curvature of a
-            client's own loss, `adam(c)` takes steps of Adam. For more options of
-            steps, such as `sgd(c, clip=1)`, see `coterie.optim.optimisers`.
+        lr: step size at the start; `curvature(c)` is c divided by the curvature of the
+            client's own loss, `adam(c)` takes steps of Adam. For more options of steps,
+            such as `sgd(c, clip=1)`, see `coterie.optim.optimisers`.
         momentum: factor of the running sum of gradients.
-        weight_decay: factor of the model that is added to its gradient; `samples(k)` is
-            k over the number of samples that the model is trained on, and
-            `samples(k, s)` uses s for models that clients share.
-        schedule: as in a `Descent`.
+        weight_decay: adds this number times the model to each gradient. `samples(k)` is
+            k divided by the number of samples on which the model is trained, and
+            `samples(k, s)` has s in place of k for models that clients share.
+        schedule: as in `Descent`.
     """
 
     lr: LocalLr = 0.1
@@ -153,12 +155,12 @@ def rule_in_numbers(
     *,
     pull: float = 0.0,
 ) -> AnyDescent:
-    """The rule with numbers in place of texts, for each client if they differ.
+    """The rule with numbers in place of texts, one for each client if they differ.
 
     Args:
-        rule: for local steps.
-        clients: the clients that take them.
-        x: their models.
+        rule: the rule of local steps.
+        clients: the clients that take these steps.
+        x: the clients' models.
         together: C, the number of clients that train the same model.
         pull: curvature of a term that is added to the loss.
     """
@@ -195,7 +197,7 @@ def rule_in_numbers(
 
 
 def refuse_idle_momentum(optimiser: Optimiser, momentum: float) -> None:
-    """Refuses a momentum that the optimiser does not use, or one that it lacks."""
+    """Refuses momentum if the optimiser ignores it, or no momentum if it needs one."""
     if optimiser.is_adam and momentum:
         raise InputError(
             f"`momentum` must be 0 with `lr` adam, which has `beta1`, got {momentum:g}."
@@ -205,15 +207,15 @@ def refuse_idle_momentum(optimiser: Optimiser, momentum: float) -> None:
 
 
 StepNumber = int | StepNumbers
-"""The number of a step: the same for all clients, or that of each client's own step."""
+"""The number of a step, the same for all clients, or one for each client."""
 
 
 def step_numbers(clients: Clients, t: StepNumber, steps: int) -> Iterable[StepNumber]:
     """The numbers of the next local steps, from number t.
 
-    A client program takes its gradients in a loop over them, and gives each number to
-    `descend`. If local steps are counted in epochs, so are `t` and `steps`, and clients
-    take different numbers of steps. A single step of a loop elsewhere is that step.
+    A client program takes its gradients in a loop over these numbers, and gives each
+    number to `descend`. If local steps are counted in epochs, so are `t` and `steps`,
+    and clients take different numbers of steps.
     """
     if isinstance(t, StepNumbers):
         return (t,)
@@ -285,8 +287,8 @@ def velocity(
 ) -> Float[Tensor, "n v"]:
     """The first buffer: zeros, without columns if the rule needs no buffer.
 
-    It holds the running sum of gradients or, for Adam, the means of gradients, those of
-    their squares, and the number of steps.
+    The buffer holds the running sum of gradients. For Adam, it holds the means of
+    gradients, the means of their squares, and the number of steps.
     """
     optimiser = optimiser_of("lr", rule.lr) if isinstance(rule.lr, str) else Optimiser()
     return x.new_zeros(len(x), optimiser.columns(x.shape[1], rule.momentum))
@@ -310,8 +312,9 @@ def descend(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
     """Models and momentum after gradient step t.
 
-    A result takes the memory of g, which saves N D values in every step. With `reuse`,
-    a result may also take the memory of v, which the caller must not need any more.
+    One result is written to the memory of g, which saves N D values in every step. With
+    `reuse`, the other may be written to the memory of v. Then the caller must not use v
+    any more.
     """
     if isinstance(t, StepNumbers):
         return _descend_in_epochs(rule, x, g, v, t, reuse)
@@ -327,7 +330,7 @@ def descend(
 def _descend_in_epochs(
     rule: AnyDescent, x: Tensor, g: Tensor, v: Tensor, t: StepNumbers, reuse: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `descend`, where clients that wait for others keep model and momentum."""
+    """Models and momentum as in `descend`; waiting clients keep theirs."""
     if isinstance(rule, Descent):
         lr, decay = x.new_full((len(x), 1), rule.lr), None
         if rule.weight_decay:
@@ -342,7 +345,7 @@ def _descend_in_epochs(
 def _descend_rows(
     rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: StepNumber, reuse: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `descend`, with the numbers and the optimiser of each row."""
+    """Models and momentum as in `descend`, with separate numbers for each row."""
     lr, optimiser, decay = step_size(rule, t), rule.optimiser, rule.weight_decay
     if optimiser.clip < math.inf:
         g = cap_norms(g, optimiser.clip)
@@ -373,7 +376,7 @@ def sgd(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: `steps` local gradient steps, the first with number t.
+    """A client program: models and momentum after `steps` local steps from number t.
 
     `together` is the number of clients that train the same model.
     """
@@ -415,7 +418,7 @@ def proximal_sgd(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: SGD on f_i(v) + lam/2 |v - w|^2, with steps numbered from t."""
+    """A client program: v after SGD on f_i(v) + lam/2 |v - w|^2, from step number t."""
     away = torch.empty_like(v)  # v - w, in the same memory in every step
     rows = rule_in_numbers(LocalDescent(*rule), clients, v, together, pull=lam)
     start = v_velocity
@@ -429,7 +432,7 @@ def proximal_sgd(
 def proximal_point(
     clients: Clients, w: Float[Tensor, "n d"], rule: Descent, *, lam: float, steps: int
 ) -> Float[Tensor, "n d"]:
-    """About argmin_v f_i(v) + lam/2 |v - w|^2, by SGD steps from w."""
+    """Nearly argmin_v f_i(v) + lam/2 |v - w|^2, by SGD steps from w."""
     start = w, velocity(rule, w), w
     return proximal_sgd(clients, *start, rule=rule, lam=lam, steps=steps, t=0)[0]
 
@@ -444,7 +447,7 @@ def follow(
     steps: int,
     t: int,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
-    """Active models after steps from number t along blended gradients."""
+    """Active clients' models after steps along blended gradients, from number t."""
     moving = None if bool(oracle.active.all()) else oracle.active[:, None]
     for t_now in range(t, t + steps):
         new = descend(rule, x, oracle.blended(x, weights), v, t_now)
