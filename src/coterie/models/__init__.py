@@ -1,4 +1,4 @@
-"""Models as rows of numbers, small models by name, and what is minimised."""
+"""Models as rows of numbers, small models by name, losses and measures."""
 
 from .architectures import BESIDE, Architecture, description
 from .jackknife import outcomes, step_of

@@ -1,8 +1,9 @@
-"""Architectures: the factory of a model, its options, and the shape of its data.
+"""Architectures: how a model is made again from its factory, options and seed.
 
 A row holds the parameters that a client trained. An architecture rebuilds the module
 for a row, without data. Frozen parameters and buffers are not in the row. The factory
-makes them again from the seed, and a digest checks that they are the same.
+makes them again from the seed. A digest (hash) shows whether they are the same as
+before.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .layouts import build, layout
 from .zoo import MODELS
 
 BESIDE = ("objective", "loss", "measures", "score", "personal")
-"""Settings of [model] for every model; the others are options of its factory."""
+"""Settings of [model] that exist for every model; all others are factory options."""
 
 
 class Architecture(NamedTuple):
@@ -38,8 +39,8 @@ class Architecture(NamedTuple):
         """The model at its start.
 
         Args:
-            make: its factory. None imports the factory that is named, which is safe
-                only for the user's own study. For a folder from others, use
+            make: the factory of the model. None imports the factory by its name, which
+                is safe only for the user's own study. For a folder from others, use
                 `trusted_factory`.
 
         Raises:
@@ -60,9 +61,9 @@ class Architecture(NamedTuple):
             ) from error
 
     def size(self, make: Callable[..., nn.Module]) -> int | None:
-        """The number of values in the model, found without memory for them.
+        """The number of values in the model, found without allocating memory for them.
 
-        None for a user's model, whose code may need real numbers.
+        It is None for a user's model, because the user's code may need real numbers.
         """
         if ":" in self.name:
             return None
@@ -76,12 +77,12 @@ class Architecture(NamedTuple):
         """The described model at its start.
 
         Args:
-            like: from `description`.
-            make: its factory.
+            like: a result of `description`.
+            make: the factory of the model; None: see `build`.
 
         Raises:
-            InputError: if the model differs from the description, as after a change of
-                its source.
+            InputError: if the model differs from the description, for example after a
+                change of its source.
         """
         module = self.build(make)
         found = description(module)

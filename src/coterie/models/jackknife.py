@@ -1,23 +1,24 @@
-"""The value of each sample in a measure of a client as a whole.
+"""Splits a measure of all samples of a client into one value per sample.
 
-Such a measure is not a mean over samples. Let m be its value for all n samples, m_j its
-value without sample j, and m_c the mean of m_j over the n_c samples of j's class. Then
+Such a measure, for example an AUC, is not a mean over samples. Let m be its value for
+all n samples, m_j its value without sample j, and m_c the mean of m_j over the n_c
+samples of j's class. Then
 
     m + sqrt(n (n - 1) (n_c - 1) / n_c) (m_c - m_j)
 
-have the mean m, and the variance of their mean is the stratified jackknife's estimate
-of the variance of m. So these values can be used as if m were their mean over samples.
-For an AUC the estimate is DeLong's. For a sensitivity it is the usual variance of a
-proportion. The classes are the strata, if the measure does not depend on class
-frequencies and every class has at least two samples. Otherwise there is one stratum
-with n_c = n. If a measure is undefined without a sample (the only one of its class), it
-depends on that sample entirely, and m_j counts as 0.
+have the mean m. The variance of their mean is the stratified jackknife's estimate of
+the variance of m. So we can use these values as if m were a mean over samples. For an
+AUC the estimate is DeLong's. For a sensitivity it is the usual variance of a
+proportion. The classes are the strata, if two conditions hold: the measure does not
+depend on class frequencies, and every class has at least two samples. Otherwise there
+is one stratum with n_c = n. If a sample is the only one of its class, a measure may be
+undefined without it. Then m_j counts as 0.
 
 A calibration error is a sum over bins of |gap|. It has no slope where a gap is about 0,
-and its jackknife would give twice its variance. So |gap| - |gap without j| is replaced
-by erf(gap / s) times what j adds to the gap. This factor is the slope of |gap| after
-smoothing over half the variance of the gap. Here s^2 is the sum of the squares of what
-samples add.
+and its jackknife would give twice its variance. So we replace |gap| - |gap without j|
+by erf(gap / s) times what j adds to the gap. Here s^2 is the sum of the squares of what
+samples add. The factor erf(gap / s) is the slope of |gap| after smoothing over half the
+variance of the gap.
 
 References:
     Efron, Stein. The jackknife estimate of variance. Annals of Statistics 9, 1981.
@@ -63,7 +64,7 @@ from .measures import (
 from .objectives import Objective, value_of
 
 _MOST = 10_000
-"""The most samples for which users' measures are computed without each sample."""
+"""The largest number of samples for which users' measures are computed without each."""
 
 
 def step_of(name: str) -> str:
@@ -74,12 +75,12 @@ def step_of(name: str) -> str:
 def outcomes(
     objective: Objective, rows: Sequence[tuple[Tensor, Tensor]], samples: int
 ) -> dict[str, Tensor]:
-    """(M,) the loss, the measures and their steps for every sample.
+    """(M,) the loss, the measures and their `steps` for every sample.
 
     Args:
-        objective: its loss and measures are computed.
+        objective: the objective with the loss and the measures.
         rows: outputs and targets of each client.
-        samples: their number, including those of clients elsewhere.
+        samples: the number of samples, including clients in other processes.
     """
     outputs, targets = (torch.cat(parts) for parts in zip(*rows, strict=True))
     found = {n: of(outputs, targets) for n, of in objective.per_sample.items()}
@@ -97,7 +98,7 @@ def outcomes(
 def sample_values(
     name: str, of: OfClient, outputs: Tensor, targets: Tensor
 ) -> np.ndarray:
-    """(B,) a value for each sample, see the module; all NaN if the measure is NaN."""
+    """(B,) a value for each sample, as above; all are NaN if the measure is NaN."""
     n, whole = len(targets), value_of(name, of, outputs, targets)
     if n < 2 or not math.isfinite(whole):
         return np.full(n, whole)
@@ -123,9 +124,9 @@ def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
     """(B,) the approximate change in a measure of counts by one more correct sample.
 
     With two classes, sensitivity and F1 count samples of class 1, and specificity
-    counts samples of class 0. Otherwise all classes have the same weight. One more
-    correct prediction changes F1 by (2 - F1) / (samples of the class + predictions of
-    the class). This change is about two thirds of the change in sensitivity.
+    counts samples of class 0. With more classes, all classes have the same weight. One
+    more correct prediction changes F1 by (2 - F1) / (samples of the class + predictions
+    of the class). This is about two thirds of the change in sensitivity.
     """
     labels = targets.long().numpy()
     sizes = np.bincount(labels, minlength=max(2, outputs.shape[1]))
@@ -137,7 +138,7 @@ def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
 
 
 def _one_by_one(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """(B,) a user's measure without each sample; NaN if it raises."""
+    """(B,) a user's measure without each sample; NaN if the user's function raises."""
     rest, everyone = np.full(len(targets), np.nan), torch.arange(len(targets))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -227,4 +228,4 @@ _WITHOUT: dict[Callable[[Tensor, Tensor], Tensor | float], _Without] = {
     r2: _r2_without_each,
     rmse: _root_mean_squares,
 }
-"""By measure, a function that computes it without each sample, (B,)."""
+"""Maps a measure to a function that computes it without each sample, (B,)."""

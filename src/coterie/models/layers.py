@@ -1,10 +1,10 @@
-"""Layers that do something else in training: dropout, augmentation, batch statistics.
+"""Layers that behave differently in training: dropout, augmentation, normalisation.
 
-A module that somebody calls does not train: dropout and augmentation do nothing, and
-normalisation uses its running statistics. In training, a kernel gives every layer a key
-for each sample. Masks and crops are a pure function of the key, the layer's name and
-the position in the sample. So a run repeats bit by bit, even if it is divided or
-resumed. No layer draws from a generator.
+If a user calls a module, it is not in training: dropout and augmentation do nothing,
+and normalisation uses its running statistics. In training, a kernel gives every layer a
+random key for each sample. Masks and crops are a pure function of the key, the layer's
+name and the position in the sample. So a run gives the same bits again, even if it is
+divided among processes or resumed. No layer draws from a random generator.
 
 Running statistics m and v are columns of a row, like weights. A training pass adds
 
@@ -12,8 +12,8 @@ Running statistics m and v are columns of a row, like weights. A training pass a
 
 to the loss, with the mean and the variance of the batch. So a gradient step of size lr
 moves the statistics by the share lr towards the statistics of the batch, as torch does
-with `momentum` = lr. Clients average running statistics or keep them at home, as they
-do with weights.
+with `momentum` = lr. Clients average running statistics or keep them to themselves, as
+with weights.
 
 References:
     Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov. Dropout. JMLR 15, 2014.
@@ -34,7 +34,7 @@ from .. import seeds
 from ..checks import InputError, call, integer, number, one_of, several
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-"""Layers of torch that `NamedDropout` can take the place of."""
+"""Layers of torch that `NamedDropout` can replace."""
 
 
 def with_own_layers(module: nn.Module) -> nn.Module:
@@ -49,7 +49,7 @@ def with_own_layers(module: nn.Module) -> nn.Module:
 
 
 def _bits(keys: Tensor, place: int, size: int) -> Tensor:
-    """(..., size) whole numbers below 2^31, for every sample in this layer."""
+    """(..., size) random whole numbers below 2^31, for every sample in this layer."""
     return seeds.words(keys + place, size) >> 33 & (2**31 - 1)
 
 
@@ -59,7 +59,7 @@ class NamedDropout(nn.Module):
     keys: Tensor
 
     def __init__(self, p: float, *, channels: bool = False) -> None:
-        """Drops with chance p single numbers, or whole channels."""
+        """Drops single numbers or whole channels with probability p."""
         super().__init__()
         self.p, self.channels, self.place = p, channels, 0
         self.register_buffer("keys", torch.empty(0, dtype=torch.long), persistent=False)
@@ -69,7 +69,7 @@ class NamedDropout(nn.Module):
         return self.drop(h, self.keys)
 
     def drop(self, h: Tensor, keys: Tensor) -> Tensor:
-        """The inputs of samples with these keys, (..., b) each; without keys, all."""
+        """Samples h after dropout by their keys (..., b); without keys, all of h."""
         if not keys.numel() or not self.p:
             return h
         lead = keys.dim()
@@ -87,7 +87,7 @@ class NamedDropout(nn.Module):
 
 
 _WAYS = {"crop": 1, "flip": 0, "noise": 1}
-"""The number of arguments of each way to augment."""
+"""Maps each way to augment to its number of arguments."""
 
 
 class Augment(nn.Module):
@@ -97,7 +97,7 @@ class Augment(nn.Module):
     - `flip` mirrors half of the samples left to right;
     - `noise(s)` adds Gaussian noise of standard deviation s to every number.
 
-    They apply in the order in which they are given.
+    They are applied in the order in which they are given.
     """
 
     keys: Tensor
@@ -141,7 +141,7 @@ def _way(text: str) -> tuple[str, float]:
 
 
 def _crop(x: Tensor, bits: Tensor, size: int) -> Tensor:
-    """Images (b, c, height, width), each moved by up to `size` places."""
+    """Images (b, c, height, width), each shifted by up to `size` pixels."""
     if x.dim() != 4:
         raise InputError(
             "`augment` crop needs images of shape (channels, height, width), got "
@@ -166,7 +166,7 @@ def _normals(keys: Tensor, place: int, like: Tensor) -> Tensor:
 
 
 class BatchStatistics(nn.Module):
-    """Batch normalisation whose running statistics are parameters, or frozen."""
+    """Batch normalisation; its running statistics are parameters, or frozen."""
 
     weight: Tensor | None
     bias: Tensor | None
@@ -194,7 +194,7 @@ class BatchStatistics(nn.Module):
         self._penalty: Tensor | None = None
 
     def forward(self, h: Tensor) -> Tensor:
-        """Inputs (b, c, ...), with mean 0 and variance 1 in every channel."""
+        """The inputs (b, c, ...), with mean 0 and variance 1 in every channel."""
         like, h = [-1, *[1] * (h.dim() - 2)], h.to(self.running_mean.dtype)
         if self.frozen or not self.share.numel():
             mean, var = self.running_mean, self.running_var.clamp(min=0)
@@ -206,7 +206,7 @@ class BatchStatistics(nn.Module):
         return h * self.weight.view(like) + self.bias.view(like)
 
     def take_penalty(self) -> Tensor | None:
-        """What the last training pass adds to the loss; then None."""
+        """What the last training pass adds to the loss; the next call returns None."""
         found, self._penalty = self._penalty, None
         return found
 
@@ -234,9 +234,9 @@ def with_batch_statistics(module: nn.Module, *, frozen: bool = False) -> nn.Modu
 
     Args:
         module: any module.
-        frozen: whether running statistics stay as they are, and batches are normalised
-            by them. Otherwise they are columns of the row, which clients average or
-            keep at home.
+        frozen: if true, running statistics do not change, and batches are normalised by
+            them. If false, they are columns of the row, which clients average or keep
+            to themselves.
     """
     twin = copy.deepcopy(module)
     if isinstance(twin, _BatchNorm):
@@ -254,7 +254,7 @@ def is_random(module: nn.Module) -> bool:
 
 
 def couples_samples(module: nn.Module) -> bool:
-    """Whether in training the output for a sample depends on other samples."""
+    """Whether the output for a sample depends on other samples in training."""
     return any(
         isinstance(layer, BatchStatistics) and not layer.frozen
         for layer in module.modules()

@@ -1,8 +1,8 @@
 """Models as rows of numbers: which column of a row is which parameter of a module.
 
-A row of the federation matrix holds the parameters of one module in the order of
-`named_parameters`. Modules with running statistics cannot be trained as rows: their
-buffers would be shared by all clients. `with_group_norm` converts them.
+A row holds the parameters of one module in the order of `named_parameters`. Modules
+with running statistics cannot be trained as rows, because all clients would share their
+buffers. `with_group_norm` converts such modules.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Layout(NamedTuple):
         }
 
     def ravel(self, parameters: dict[str, Tensor]) -> Float[Tensor, "n d"]:
-        """Rows (n, D) of parameters that have a leading dimension n."""
+        """Rows (n, D), from parameters that have a leading dimension n."""
         return torch.cat([parameters[name].flatten(1) for name in self.names], 1)
 
 
 def layout(module: nn.Module) -> Layout:
-    """How the parameters of `module` lie in a row."""
+    """The layout of rows for the parameters of `module`."""
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not named:
         raise InputError("`model` must have parameters to train, this one has none.")
@@ -65,8 +65,8 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
     A shell pattern such as `body.1`, `norm*` or `head` can match the dotted name of a
     parameter, the path of a module around it, or the name of any module on that path.
     It can also match the last part of a parameter's name, such as `B`. Patterns do not
-    match the last parts `weight` and `bias`, because all layers have them: `b*` should
-    match `body` only.
+    match the last parts `weight` and `bias`, because all layers have them. So `b*`
+    matches only `body`.
 
     >>> columns(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), ["1"]).tolist()
     [False, False, False, True, True]
@@ -99,19 +99,19 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
 def matrices(
     model: Layout | nn.Module, patterns: Sequence[str] | None = None
 ) -> Int[Tensor, "l 3"]:
-    """The first column of each matrix of a model in a row, and the matrix's shape.
+    """For each matrix of a model, its first column in a row, and its rows and columns.
 
-    A parameter of more than two dimensions is a matrix with a row for each output.
+    A parameter of more than two dimensions counts as a matrix with a row per output.
 
     >>> matrices(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))).tolist()
     [[0, 3, 2], [9, 1, 3]]
 
     Args:
-        model: with its parameters.
-        patterns: of modules, as for `columns`; None: all of them.
+        model: the module with the parameters.
+        patterns: patterns of modules, as for `columns`; None: all modules.
 
     Raises:
-        InputError: when there is no matrix, or a pattern names nothing.
+        InputError: if there is no matrix, or a pattern matches nothing.
     """
     rows = model if isinstance(model, Layout) else layout(model)
     chosen = None if patterns is None else columns(rows, patterns)
@@ -161,15 +161,16 @@ def with_row(module: nn.Module, row: Float[Tensor, " d"]) -> nn.Module:
 
 
 _GLOBAL = threading.Lock()
-"""Held to draw from torch's global generator, which all threads share."""
+"""A lock for draws from torch's global generator, which all threads share."""
 
 
 def build(
     factory: Callable[[], nn.Module], seed: int, dtype: torch.dtype = torch.float32
 ) -> nn.Module:
-    """The module of a factory, with a start drawn from the stream (seed, "start").
+    """The module of a factory, with parameters drawn from the stream (seed, "start").
 
-    Modules draw their start from torch's global generator, which is restored after.
+    Modules draw their parameters from torch's global generator. Afterwards, its state
+    is what it was before.
     """
     with _GLOBAL, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeds.key(seed, "start") >> 1)
@@ -181,7 +182,7 @@ def build(
 
 
 def refuse_unsuitable(module: nn.Module) -> None:
-    """Raises an InputError with all layers that rows of parameters cannot hold."""
+    """Raises an InputError that names all layers that rows cannot hold."""
     statistics, coupled, random, empty = [], [], [], []
     for path, layer in module.named_modules():
         name = path or "model"

@@ -24,19 +24,19 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Minus the log-likelihood of a label in {0, 1} under one logit."""
+    """Minus the log-likelihood of a label in {0, 1}, for one logit."""
     return F.binary_cross_entropy_with_logits(
         outputs[:, 0], targets.to(outputs.dtype), reduction="none"
     )
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Squared distance of prediction and response, without a factor 1/2."""
+    """The squared distance of prediction and response, without a factor 1/2."""
     return _sum_entries((outputs.reshape(targets.shape) - targets).square())
 
 
 def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Distance of prediction and response, summed over the entries of a target."""
+    """The absolute error of the prediction, summed over the entries of a target."""
     return _sum_entries((outputs.reshape(targets.shape) - targets).abs())
 
 
@@ -48,13 +48,13 @@ def dice_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """One minus the soft Dice overlap of a predicted and a true mask."""
     chance = outputs.sigmoid().flatten(1)
     truth = targets.to(chance.dtype).flatten(1)
-    # The usual smoothing of 1, which also makes two empty masks agree.
+    # The usual smoothing of 1. With it, two empty masks have overlap 1.
     overlap = 2 * (chance * truth).sum(1) + 1
     return 1 - overlap / (chance.sum(1) + truth.sum(1) + 1)
 
 
 def huber(*, delta: float = 1.0) -> PerSample:
-    """e^2 / 2 for an error e of at most delta, and delta (|e| - delta / 2) beyond."""
+    """e^2 / 2 for errors e up to delta, and delta (|e| - delta / 2) for larger ones."""
     number("model.loss", delta, above=0)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def entropy() -> PerSample:
 
 
 def focal(*, gamma: float = 2.0) -> PerSample:
-    """(1 - p)^gamma (-log p), with p of the right class: hard samples count more.
+    """(1 - p)^gamma (-log p), with the probability p of the right class.
 
     References:
         Lin, Goyal, Girshick, He, Dollar. Focal loss for dense object detection.
@@ -105,7 +105,7 @@ def _log_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Loss(NamedTuple):
-    """A function that makes a loss from its numbers, and the tasks that it is for."""
+    """A function that makes a loss from its numbers, and the tasks for this loss."""
 
     make: Callable[..., PerSample]
     tasks: tuple[str, ...]
@@ -129,9 +129,9 @@ def loss_named(name: str, text: str, task: str | None = None) -> PerSample:
     'absolute_error'
 
     Args:
-        name: of the setting.
-        text: what it says.
-        task: of the data; None if it is not known yet.
+        name: the name of the setting.
+        text: the text of the setting.
+        task: the task of the data; None if it is not known yet.
     """
     if ":" in text:
         found = import_object(name, text)

@@ -1,10 +1,10 @@
-"""Measures by name: of single samples, or of all samples of a client together.
+"""Measures by name, of single samples or of all samples of a client together.
 
-For labels, a model has one logit for two classes (class 1 is the positive one), or one
-output for each class. With two classes, F1, sensitivity and specificity are those of
-class 1. With more, they are means over the classes that the client has. If a measure is
-undefined for a client's samples, it is NaN for every model. So all models are compared
-on the same clients.
+For labels, a model has one output for each class. With two classes it may have a single
+logit instead; class 1 is the positive class. With two classes, F1, sensitivity and
+specificity are those of class 1. With more classes, they are means over the classes
+that the client has. If a measure is undefined for a client's samples, it is NaN for
+every model. So all models are compared on the same clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..checks import InputError, import_object, one_of
 from .losses import PerSample
 
 BINS = 10
-"""The number of bins of confidence, equally wide, in calibration."""
+"""The number of equally wide bins of confidence, for calibration."""
 
 
 class OfClient(NamedTuple):
@@ -31,7 +31,7 @@ class OfClient(NamedTuple):
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the most probable class is right, and 0 elsewhere."""
+    """1 for samples whose most probable class is right, and 0 for the others."""
     return (predicted_classes(outputs) == targets).to(outputs.dtype)
 
 
@@ -48,9 +48,9 @@ def probabilities(outputs: Tensor) -> np.ndarray:
 
 
 def confusion(outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """(C, C) the number of samples of each class (row) predicted as each (column).
+    """(C, C) the number of samples of class r (row) that are predicted as class c.
 
-    All are NaN if an output is NaN.
+    If an output is NaN, all numbers are NaN.
     """
     classes = max(2, outputs.shape[1])
     if outputs.isnan().any():
@@ -61,7 +61,7 @@ def confusion(outputs: Tensor, targets: Tensor) -> np.ndarray:
 
 
 class _Counts(NamedTuple):
-    """(c,) numbers of samples of the classes that count, and the total of all."""
+    """Counts (c,) for the classes that a measure uses, and the total of samples."""
 
     right: np.ndarray
     of_class: np.ndarray
@@ -70,7 +70,7 @@ class _Counts(NamedTuple):
 
 
 def _counts(table: np.ndarray) -> _Counts:
-    """The counts of class 1 if there are two, otherwise of all classes with samples."""
+    """The counts of class 1 of two classes; of more, the counts of all with samples."""
     of_class, taken_for = table.sum(1), table.sum(0)
     counted = of_class > 0 if len(table) > 2 else np.array([False, True])
     right, of_class, taken_for = (
@@ -86,9 +86,9 @@ def _mean_ratio(part: np.ndarray, whole: np.ndarray) -> float:
 
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
-    """Harmonic mean of precision and sensitivity of class 1; NaN without such samples.
+    """F1 of class 1: the harmonic mean of precision and sensitivity; NaN if undefined.
 
-    With more than two classes, it is the mean over those that the client has.
+    With more than two classes, it is the mean over the classes that the client has.
     """
     return f1_of(confusion(outputs, targets))
 
@@ -100,9 +100,9 @@ def f1_of(table: np.ndarray) -> float:
 
 
 def sensitivity(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the samples of class 1 that are predicted as it; NaN if there are none.
+    """The share of samples of class 1 that are predicted as class 1; NaN without any.
 
-    With more than two classes, the mean over those that the client has.
+    With more than two classes, it is the mean over the classes that the client has.
     """
     return sensitivity_of(confusion(outputs, targets))
 
@@ -114,9 +114,9 @@ def sensitivity_of(table: np.ndarray) -> float:
 
 
 def specificity(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the samples of other classes not predicted as class 1; NaN without them.
+    """The share of samples of class 0 that are predicted as class 0; NaN without any.
 
-    With more than two classes, the mean over those that the client has.
+    With more than two classes, it is the mean over the classes that the client has.
     """
     return specificity_of(confusion(outputs, targets))
 
@@ -129,7 +129,7 @@ def specificity_of(table: np.ndarray) -> float:
 
 
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
-    """Mean over classes of the share predicted correctly; NaN if there is one class."""
+    """The mean over classes of the share of right predictions; NaN for one class."""
     return balanced_accuracy_of(confusion(outputs, targets))
 
 
@@ -143,18 +143,19 @@ def balanced_accuracy_of(table: np.ndarray) -> float:
 def auc(outputs: Tensor, targets: Tensor) -> float:
     """How often a sample of class 1 has a larger output than one of class 0.
 
-    That is the area under the ROC curve; ties count half. It is NaN for a single class.
-    With more than two classes, it is the mean of the areas of one class against the
-    rest, over the classes that the client has.
+    This is the area under the ROC curve; ties count half. It is NaN for a single class.
+    With more than two classes, there is an area for each class of the client, against
+    all other classes. The result is their mean.
     """
     areas = [_area(*ranking) for ranking in rankings(outputs, targets)]
     return float(np.mean(areas)) if areas else math.nan
 
 
 def rankings(outputs: Tensor, targets: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Pairs of the scores of all samples, and whether each score should be large.
+    """Pairs: the scores of all samples, and whether each score should be large.
 
-    There is one pair for class 1 of two, or one for each class that the client has.
+    With two classes, there is one pair, for class 1. With more, there is one pair for
+    each class that the client has.
     """
     labels = targets.numpy()
     if outputs.shape[1] == 1:
@@ -175,7 +176,7 @@ def _area(scores: np.ndarray, ones: np.ndarray) -> float:
 
 
 def calibration(outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """(10, 3) samples, sum of confidences and right predictions in each bin.
+    """(10, 3) number of samples, sum of confidences, and right predictions by bin.
 
     Confidence is the probability of the predicted class. Bin b has the samples whose
     confidence is in (b / 10, (b + 1) / 10].
@@ -188,7 +189,7 @@ def calibration(outputs: Tensor, targets: Tensor) -> np.ndarray:
 
 
 def in_bins(outputs: Tensor, targets: Tensor) -> tuple[np.ndarray, ...]:
-    """Bin and confidence of each sample, and 1 if it is predicted right or 0 if not."""
+    """Bin and confidence of each sample, and 1 or 0 for right or wrong predictions."""
     confidence = probabilities(outputs).max(1, initial=0.0)
     place = np.clip(np.ceil(BINS * confidence).astype(int) - 1, 0, BINS - 1)
     return place, confidence, (predicted_classes(outputs) == targets).double().numpy()
@@ -210,7 +211,7 @@ def ece(outputs: Tensor, targets: Tensor) -> float:
 
 
 def errors_of(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Predictions less responses, and responses, (B, entries of a target)."""
+    """Predictions minus responses, and responses, each (B, entries of a target)."""
     truth = targets.double().reshape(len(targets), -1)
     return outputs.double().reshape(truth.shape) - truth, truth
 
@@ -228,7 +229,7 @@ def mae(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def r2(outputs: Tensor, targets: Tensor) -> float:
-    """Share of the variance that is explained, mean over a target's entries.
+    """The share of variance that the model explains, a mean over a target's entries.
 
     It is NaN if a client's responses are all equal.
     """
@@ -240,14 +241,14 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
 
 
 def dice(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Dice overlap of the mask at probability 1/2 with the true mask."""
+    """The Dice overlap of the true mask with the places of probability above 1/2."""
     chance = (outputs > 0).to(outputs.dtype).flatten(1)
     truth = targets.to(outputs.dtype).flatten(1)
     return (2 * (chance * truth).sum(1) + 1) / (chance.sum(1) + truth.sum(1) + 1)
 
 
 class Measure(NamedTuple):
-    """A measure, whether higher is better, and the tasks that allow it."""
+    """A measure, whether higher is better, and the tasks for which it is defined."""
 
     measure: PerSample | OfClient
     higher_is_better: bool = True
@@ -276,15 +277,15 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("mae", "rmse"), (0.0, math.inf)),
     "r2": (-math.inf, 1.0),
 }
-"""By measure, the smallest and the largest value that it can have."""
+"""Maps a measure to the smallest and the largest value that it can have."""
 
 
 POOLED = {"global_": "of the global model", "pooled_": "on all clients' data"}
-"""Beginnings of names of measures on the pooled test data of all clients."""
+"""Prefixes of measures on the pooled test data of all clients."""
 
 
 def base_measure(name: str) -> str:
-    """The measure without its beginning in `POOLED`.
+    """The name of the measure without its prefix in `POOLED`.
 
     >>> base_measure("global_accuracy"), base_measure("accuracy")
     ('accuracy', 'accuracy')
@@ -297,7 +298,7 @@ OF_ONE_CLASS = ("auc", "f1", "sensitivity", "specificity")
 
 
 def measure_words(measure: str, task: str, classes: Sequence[str]) -> str:
-    """The name of a measure, with the class that it is about if there are two.
+    """The name of a measure; with two classes, also the class that it is about.
 
     >>> measure_words("f1", "binary", ["well", "ill"])
     'f1 for ill'
@@ -317,15 +318,15 @@ def measure_words(measure: str, task: str, classes: Sequence[str]) -> str:
 def measures_named(
     name: str, texts: Sequence[str], task: str | None = None
 ) -> dict[str, Measure]:
-    """Measures by their names, or users' measures by "module:function".
+    """Measures by their names; users' measures by "module:function".
 
     A user's measure is a function of outputs and targets of all samples of a client. If
-    lower is better, it must be a `Measure` that says so.
+    lower values are better, it must be a `Measure` that says so.
 
     Args:
-        name: of the setting.
-        texts: what it says.
-        task: of the data; None if it is not known yet.
+        name: the name of the setting.
+        texts: the texts of the setting.
+        task: the task of the data; None if it is not known yet.
     """
     found: dict[str, Measure] = {}
     for text in texts:

@@ -1,13 +1,13 @@
-"""What is minimised and what is reported.
+"""Objectives: the loss that training minimises, and the measures that are reported.
 
 An objective has a loss, measures, and a score, by which models are compared. The loss
 and most measures map a model's outputs (B, ...) and targets (B, ...) to one number per
-sample (B,), so that sums over any grouping of samples can be merged. Other measures are
-of a client as a whole: they map outputs and targets of all its samples, for example all
-test samples, to one number.
+sample (B,). So sums over parts of the samples can be added up. Other measures are of a
+client as a whole: they map outputs and targets of all its samples, for example all test
+samples, to one number.
 
-The task of a data set is one word that says what to learn from it. It names the
-objective of a study, unless the study says otherwise.
+The task of a data set is one word that says what to learn from it. It is also the name
+of the objective of a study, unless the study names another one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Objective(NamedTuple):
     labelled: bool = False  # targets are classes, and a model gives (B, outputs)
     compared_by: str = ""  # a measure, or the loss; empty: see `score`
     restored: Callable[[Tensor], Tensor] | None = None
-    """Turns outputs and targets into the unit of the data, for reports (None: they
-    have it)."""
+    """Converts outputs and targets to the unit of the data, for reports (None: no
+    need).
+    """
 
     @property
     def score(self) -> str:
@@ -55,7 +56,7 @@ class Objective(NamedTuple):
         found = {k: v for k, v in named.items() if not isinstance(v, OfClient)}
         if self.restored is None:
             return found
-        # Constants of other losses are in units of standard deviations.
+        # The constants of other losses are in units of standard deviations.
         kept = () if self.loss in (squared_error, absolute_error) else ("loss",)
         return {k: v if k in kept else self._of_data(v) for k, v in found.items()}
 
@@ -70,7 +71,7 @@ class Objective(NamedTuple):
         }
 
     def _of_data(self, measure: Callable[..., Any]) -> Callable[..., Any]:
-        """The measure, for outputs and targets in the unit of the data."""
+        """The measure, computed from outputs and targets in the unit of the data."""
         assert self.restored is not None
         restored = self.restored
 
@@ -138,8 +139,8 @@ def adapt_objective(
     'f1'
 
     Args:
-        objective: to change.
-        task: of the data.
+        objective: the objective to change.
+        task: the task of the data.
         loss: text of `model.loss`; empty keeps the loss.
         measures: texts of `model.measures`, added to those of the objective.
         score: text of `model.score`. If it names one of our measures that the objective
@@ -169,7 +170,7 @@ def adapt_objective(
 
 
 def refuse_settings(model: Mapping[str, Any]) -> None:
-    """Refuses errors in a table [model] that can be found without data."""
+    """Refuses a table [model] with errors that can be found without data."""
     texts = model.get("measures", [])
     if not isinstance(texts, list | tuple):
         raise InputError(f"`model.measures` must be a list of names, got {texts!r}.")
@@ -205,7 +206,7 @@ def _refuse_unsound(name: str, objective: Objective) -> None:
 
 
 def refuse_misshapen(objective: Objective, outputs: Tensor, targets: Tensor) -> None:
-    """Raises an InputError if a loss or measure gives something other than numbers."""
+    """Raises an InputError if a loss or measure gives a wrong type or shape."""
     for name, measure in objective.per_sample.items():
         found = measure(outputs, targets)
         if not isinstance(found, Tensor) or found.shape != (len(targets),):

@@ -1,7 +1,7 @@
 """Tables that summarise predictions of labels, client by client.
 
-The tables leave out empty rows. So they grow with the number of samples and not with
-the square of the number of classes.
+The tables leave out empty rows. So their size grows with the number of samples, not
+with the square of the number of classes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _rows(client: int, *columns: np.ndarray) -> np.ndarray:
 
 
 def _columns(rows: list[np.ndarray], names: tuple[str, ...]) -> dict[str, Tensor]:
-    """The columns of the rows; all but `confidence` hold whole numbers."""
+    """The columns of these rows; all but `confidence` hold whole numbers."""
     table = np.concatenate([np.empty((0, len(names))), *rows])
     columns = zip(names, torch.from_numpy(table.T.copy()), strict=True)
     return {n: c.clone() if n == "confidence" else c.long() for n, c in columns}

@@ -1,8 +1,8 @@
-"""The code that may run when somebody else's folder is read.
+"""Decides which code may run when somebody else's folder is read.
 
-A run or an export may name code: "module:factory". Reading it imports that module only
-if the reader has named the module, too. A trusted module comes from Python's own path
-and never from the folder.
+A run or an export may name code: "module:factory". When its folder is read, this module
+is imported only if the reader has also named it as trusted. A trusted module comes from
+Python's own path and never from the folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def trusted_factory(
 
     Args:
         name: one of MODELS, or "module:factory".
-        trust: modules that the reader trusts, with all that is in them.
+        trust: modules that the reader trusts, with everything in them.
         folder: where the name was read; nothing is imported from it.
     """
     if ":" not in name:
@@ -72,10 +72,10 @@ def refuse_untrusted(
     """Refuses the study of a run folder that names code of modules not trusted.
 
     Args:
-        path: of the study. A study outside run folders is the user's and may name any
-            code.
-        tables: of the study.
-        trust: modules that the reader trusts, with all that is in them.
+        path: the path of the study. A study outside run folders is the user's own and
+            may name any code.
+        tables: the tables of the study.
+        trust: modules that the reader trusts, with everything in them.
     """
     modules = trusted_modules(trust)
     if in_run_folder(path):
@@ -100,9 +100,9 @@ def import_trusted(name: str, value: str, trust: Sequence[str], folder: Path) ->
     """The object of "module:attribute", if the module is trusted and not in the folder.
 
     Args:
-        name: of the setting.
-        value: as the folder has it.
-        trust: modules that the reader trusts, with all that is in them.
+        name: the name of the setting.
+        value: the value in the folder.
+        trust: modules that the reader trusts, with everything in them.
         folder: where the value was read; nothing is imported from it.
     """
     module, _, attribute = value.partition(":")
@@ -130,7 +130,7 @@ def _is_in(module: str, trust: Sequence[str]) -> bool:
 
 
 def _named_code(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted keys and texts of everything in nested tables that may name code."""
+    """Dotted keys and texts of all entries in nested tables that may name code."""
     if isinstance(value, str):
         if ":" in value and re.fullmatch(_MODULE, value.partition(":")[0].strip()):
             yield where, value
@@ -157,7 +157,7 @@ def _is_inside(place: str | None, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _path_without(folder: Path) -> Iterator[None]:
-    """A block in which Python finds no modules in the folder."""
+    """A context in which Python does not find modules of the folder."""
     before = [*sys.path]
     safe = [place for place in before if not _is_inside(place, folder)]
     sys.path[:] = safe
@@ -168,7 +168,7 @@ def _path_without(folder: Path) -> Iterator[None]:
 
 
 def _refuse_inside(module: str, folder: Path) -> None:
-    """Refuses a module that lies in the folder, before any of it runs."""
+    """Refuses a module that lies in the folder, before any of its code runs."""
     parts = module.split(".")
     for count in range(1, len(parts) + 1):
         name = ".".join(parts[:count])

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 _LAYERS = 1000
-"""The most hidden layers of a perceptron; more must be a mistake."""
+"""The largest number of hidden layers; more must be a mistake."""
 
 
 def linear(shape: Sequence[int], outputs: int, *, bias: bool = True) -> nn.Module:
@@ -38,7 +38,7 @@ def linear(shape: Sequence[int], outputs: int, *, bias: bool = True) -> nn.Modul
 
 
 def logistic(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Logistic regression: the linear model, whose loss is then convex."""
+    """Logistic regression: the linear model; with a loss for labels, it is convex."""
     return linear(shape, outputs)
 
 
@@ -52,7 +52,7 @@ def mlp(
 ) -> nn.Module:
     """A multilayer perceptron with the given hidden widths.
 
-    In training, `dropout` is the chance with which a hidden unit is left out.
+    In training, each hidden unit is left out with the probability `dropout`.
     """
     whole = isinstance(hidden, list | tuple) and all(type(w) is int for w in hidden)
     if not whole or min(hidden, default=1) < 1:
@@ -118,13 +118,13 @@ def cnn(
 
 
 def _dropout(chance: float) -> list[nn.Module]:
-    """The layers that leave out units with this chance; none if it is 0."""
+    """The layers that leave out units with this probability; none if it is 0."""
     number("dropout", chance, at_least=0, below=1)
     return [NamedDropout(chance)] if chance else []
 
 
 def _augment(ways: Sequence[str]) -> dict[str, nn.Module]:
-    """The layer that changes samples in these ways, by its name; none without ways."""
+    """The layer that changes samples in these ways, by name; empty without any."""
     if not isinstance(ways, list | tuple) or not all(type(w) is str for w in ways):
         raise InputError(f"`augment` must be a list of texts, got {brief(ways)}.")
     return {"augment": Augment(*ways)} if ways else {}
@@ -182,9 +182,9 @@ class Diagonal(nn.Module):
 
 
 def diagonal(shape: Sequence[int], outputs: int, *, scale: float = 0.1) -> nn.Module:
-    """A diagonal linear network: weights u v, which start at u = sqrt(2) scale, v = 0.
+    """A diagonal linear network with weights u v; u starts at sqrt(2) scale, v at 0.
 
-    The smaller the scale, the sparser the solutions that descent finds.
+    With a smaller scale, gradient descent finds sparser solutions.
     """
     number("scale", scale, above=0)
     head = Diagonal(math.prod(shape), outputs, scale)
@@ -230,7 +230,7 @@ class UNet3d(nn.Module):
         self.join = _block3d(2 * width, width)
 
     def forward(self, volume: Tensor) -> Tensor:
-        """Channels of `width` for every place of the volume."""
+        """`width` channels for every voxel of the volume."""
         here = self.down(volume)
         below = self.up(self.inside(self.pool(here)))
         return self.join(torch.cat([here, below], 1))
