@@ -1,4 +1,4 @@
-"""Rounds, events in virtual time, and the clocks behind them."""
+"""Runs methods in rounds or in virtual time, with clocks for virtual time."""
 
 from __future__ import annotations
 

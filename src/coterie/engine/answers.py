@@ -1,4 +1,4 @@
-"""Answers of tasks in progress, computed together when the first is needed."""
+"""Answers of tasks in progress, all computed when the first of them is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .checkpoints import Moment
 
 
 class Answers:
-    """The answers of clients; an answer depends only on the rows of its task."""
+    """The answers of clients. An answer depends only on the rows of its task."""
 
     def __init__(self, flow: Flow, clients: ClientsInTime, *, grouped: bool) -> None:
         self._kinds, self._clients, self._grouped = flow.kinds, clients, grouped
@@ -33,7 +33,7 @@ class Answers:
         return found
 
     def of(self, now: Moment, clients: list[int], kind: int) -> tuple[Tensor, ...]:
-        """The answers of these clients, computed together with all in progress."""
+        """The answers of these clients, computed with all others in progress."""
         missing = [i for i in clients if not now.clients[i].computed]
         if missing:
             if self._grouped:
@@ -52,8 +52,8 @@ class Answers:
 
     def _compute(self, now: Moment, clients: list[int], kind: int) -> None:
         program, verb, reads, *_ = self._kinds[kind]
-        # A compiled kernel is made anew for every size, so only a few sizes are used: a
-        # client is asked several times to fill them up.
+        # A kernel must be compiled again for every number of rows. So we use only a few
+        # numbers, and repeat a client to fill up the rows.
         spare = self._clients.width(len(clients)) - len(clients)
         places = torch.tensor(clients + clients[:1] * spare, device=now.rows[0].device)
         rounds = [now.clients[i].round for i in clients]

@@ -30,12 +30,12 @@ class Client:
     idle: float = 0.0  # seconds before `begin` in which the client did not compute
     gradients: float = 0.0  # of single samples, in answers that arrived
     waiting: list[Any] = field(default_factory=list)
-    """The client's next tasks, each with its `began` and the time when it arrives."""
+    """The client's next tasks, each with its `began` and the time of its arrival."""
 
 
 @dataclass
 class Edge:
-    """An edge: the number of its rings so far, and the time of the next."""
+    """An edge: the number of its rings so far, and the time of its next ring."""
 
     rung: int = 0
     ring: float = 0.0
@@ -66,7 +66,7 @@ class Moment(NamedTuple):
     queued: list[int]  # clients that wait because `capacity` others are at work
     begun: list[tuple[int, float, float]]  # spans that no event has reported yet
     letters: list[Any]
-    """Messages under way: order, edge, time of sending, and what both ends sent."""
+    """Messages that travel: order, edge, time of sending, and what both ends sent."""
     links: list[Any]  # both ends, and the number of messages sent directly
 
 
@@ -111,7 +111,7 @@ def copy_moment(moment: Moment) -> Moment:
 
 
 def restore_moment(moment: Moment) -> Moment:
-    """A copy to go on from, also of a moment that was in a file.
+    """A copy from which a run can go on; the moment may come from a file.
 
     In a file, tensors in lists are on the CPU, and tuples in lists have become lists.
     """

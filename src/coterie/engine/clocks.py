@@ -1,10 +1,10 @@
-"""How long things take in virtual time: computing, sending, waiting to meet.
+"""How long things take in virtual time: computing, messages, and gaps between rings.
 
 Every time is a pure function of a few whole numbers. The time of client i's computation
 c depends only on (seed, i, c). The time of message c between clients i and k depends
 only on (seed, {i, k}, c). So both ends of an edge know the same times, and resuming is
-exact. A site draws its own rows, and they equal those of a simulation. The laws are
-those of `coterie.engine.laws`.
+exact. A site draws only its own times, and they equal those of a simulation. The
+distributions (laws) are those of `coterie.engine.laws`.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _BLOCK = 4096
 
 @runtime_checkable
 class Clock(Protocol):
-    """When clients may begin to compute, and how long it takes them."""
+    """Says when clients may begin to compute, and how long computations take."""
 
     def durations(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
-        """Row j holds times first[j] .. first[j] + count - 1 of client clients[j].
+        """Durations: row j has numbers first[j] .. first[j] + count - 1 of clients[j].
 
-        Clients are identities, not positions; numbers of computations count from 0.
+        `clients` are identities, not positions. Computations are numbered from 0.
         """
 
     def ready(self, client: int, time: float) -> float:
@@ -67,16 +67,16 @@ def clock(
     availability: str | None = None,
     seed: int = 0,
 ) -> Clock:
-    """A clock whose times are drawn from a law.
+    """A clock whose times are drawn from a distribution.
 
     Args:
-        law: of one computation, in seconds; see the module.
-        speeds: factors of time, one per client (10 is ten times slower), or
-            `stragglers(count, factor)`, where clients 0 .. count - 1 have the factor.
+        law: the distribution of the time of one computation, in seconds; see `laws`.
+        speeds: factors of the times, one per client (10 is ten times slower), or
+            `stragglers(count, factor)`: clients 0 .. count - 1 have this factor.
         availability: `always`, or `on_off(on, off)`: each client is on and off in turn,
-            for exponential times with these means. A client begins only while on, and
-            then finishes. It is on with probability on / (on + off) at any time, also
-            at time 0.
+            for exponential times with these means. A client begins computations only
+            while it is on, and always finishes them. At any time, also at time 0, it is
+            on with probability on / (on + off).
         seed: selects the random streams.
     """
     integer("seed", seed, at_least=0)
@@ -106,14 +106,14 @@ class _LawClock:
 
 
 class _Periods:
-    """The periods in which clients are on. Sums are kept, but only to save time."""
+    """The periods in which clients are on. Sums are stored only to save time."""
 
     def __init__(self, on: float, off: float, *, stream: int) -> None:
         self.on, self.off, self.stream = on, off, stream
         self._ends: dict[int, list[float]] = {}
 
     def ready(self, client: int, time: float) -> float:
-        """`time` if the client is on then, and otherwise the end of the off period."""
+        """`time` if the client is on at `time`; otherwise the end of the off period."""
         integer("client", client, at_least=0)
         number("time", time, at_least=0, at_most=_CYCLES * (self.on + self.off))
         ends = self._ends.get(client, [0.0])
@@ -123,7 +123,7 @@ class _Periods:
         return ends[period] if period % 2 else time
 
     def _sums(self, client: int, cycles: int) -> list[float]:
-        """Ends of periods. Draw 0 says whether the client begins on."""
+        """The ends of periods. Draw 0 says whether the client is on at time 0."""
         name, first = torch.tensor([[client]]), torch.tensor([0])
         draws = uniforms(self.stream, name, first, 1 + 2 * cycles)[0]
         means = torch.tensor([self.on, self.off], dtype=torch.float64).repeat(cycles)
@@ -134,11 +134,11 @@ class _Periods:
 
 
 def trace(path: str | Path, *, clients: int | None = None) -> TraceClock:
-    """A clock that replays measured times, and repeats each client's list.
+    """A clock that uses measured times, and repeats each client's list of times.
 
     Args:
         path: a CSV file with the columns client, number and seconds.
-        clients: their number (None: as many as the file names).
+        clients: the number of clients (None: as many as the file names).
     """
     found = _read_seconds(Path(path))
     total = max(found) + 1 if clients is None else clients
@@ -224,20 +224,20 @@ class LinkDelays(Protocol):
     def delays(
         self, edges: Int[Tensor, "e 2"], first: Int[Tensor, " e"], count: int
     ) -> Float64[Tensor, "e {count}"]:
-        """Row j holds delays first[j] .. of messages between both ends of edges[j]."""
+        """Delays: row j has numbers first[j] .. of messages over the edge edges[j]."""
 
     def relay_delays(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
-        """Row j holds delays between client clients[j] and the relay of messages."""
+        """Delays: row j has those between clients[j] and the relay of messages."""
 
 
 @dataclass(frozen=True)
 class Delays:
-    """Message delays with the same law on every edge, equal in both directions.
+    """Message delays with one distribution for all edges, equal in both directions.
 
     Attributes:
-        law: of one message, in seconds; see the module.
+        law: the distribution of the delay of one message, in seconds; see `laws`.
         seed: selects the random streams.
     """
 
@@ -251,25 +251,26 @@ class Delays:
     def delays(
         self, edges: Int[Tensor, "e 2"], first: Int[Tensor, " e"], count: int
     ) -> Float64[Tensor, "e {count}"]:
-        """Row j holds delays first[j] .. first[j] + count - 1 of the edge edges[j]."""
+        """Delays: row j has numbers first[j] .. first[j] + count - 1 of edges[j]."""
         return draw(self.law, key(self.seed, "delay"), _pairs(edges), first, count)
 
     def relay_delays(
         self, clients: Int[Tensor, " n"], first: Int[Tensor, " n"], count: int
     ) -> Float64[Tensor, "n {count}"]:
-        """Row j holds delays between client clients[j] and the relay of messages."""
+        """Delays: row j has those between clients[j] and the relay of messages."""
         identities("clients", clients)
         return draw(self.law, key(self.seed, "relay"), clients[:, None], first, count)
 
 
 @dataclass(frozen=True)
 class Rings:
-    """When edges ring: a Poisson process for each edge, which both ends can compute.
+    """When the clocks of edges ring: Poisson processes that both ends can compute.
 
-    Ring c is at the sum of gaps 0 .. c, which are exponential with mean 1 / rate.
+    The time of ring c is the sum of gaps 0 .. c, which are exponential with mean 1 /
+    rate.
 
     Attributes:
-        edges: identities of the two ends, in any order; pairs must differ.
+        edges: identities of the two ends, in any order; all pairs must be different.
         rates: rings per second, one for each edge.
         seed: selects the random streams.
     """
@@ -297,11 +298,11 @@ class Rings:
         count: int,
         since: Float64[Tensor, " m"] | None = None,
     ) -> Float64[Tensor, "m {count}"]:
-        """Row j holds times of rings first[j] .. first[j] + count - 1 of edge which[j].
+        """Times: row j has rings first[j] .. first[j] + count - 1 of edge which[j].
 
         Args:
             which: positions in `edges`.
-            first: numbers of rings, from 0.
+            first: numbers of the first rings, from 0.
             count: the number of rings of each edge.
             since: the time of the ring before `first`, or 0 if there is none. If None,
                 we compute this time, with exactly the same result.
@@ -318,8 +319,9 @@ class Rings:
         """All rings up to that time."""
         number("time", time, above=0)
         every = torch.arange(len(self.rates))
-        # An edge rings more often with probability below e^-40: for a Poisson number of
-        # mean m, P(Z >= m + x) <= exp(-x^2 / (m + x)). Then more are drawn.
+        # The probability that an edge rings more often is below e^-40: for a Poisson
+        # number of mean m, P(Z >= m + x) <= exp(-x^2 / (m + x)). In that case we draw
+        # more.
         count = int(2 * float(self.rates.max()) * time) + 40
         times = self.times(every, torch.zeros_like(every), count)
         while float(times[:, -1].min()) <= time:
@@ -337,7 +339,7 @@ class Rings:
 
 
 def _sums(since: Tensor, gaps: Tensor) -> Tensor:
-    """Running sums from the left, so that blocks of any size give the same bits."""
+    """Running sums, added from the left: blocks of any size give the same bits."""
     return torch.cat([since[:, None], gaps], 1).cumsum(1)[:, 1:]
 
 

@@ -1,19 +1,20 @@
-"""Virtual time: clients that compute at their own pace, one event after the other.
+"""Virtual time: clients compute at their own pace; events happen one after the other.
 
     for event in run_events(algorithm, simulation, x, clock=clock, updates=1000):
         print(event.time, event.clients, event.delays)
 
-A client that begins a task gets a snapshot of its rows, and its answer depends on
-nothing else. So all tasks of a kind in progress are computed together, in one
-vectorised pass, when the first answer is needed. Task c of a client uses the draws of
-round c + 1 in `coterie.engine.rounds`: without delays, events are rounds.
+A client that begins a task gets a copy of the rows that it needs. Its answer depends on
+nothing else. So all tasks of a kind that are in progress are computed together, in one
+vectorised pass, when the first answer is needed. Task c of a client uses the random
+draws of round c + 1 in `coterie.engine.rounds`. So without delays, events are rounds.
 
-In addition to tasks, pairs of clients may meet when an edge of a graph rings at a
-random time. Both clients send something, and the method uses it when it arrives. In a
-loss network, both clients compute instead, and are busy until they have exchanged their
-models. A ring is lost if one of them is busy. Events are ordered by time, and then by
-when they entered the queue. Tasks that end at the same time arrive one after the other,
-or together if the method says so.
+In addition to tasks, pairs of clients may meet: each edge of a graph has a clock that
+rings at random times. When it rings, both clients send something, and the method uses
+this when it arrives. In a loss network, both clients begin to compute instead, and are
+busy until they have exchanged their models. A ring has no effect there if one of them
+is busy (it is lost). Events are ordered by time, and then by when they entered the
+queue. Answers that arrive at the same time are handled one after the other, or together
+if the method says so.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from .times import Times, places, tempo, work_of
 _FOREVER = sys.float_info.max
 
 ROUNDING = 1e-9
-"""The relative error by which a sum of many equal times may exceed their product."""
+"""Rounding: how far a sum of equal times may exceed their product, relatively."""
 
 _ANSWER, _RING, _LETTER = range(3)  # what happens
 
@@ -75,20 +76,20 @@ class EventLoop:
         start: Moment | None = None,
         grouped: bool = True,
     ) -> None:
-        """Prepares a run, and hands out the first tasks.
+        """Prepares a run, and gives clients their first tasks.
 
         Args:
-            algorithm: has the flow to run.
-            clients: compute the answers.
+            algorithm: the algorithm; its flow runs.
+            clients: the clients that compute the answers.
             x: starting models.
             clock: how long the gradient of a minibatch takes.
             rings: when pairs of clients meet (None: never).
-            links: how long messages travel, to a client and back for every task, or
-                over the edge that rings (None: no time).
-            capacity: the number of clients that may be at work at once, while others
+            links: how long messages travel: to a client and back for every task, or
+                over the edge whose clock rings (None: no time).
+            capacity: the number of clients that may compute at the same time; others
                 wait for their turn (None: all).
             seed: selects the random draws of the method.
-            start: the moment at which another run stopped, to go on from there.
+            start: the moment at which an earlier run stopped; this run goes on from it.
             grouped: whether to compute tasks in progress together, not one by one.
         """
         if len(x) != len(clients):
@@ -145,7 +146,7 @@ class EventLoop:
 
     @property
     def lost_rings(self) -> int:
-        """The number of rings that were lost, because one end was busy."""
+        """The number of rings without effect, because one end was busy."""
         return self._totals.lost
 
     @property
@@ -161,7 +162,7 @@ class EventLoop:
     @property
     def idle(self) -> list[float]:
         """The seconds that each client has been idle so far."""
-        # Idle time before the last task began, and since it ended.
+        # Idle time before the last task began, and since this task ended.
         return [
             c.idle - max(0.0, c.begin - self.time) + max(0.0, self.time - c.end)
             for c in self._now.clients
@@ -229,12 +230,12 @@ class EventLoop:
             self._ring_again(edge)
 
     def _can_couple(self) -> bool:
-        """Whether both ends of any edge are free, so that they can begin together."""
+        """Whether any edge has two free ends, which can begin together."""
         free = [not client.busy for client in self._now.clients]
         return self._flow.couples and any(free[v] and free[w] for v, w in self._ends)
 
     def _exchange(self, edge: int) -> None:
-        """Both ends of an edge send their present rows, for use when they arrive."""
+        """Lets both ends of an edge send their present rows, for use on arrival."""
         assert self._flow.send is not None  # or else no edge rings
         state, time = self._now.state, self.time
         v, w = self._ends[edge]
@@ -253,7 +254,7 @@ class EventLoop:
         self._flow.meet(self._now.state, meeting)
 
     def _couple(self, edge: int) -> None:
-        """Both ends begin tasks that end together; if one is busy, the ring is lost."""
+        """Lets both ends begin tasks that end together, unless one is busy."""
         now, pair = self._now, self._ends[edge]
         if any(
             now.clients[client].busy
@@ -274,10 +275,10 @@ class EventLoop:
             self._foresee(max(ends) + travel, _ANSWER, client)
 
     def _next(self, until: float) -> Event | None:
-        """The next answers that arrive, or None if none arrive until that time."""
+        """The next answers that arrive, or None if none arrives before `until`."""
         now, totals = self._now, self._totals
         self._meet(until)
-        # What is left may be rings alone, or tasks that never end.
+        # The queue may have only rings, or tasks that never end.
         if not now.queue or now.queue[0][0] > until or now.queue[0][2] != _ANSWER:
             return None
         totals.time = now.queue[0][0]
@@ -313,7 +314,7 @@ class EventLoop:
         return Event(totals.time, clients, delays, totals.updates, now.state, spans)
 
     def _hand(self, place: int) -> None:
-        """Gives a client a task, or a place in the queue if too many are at work."""
+        """Gives a client a task, or a place in the queue if too many compute."""
         now = self._now
         if not 0 <= place < len(now.clients):
             raise InputError(
@@ -327,7 +328,7 @@ class EventLoop:
             self._give(place)
 
     def _give(self, place: int) -> None:
-        """Gives a client a task, which it begins now or after the tasks that it has."""
+        """Gives a client a task, which it begins now or after its present tasks."""
         client = self._now.clients[place]
         task = self._flow.task(self._now.state, place, self.time)
         self._messages.count_down(place, task)
@@ -362,14 +363,15 @@ class EventLoop:
         """Lets a client begin a task that reaches it at time `comes`."""
         self._record(place, task, version)
         client = self._now.clients[place]
-        # A task that came earlier begins when the client is free, which it is while its
-        # answer travels. Answers arrive in the order of tasks.
+        # If the client is busy when a task comes, the task begins when the client is
+        # free. A client is free while its answer travels. Answers arrive in the order
+        # of tasks.
         end = self._compute_until(place, max(comes, client.end))
         back = self._messages.back(place, task, 2 * client.tasks - 1)
         self._foresee(max(self.time, end + back), _ANSWER, place)
 
     def _compute_until(self, place: int, time: float) -> float:
-        """When a client has computed its task, if it may begin at that time."""
+        """The time when a client ends its task, if it is free to begin at `time`."""
         client = self._now.clients[place]
         start = self._times.begins(place, time)
         duration, left = 0.0, client.work

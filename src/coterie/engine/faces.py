@@ -1,4 +1,4 @@
-"""The form in which a study runs a method: in rounds, or as a flow in virtual time."""
+"""Chooses how a study runs a method: in rounds, or as a flow in virtual time."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def refuse_unused(
 def one_face(
     algorithm: Algorithm, name: str, label: str, *, timed: bool, waits: bool | None
 ) -> Algorithm:
-    """The algorithm with only the form that a study runs: rounds or a flow.
+    """The algorithm with only one of its two forms, rounds or flow: that of the study.
 
     An entry [[algorithm]] of the study can set whether clients wait for each other. By
-    default they wait, unless the method has no rounds. In a study with a clock, they
-    also do not wait if the method sends nothing.
+    default they wait. There are two exceptions: the method has no rounds; or the study
+    has a clock and the method sends nothing.
 
     Args:
-        algorithm: as its factory made it.
-        name: of the method.
-        label: of the entry.
+        algorithm: the algorithm from its factory.
+        name: the name of the method.
+        label: the label of the entry.
         timed: whether the study has a clock.
         waits: the entry's option `waits` (None: not set).
     """

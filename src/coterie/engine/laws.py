@@ -1,4 +1,4 @@
-"""Random times from named laws; draws are pure functions of whole numbers.
+"""Random times from named distributions (laws), as pure functions of whole numbers.
 
 With u uniform on (0, 1) and z normal:
 
@@ -21,7 +21,8 @@ from torch import Tensor
 from ..checks import InputError, call, integer, number, one_of
 from ..seeds import mix
 
-# Within these limits no law overflows: alpha 0.1 and sigma 50 reach 1e160 and 1e186.
+# With these limits, times do not overflow: alpha 0.1 and sigma 50 reach 1e160 and
+# 1e186.
 FROM_ZERO = {"at_least": 0.0, "at_most": 1e12}
 POSITIVE = {"above": 0.0, "at_most": 1e12}
 Rules = Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -35,7 +36,7 @@ LAWS: Rules = {
 
 
 def setting(name: str, text: str, rules: Rules) -> tuple[str, tuple[float, ...]]:
-    """The word and the numbers of a valid setting, such as `uniform(1, 2)`."""
+    """The name and the numbers in a valid setting, such as `uniform(1, 2)`."""
     word, values = call(name, text)
     limits = rules[one_of(name, word, rules)]
     if len(values) != len(limits):
@@ -48,7 +49,7 @@ def setting(name: str, text: str, rules: Rules) -> tuple[str, tuple[float, ...]]
 
 
 def identities(name: str, names: Tensor, known: int | None = None) -> None:
-    """Refuses identities that are negative, or not less than `known`."""
+    """Refuses identities that are not between 0 and `known` - 1."""
     wrong = names < 0 if known is None else (names < 0) | (names >= known)
     if wrong.any():
         rule = "at least 0" if known is None else f"between 0 and {known - 1}"
@@ -69,7 +70,7 @@ def uniforms(
     for name in names.long().unbind(1):
         state = mix(state + mix(name))
     z = mix(state[:, None] + mix(numbers(first.long(), count)))
-    # 52 bits and a half fit into a double; with one more bit some would round to 1.
+    # 52 bits plus one half fit into a double; with one more bit, some would round to 1.
     return (((z >> 12) & (2**52 - 1)).double() + 0.5) * 2.0**-52
 
 
@@ -80,7 +81,7 @@ def draw(
     first: Int[Tensor, " n"],
     count: int,
 ) -> Float64[Tensor, "n {count}"]:
-    """Row j holds times first[j] .. first[j] + count - 1 for names[j]."""
+    """Times: row j has numbers first[j] .. first[j] + count - 1 for names[j]."""
     word, values = call("law", law)
     if word == "lognormal":
         # Box and Muller (1958): z = sqrt(-2 log u) sin(pi v), v uniform on (-1/2, 1/2).
@@ -98,8 +99,9 @@ def draw(
     return values[0] + (values[1] - values[0]) * u
 
 
-# These use only sums, products and quotients, whose rounding IEEE 754 fixes. The last
-# digit of library functions depends on the machine and on the place in a block.
+# These functions use only sums, products and quotients; IEEE 754 fixes how these round.
+# The last digit of library functions depends on the machine and on the position in a
+# block.
 _ARTANH = [1 / (2 * k + 1) for k in range(12)]
 _EXP = [1 / math.factorial(k) for k in range(15)]
 _SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(12)]

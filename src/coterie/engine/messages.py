@@ -1,4 +1,4 @@
-"""Messages of a run in virtual time: how long they travel, and their size."""
+"""Messages of a run in virtual time: how long they travel, and how large they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Messages:
 
     @property
     def links(self) -> list[list[int]]:
-        """Both ends of each link, and how many messages they sent directly."""
+        """Both ends of each link, and how many messages they sent each other."""
         return [[v, w, count] for (v, w), count in self._direct.items()]
 
     def count_down(self, client: int, task: Task) -> None:
@@ -50,7 +50,7 @@ class Messages:
             self._now.totals.peers += values
 
     def there(self, client: int, task: Task, number: int) -> float:
-        """How long a task travels; `number` counts messages through a server."""
+        """How long a task travels; `number` counts messages via a server."""
         return self._travel(client, task, number, self._flow.kinds[task.kind].down)
 
     def back(self, client: int, task: Task, number: int) -> float:
@@ -79,7 +79,7 @@ def flow_of(
     links: LinkDelays | None,
     capacity: int | None,
 ) -> Flow:
-    """The flow of an algorithm, if it fits the other arguments."""
+    """The flow of an algorithm; refuses arguments that do not fit it."""
     flow = algorithm.flow
     if flow is None:
         raise InputError("the method has rounds only: it has no `flow`.")

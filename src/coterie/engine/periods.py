@@ -1,9 +1,9 @@
 """Rounds of equal virtual time, for methods with and without waiting clients.
 
-Round t of both generators is the state at time t * `period`. A method with waiting
-clients goes round by round. Its own rounds are called turns here. We compute a turn
-when it begins, because only then do we know how long it takes. The result counts when
-the slowest client has finished.
+Both generators yield rounds; round t is the state at time t * `period`. If clients
+wait, the method has rounds of its own, which we call turns. We compute a turn when it
+begins, because only then do we know how long it takes. Its result is used from the time
+when the slowest client has finished.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .rounds import Lapse, Round, init_oracle, participants
 from .times import begins, refuse_seconds
 
 _AT_ONCE = 100
-"""This number of turns, or of answers per client, at the same time is an error."""
+"""It is an error if this number of turns, or answers per client, take no time."""
 
 
 class ClientsInBoth(ClientsInRounds, ClientsInTime, Protocol):
@@ -43,7 +43,7 @@ class ClientsInBoth(ClientsInRounds, ClientsInTime, Protocol):
 
 
 class WaitingState(NamedTuple):
-    """An algorithm in which clients wait, between two of its turns."""
+    """The state of an algorithm with waiting clients, between two of its turns."""
 
     state: State
     turns: int  # the number of turns that have ended
@@ -100,7 +100,7 @@ def run_waiting(
     participation: float = 1.0,
     start: tuple[int, WaitingState] | None = None,
 ) -> Iterator[Round]:
-    """Yields rounds of an algorithm whose turns last until the slowest has finished.
+    """Yields rounds of an algorithm whose turns last until the slowest client is done.
 
     In a turn, a client needs the time for its gradients. If the algorithm sends
     anything, it also needs the time for a message to it and one back.
@@ -109,11 +109,11 @@ def run_waiting(
         algorithm: what to run.
         simulation: the clients.
         x: starting models.
-        pace: how long things take.
+        pace: how long computations and messages take.
         rounds: the last round.
         seed: selects the random streams of the loop.
         participation: share of the clients that take part in a turn.
-        start: a round that was finished before and its state, to go on from there.
+        start: a finished round and its state, from which to go on.
     """
     integer("rounds", rounds, at_least=1)
     number("participation", participation, above=0, at_most=1)
@@ -157,7 +157,7 @@ def _turn(
     seed: int,
     participation: float,
 ) -> _Turn:
-    """The next turn of an algorithm, as in `engine.rounds`, and how long it takes."""
+    """The state after the next turn of an algorithm, and how long the turn takes."""
     turn = now.turns + 1
     active = participants(len(simulation), participation, seed, turn)
     oracle = simulation.at(turn, active)
@@ -175,7 +175,7 @@ def _turn(
     rows = zip(who.tolist(), names.tolist(), seconds.tolist(), there, back, strict=True)
     for client, name, length, out, home in rows:
         refuse_seconds(length, name, int(now.drawn[client]))
-        # Whoever comes next takes the place that is free first.
+        # The next client takes the place that becomes free first.
         begin = begins(pace.clock, name, heapq.heappop(ends) + float(out))
         spans.append((client, begin, begin + length))
         heapq.heappush(ends, begin + length + float(home))
@@ -191,14 +191,14 @@ def _turn(
 
 
 def _seconds(clock: Clock, names: Tensor, first: Tensor, work: Tensor) -> Tensor:
-    """The seconds that `work` gradients of each client take, numbered from `first`.
+    """The seconds that `work` gradients of each client take, from number `first` on.
 
     There is one draw per gradient; the last gradient may be partial.
     """
     most = int(work.ceil().max())
     parts = (work[:, None] - torch.arange(most)).clamp(0, 1)
     drawn = clock.durations(names, first, most)
-    # Draws that are not used may be infinite.
+    # Times that are not used may be infinite.
     return torch.where(parts > 0, parts * drawn, 0.0).sum(1)
 
 
@@ -226,10 +226,10 @@ def run_without_waiting(
         algorithm: what to run.
         simulation: the clients.
         x: starting models.
-        pace: how long things take.
+        pace: how long computations and messages take.
         rounds: the last round.
         seed: selects the random draws of the method.
-        start: a round that was finished before and its state, to go on from there.
+        start: a finished round and its state, from which to go on.
     """
     integer("rounds", rounds, at_least=1)
     done, moment = start if start is not None else (0, None)
@@ -275,5 +275,5 @@ def start_flow(
     pace: Pace,
     seed: int,
 ) -> Moment:
-    """The moment of a flow whose first tasks have just begun."""
+    """The state of a flow whose first tasks have just begun."""
     return EventLoop(algorithm, simulation, x, **pace.of_run, seed=seed).moment()

@@ -1,4 +1,4 @@
-"""The synchronous loop: a plain generator that the caller drives.
+"""The synchronous loop over rounds: a generator, from which the caller takes rounds.
 
 for r in run_rounds(algorithm, simulation, x, rounds=100, seed=0):
     print(r.t, r.info)
@@ -58,7 +58,7 @@ def participants(clients: int, share: float, seed: int, t: int) -> Bool[Tensor, 
 def init_oracle(federated: ClientsInRounds) -> Oracle:
     """The oracle for `init`.
 
-    What it sends is not counted, because a study begins with one model everywhere.
+    Its messages are not counted, because all clients of a study begin with one model.
     """
     return federated.at(0, purpose="init")
 
@@ -82,7 +82,7 @@ def run_rounds(
         rounds: the last round.
         seed: selects the random streams of the loop.
         participation: share of the clients that take part in a round.
-        start: a round that was finished before and its state, to go on from there.
+        start: a finished round and its state, from which to go on.
     """
     integer("rounds", rounds, at_least=1)
     number("participation", participation, above=0, at_most=1)

@@ -1,4 +1,4 @@
-"""Server optimisers: an average of models is a direction for the server's own step.
+"""Server optimisers: the server takes its own step in the direction of an average.
 
 With d = average - x, where x is the model that clients have, the server makes
 
@@ -8,11 +8,11 @@ With d = average - x, where x is the model that clients have, the server makes
     yogi:      s <- s - (1 - c) d^2 sign(s - d^2), and the rest as in adam    (FedYogi)
 
 entry by entry, where b is `momentum` and c is `beta2`. m begins at 0 and s at tau^2.
-Without momentum and with lr = 1, `momentum` is the average itself.
+With b = 0 and lr = 1, the optimiser `momentum` gives the average itself.
 
 `with_server` wraps a method whose rounds have one average of models, such as FedAvg or
-Ditto. The server's memory stays with the server: a client that was absent finds the
-model that all others have.
+Ditto. Only the server has m and s. So a client that was absent gets the model that all
+others have.
 
 References:
     Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for
@@ -57,7 +57,7 @@ def adam(
     beta2: BelowOne = 0.99,
     tau: Positive = 1e-3,
 ) -> Server:
-    """The server takes steps of Adam, without correction of bias (FedAdam)."""
+    """The server takes steps of Adam, without bias correction (FedAdam)."""
     return Server("adam", lr, momentum, beta2, tau)
 
 
@@ -68,7 +68,7 @@ def yogi(
     beta2: BelowOne = 0.99,
     tau: Positive = 1e-3,
 ) -> Server:
-    """As `adam`, but squares shrink slowly in entries with small changes (FedYogi)."""
+    """The server takes steps as in `adam`, but s decreases more slowly (FedYogi)."""
     return Server("yogi", lr, momentum, beta2, tau)
 
 
@@ -77,7 +77,7 @@ SERVERS = {"adam": adam, "momentum": momentum, "yogi": yogi}
 
 
 class Memory(NamedTuple):
-    """What the server keeps, for the S columns that are averaged."""
+    """The server's m and s, for the S columns that are averaged."""
 
     x: Tensor  # (S,) the model that clients have
     m: Tensor  # (S,)
@@ -85,17 +85,18 @@ class Memory(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """The state of a method, and what its server keeps."""
+    """The state of a method, and the memory of its server."""
 
     state: State
     memory: Memory
 
 
 def with_server(algorithm: Algorithm, server: Server, label: str) -> Algorithm:
-    """The method with a server that makes its own step from each round's average.
+    """The method, with a server that takes its own step from each round's average.
 
     Args:
-        algorithm: has one average of models in a round, weighted and over all clients.
+        algorithm: a method with one average of models in a round, weighted and over all
+            clients.
         server: the optimiser.
         label: the name of the method in errors.
     """
@@ -138,7 +139,7 @@ def with_server(algorithm: Algorithm, server: Server, label: str) -> Algorithm:
 
 
 def server_step(server: Server, memory: Memory, average: Float[Tensor, " s"]) -> Memory:
-    """The new model and what the server keeps, after one average."""
+    """The new model and the new memory of the server, after one average."""
     (x, m, s), d = memory, average - memory.x
     if server.name == "momentum":
         m = server.momentum * m + d

@@ -1,8 +1,8 @@
-"""States of algorithms, divided among processes or put together.
+"""Joins the state of an algorithm from all processes, or takes a process's part of it.
 
-Fields of type `Rows` have one row for each client of the process. Only process 0, the
-coordinator, keeps fields of type `Server`. All other fields must be the same in every
-process.
+Fields of type `Rows` have one row for each client of the process. Fields of type
+`Server` exist only in process 0, the coordinator. All other fields must be the same in
+every process.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..types import Rows, Server, State
 
 
 def whole(state: State, group: Group, clients: int) -> State | None:
-    """The state of all clients, in process 0; None elsewhere.
+    """In process 0, the state of all clients; None in other processes.
 
     Raises:
-        InputError: if a part without rows of clients differs between processes.
+        InputError: if a field without rows differs between processes.
     """
     if group.size == 1:
         return state
@@ -50,7 +50,7 @@ def own(packed: Any, like: State, group: Group, clients: int) -> Any:
 
     Args:
         packed: nested dictionaries by name of the field.
-        like: a state of this process, whose types say which fields have rows.
+        like: a state of this process; its types say which fields have rows.
         group: the processes.
         clients: the number of clients in all processes.
     """

@@ -18,7 +18,7 @@ _DRAWN = 64
 
 
 class Times:
-    """Draws from clock, links and rings, by the positions of clients and edges."""
+    """Times from clock, links and rings, by the positions of clients and edges."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Times:
         return self._links is not None
 
     def seconds(self, client: int, number: int) -> float:
-        """How long a gradient of a client takes; numbers must be consecutive."""
+        """How long a client's gradient takes; calls need consecutive numbers."""
         drawn = self._seconds[client]
         if not drawn:
             name, first = torch.tensor([self._names[client]]), torch.tensor([number])
@@ -49,7 +49,7 @@ class Times:
         return seconds
 
     def begins(self, client: int, time: float) -> float:
-        """When a client that is free at that time may begin."""
+        """When a client that is free at `time` may begin."""
         return begins(self._clock, self._names[client], time)
 
     def relay_delay(self, client: int, number: int) -> float:
@@ -67,7 +67,7 @@ class Times:
         return float(self._links.delays(names, torch.tensor([number]), 1))
 
     def rings(self, edge: int, number: int, since: float) -> float:
-        """When an edge next rings after that time; numbers must be consecutive."""
+        """When an edge next rings after `time`; calls must have consecutive numbers."""
         drawn = self._next[edge]
         if not drawn:
             assert self._rings is not None  # there is an edge
@@ -83,7 +83,7 @@ def work_of(task: Task, kind: TaskKind, size: float, batch: float) -> float:
 
 
 def usual_work(flow: Flow, clients: ClientsInTime) -> Float64[Tensor, " n"]:
-    """(N,) minibatch gradients in a task of the first kind: its passes, or 1."""
+    """(N,) the number of minibatch gradients in a task of the first kind."""
     passes = flow.kinds[0].passes
     if not passes:
         return torch.ones(len(clients), dtype=torch.float64)
@@ -97,7 +97,7 @@ def tempo(
     links: LinkDelays | None,
     rings: Rings,
 ) -> Tempo:
-    """Average times, from the first draws of every client and edge.
+    """Average times, computed from the first draws of every client and edge.
 
     A client that never ends a task counts as slow as the slowest of the others.
     """
