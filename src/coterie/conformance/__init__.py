@@ -1,4 +1,4 @@
-"""The suite that every method must pass, in rounds and in time, including yours."""
+"""The checks that every method must pass, in rounds and in time, also your own."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ Face = Literal["rounds", "time"]
 
 ROUNDS = 4
 EVENTS = 18
-"""The number of arrivals in a run in time, with answers of the slow client too."""
+"""The number of arrivals in a run in time; some are answers of the slow client."""
 
 PACES = clock("lognormal(1, 0.5)", "stragglers(1, 2.5)")
-"""A clock where no two tasks end at the same time and client 0 is slow."""
+"""A clock with which no two tasks end at the same time, and client 0 is slow."""
 
 ACTIVE = torch.tensor([False, False, True, True, False, True])
-"""Clients that take part if not all do: none in the first of three processes."""
+"""Clients that take part if not all do; none is in the first of three processes."""
 
 _CLOSE = 1e-9
 """Relative rounding, in double precision, of sums of a few hundred products in another
@@ -48,12 +48,12 @@ order, after a few steps."""
 
 
 class NotApplicable(Exception):
-    """The check is about something that this kind of method does not promise."""
+    """The error of a check of something that this kind of method does not promise."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A factory under test, its options, and the face to test: in rounds or in time."""
+    """A factory to test, its options, and the form to test: in rounds or in time."""
 
     factory: Factory
     options: Mapping[str, object] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Case:
 
     @property
     def known_optimum(self) -> dict[str, object]:
-        """The options for the check of that name: declared ones and those given."""
+        """The options for the check of this name: those declared and those given."""
         declared = getattr(self.factory, "known_optimum", {})
         for name in declared:
             if name not in self.defaults:
@@ -97,8 +97,8 @@ class Case:
         """The ingredients for a federation, by name, without those that are None.
 
         Args:
-            federation: of the clients.
-            module: the model (None: that of a usual setting).
+            federation: the clients.
+            module: the model (None: the usual one).
         """
         made = {}
         layout = models.layout(_start_model(module or Setting().module, torch.float64))
@@ -121,10 +121,10 @@ class Case:
         """A fresh algorithm for a federation.
 
         Args:
-            federation: gives the ingredients.
+            federation: the clients; gives the ingredients.
             instead: ingredients that replace these.
             options: options in addition to those of the case.
-            module: the model, where it is not the usual one.
+            module: the model (None: the usual one).
         """
         given = {**self.make_ingredients(federation, module), **(instead or {})}
         positional = [given.get(name) for name in self.ingredients]
@@ -150,7 +150,7 @@ class Case:
 
 
 class Trace(NamedTuple):
-    """A run: the states before the first round and after each, and its results.
+    """A run: its results, and its states before the first round and after each round.
 
     A run in time has only its last state, and its events.
     """
@@ -308,10 +308,10 @@ def newcomer_models(
 
     Args:
         case: the algorithm.
-        state: of the clients that trained.
+        state: the state of the clients that trained.
         federation: all clients, the newcomers last.
         trained: the number of clients that trained.
-        setting: of the run.
+        setting: the setting of the run.
         instead: ingredients for all clients, in place of the usual ones.
     """
     later = federation.select(torch.arange(trained, len(federation)))
@@ -344,7 +344,7 @@ def same(first: object, second: object) -> bool:
 
 
 def agree(first: State, second: State, why: str) -> None:
-    """Raises AssertionError that names the first difference of two states."""
+    """Raises an AssertionError that names the first difference of two states."""
     one, two = leaves(first), leaves(second)
     assert one.keys() == two.keys(), f"{why}: the states have different parts."
     for name, value in one.items():
@@ -352,13 +352,13 @@ def agree(first: State, second: State, why: str) -> None:
 
 
 def close(first: Tensor, second: Tensor, why: str) -> None:
-    """Raises AssertionError if models differ by more than rounding."""
+    """Raises an AssertionError if models differ by more than rounding."""
     gap = float((first - second).abs().max() / second.abs().max().clamp(min=1))
     assert gap <= _CLOSE, f"{why}: models differ by {gap:.2g}."
 
 
 def equal_rows(rows: Float[Tensor, "n d"]) -> Bool[Tensor, "n n"]:
-    """Which rows are equal to which others, up to rounding."""
+    """Whether rows are equal to each other, for each pair, up to rounding."""
     rows = rows.to(torch.float64)
     largest = rows.where(rows.isfinite(), 0.0).abs().max()
     gap = (rows[:, None] - rows).abs().amax(2)

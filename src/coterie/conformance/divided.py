@@ -1,8 +1,8 @@
-"""A federation divided among threads, as processes would divide it.
+"""Runs a federation divided among threads, as processes would divide it.
 
-Every thread holds a block of the clients and runs the same algorithm on its own rows. A
-method gives wrong results here if it uses rows of other clients without calling an
-oracle.
+Every thread holds a block of the clients and runs the same algorithm on its own rows.
+If a method uses rows of other clients without calling an oracle, it gives wrong results
+here.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class _Meeting:
 class Threads:
     """One of several threads; see `coterie.clients.groups.Group`.
 
-    `values` counts the numbers that it sent to others and received from a server.
-    `messages` counts its exchanges with others.
+    `values` counts the numbers that the thread sent to others and received from a
+    server. `messages` counts its exchanges with others.
     """
 
     def __init__(self, rank: int, meeting: _Meeting) -> None:

@@ -12,9 +12,9 @@ CLIENTS = 6
 
 
 def small_federation(clients: int = CLIENTS) -> Federation:
-    """Classification in two clusters that name the classes differently.
+    """Data for classification: two clusters give different labels to the same classes.
 
-    The data of a client do not depend on the number of clients.
+    A client's data do not depend on the number of clients.
     """
     sizes = torch.tensor([7 + (3 * i) % 5 for i in range(clients)])
     role = torch.cat([torch.arange(int(size)).clamp(max=2) for size in sizes])
@@ -33,10 +33,10 @@ def _features(client: int, samples: int) -> Tensor:
 
 
 def common_optimum(clients: int = CLIENTS) -> Federation:
-    """Noiseless linear regression: different features, the same best model.
+    """Data for linear regression without noise: clients have the same best model.
 
-    The Hessians are diagonal with entries from 2 to 3, so that any usual step size
-    converges.
+    Features differ between clients. The Hessians are diagonal with entries from 2 to 3,
+    so that training converges with all usual step sizes.
     """
     rng = seeds.generator("conformance", "optimum")
     real = torch.float64

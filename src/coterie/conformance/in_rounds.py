@@ -78,7 +78,7 @@ _HALF = ROUNDS // 2
 def _all_and_then_some(
     algorithm: Algorithm, simulation: ClientsInRounds, x: Tensor
 ) -> tuple[Trace, Trace]:
-    """A run of rounds in which all take part, and how it goes on when not all do."""
+    """A run: rounds in which all take part, and then rounds in which only some do."""
     first = trace_rounds(algorithm, simulation, x, _HALF)
     start = _HALF, first.states[-1]
     return first, trace_rounds(algorithm, simulation, x, start=start, active=ACTIVE)
@@ -110,12 +110,12 @@ def check_divided(case: Case) -> None:
 
 
 def check_inactive_rows(case: Case) -> None:
-    """The personal model of a client that takes no part does not change.
+    """The personal model of an inactive client does not change.
 
-    Methods that share models between clients are exempt, because everybody gets the new
-    global model. We recognise such a method by two clients with exactly the same model.
-    Some clients tune a shared model before use; then we see it only if clients do not
-    answer.
+    This does not hold for methods that share models between clients, because all
+    clients get the new global model. We recognise such a method by two clients with
+    exactly the same model. In some methods, clients tune a shared model before use.
+    Then we see equal models only if clients do not answer.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
@@ -149,11 +149,11 @@ def check_inactive_rows(case: Case) -> None:
 
 
 def check_inactive_state(case: Case) -> None:
-    """The rows of a client that takes no part do not change in any state.
+    """The rows of an inactive client do not change in any field of the state.
 
-    The check looks at every field of type `Rows`. A client may have the same row as
-    another client, before and after. Then the row is the model of all clients or of a
-    group, and may change.
+    The check looks at every field of type `Rows`. If a client has the same row as
+    another client, before and after, it is a row of all clients or of a group, and may
+    change.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
@@ -175,24 +175,25 @@ def check_inactive_state(case: Case) -> None:
 
 
 def _changed_alone(i: int, old: Tensor, new: Tensor) -> bool:
-    """Whether a value in row i changed that no other row shares."""
+    """Whether a value in row i changed that no other row has."""
     changed = ~torch.isclose(old[i], new[i], rtol=0.0, atol=0.0, equal_nan=True)
     if not changed.any():
         return False
     both = equal_rows(old[:, changed])[i] & equal_rows(new[:, changed])[i]
-    # A single number, such as that of a group, may equal another client's by chance.
+    # A single number, such as the number of a group, may by chance equal that of
+    # another client.
     return int(both.sum()) < (1 if int(changed.sum()) > 1 else CLIENTS - 1)
 
 
 def check_inactive_data(case: Case) -> None:
-    """Data of clients that take no part are not used, and may even be NaN."""
+    """Data of inactive clients are not used, and may even be NaN."""
     federation, setting = small_federation(), Setting()
     features = federation.features.clone()
     for client in (~ACTIVE).nonzero()[:, 0].tolist():
         first, size = federation.train.start[client], federation.train.size[client]
         features[federation.train.index[first : first + size]] = math.nan
     without = replace(federation, features=features)
-    # Ingredients are made before training, when all clients are there.
+    # Ingredients are computed before training, with all clients.
     found = trajectory(case.build(federation), without, setting, active=ACTIVE)
     assert found.personal.isfinite().all(), "data of inactive clients were used."
     close(found.personal, case.partial.personal, "data of inactive clients matter")

@@ -1,4 +1,4 @@
-"""Checks of what methods promise in time, where clients do not wait for each other."""
+"""Checks of what methods promise in virtual time, where clients do not wait."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ALMOST = 100
 
 
 def check_runs_do_not_meet(case: Case) -> None:
-    """A method stores nothing outside its runs: two runs do not disturb each other."""
+    """A method stores nothing outside its runs: two runs do not affect each other."""
     federation = small_federation()
     algorithm = case.build(federation)
     x = starting_rows(federation, Setting())
@@ -66,7 +66,7 @@ def check_without_delays(case: Case) -> None:
 
 
 def _arrive_at(run: EventLoop, wanted: Tensor, t: int) -> None:
-    """Goes on until the models are those of round t."""
+    """Goes on with events until the models are those of round t."""
     gap = math.inf
     for _ in range(_ALMOST):
         run.step()

@@ -3,13 +3,13 @@
     for finding in check_algorithm(my_factory):
         print(*finding)
 
-The ingredients of a factory are its positional parameters, and are made by their names
-(`study.ingredients`). Its options keep their defaults unless given. A check is a
-function of a `Case`. It raises AssertionError with a sentence if the algorithm fails,
-and `NotApplicable` if this kind of method does not promise what it checks. A method has
-two faces: it can run in rounds, in time, or both. A check for both faces runs in each
-face that the method has. The checks run on the federations of
-`conformance.federations`.
+The ingredients of a factory are its positional parameters; `study.ingredients` makes
+each by its name. The options have their defaults unless you give others. A check is a
+function of a `Case`. If the algorithm fails, the check raises an AssertionError with a
+sentence. If this kind of method does not promise what the check tests, it raises
+`NotApplicable`. A method can have two forms, called faces: in rounds and in time. A
+check for both faces runs in each face that the method has. The checks use the
+federations of `conformance.federations`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_algorithm(
         factory: `factory(*ingredients, **options)` gives an Algorithm.
         options: options other than the defaults.
         skip: names of checks that the method does not promise to pass.
-        report: is called with each finding as soon as it is known.
+        report: a function that is called with each finding as soon as it is known.
 
     Raises:
         InputError: for an ingredient, option or check that does not exist.
@@ -134,7 +134,7 @@ def _run_check(name: str, check: Check, case: Case, skipped: bool) -> Finding:
     except AssertionError as error:
         return Finding(name, "failed", str(error), case.face)
     except Exception as error:
-        # Somebody else's algorithm may raise anything, and the other checks go on.
+        # Your algorithm may raise any error; the other checks still run.
         return Finding(name, "failed", f"{type(error).__name__}: {error}", case.face)
     first = (check.run.__doc__ or "").split("\n")[0]
     return Finding(name, "passed", first, case.face)

@@ -1,4 +1,4 @@
-"""The same algorithms in several processes and, later, on several machines."""
+"""Runs the same algorithms in several processes and, later, on several machines."""
 
 from .processes import Processes, join_processes
 

@@ -1,10 +1,10 @@
-"""Signs of life, so that nobody waits for a process that has stopped.
+"""Heartbeats, so that no process waits for one that has stopped.
 
 A thread of each process increases a counter in the store of torchrun, and reads the
 counters of the others. A process that computes for a long time still increases its
-counter. A process that was stopped, or that lost its machine, does not. After
-`COTERIE_PATIENCE` seconds the others name it and end, because a collective would wait
-for it forever.
+counter. The counter of a process that was stopped, or whose machine failed, does not
+change. After `COTERIE_PATIENCE` seconds the other processes name this process and end,
+because a collective operation would wait for it forever.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ class Store(Protocol):
     """Named counters that all processes share, as in a store of torch.distributed."""
 
     def add(self, key: str, amount: int) -> int:
-        """The counter's value after the amount was added; it begins at 0."""
+        """Adds the amount to the counter, which begins at 0; returns the new value."""
 
 
 class Pulse:
-    """The number of beats in a row that each of the other processes has missed.
+    """Counts how many beats in a row each of the other processes has missed.
 
     Time is counted in this process's own beats and not in seconds. So no process counts
-    as lost if all of them pause together, as on a machine that sleeps.
+    as lost if all processes pause together, as on a machine that sleeps.
     """
 
     def __init__(self, others: Sequence[int]) -> None:
-        """Begins to watch these processes, whose counters are 0."""
+        """Begins to watch these processes; their counters are 0."""
         self._counts = dict.fromkeys(others, 0)
         self._missed = dict.fromkeys(others, 0)
 
     def find_lost(self, counts: dict[int, int]) -> list[int]:
-        """The processes that are lost, given the counters of all others now."""
+        """The processes that are lost, by the present counters of all others."""
         for other, count in counts.items():
             same = count == self._counts[other] and count < _LEFT
             self._missed[other] = self._missed[other] + 1 if same else 0
@@ -55,7 +55,7 @@ class Pulse:
 
 
 def patience() -> float:
-    """Seconds without a sign of life after which a process counts as lost."""
+    """Seconds without a beat after which a process counts as lost."""
     text = os.environ.get("COTERIE_PATIENCE", "120")
     try:
         seconds = float(text)
@@ -70,7 +70,7 @@ def patience() -> float:
 
 
 def watch(store: Store, rank: int, size: int, seconds: float) -> Callable[[], None]:
-    """Starts to count and to watch the others; returns the function that ends this."""
+    """Starts the thread that counts and watches; returns a function that ends it."""
     ended = threading.Event()
     arguments = store, rank, size, seconds, ended
     thread = threading.Thread(target=_beat, args=arguments, daemon=True)
@@ -86,7 +86,7 @@ def watch(store: Store, rank: int, size: int, seconds: float) -> Callable[[], No
 def _beat(
     store: Store, rank: int, size: int, seconds: float, ended: threading.Event
 ) -> None:
-    """Counts and watches until the process ends, or another one is lost."""
+    """Counts and watches until this process ends or another process is lost."""
     pulse = Pulse([other for other in range(size) if other != rank])
     while True:
         leaves = ended.is_set()
@@ -109,7 +109,7 @@ def _key(rank: int) -> str:
 def _leave(
     lost: list[int], rank: int, size: int, seconds: float, ended: threading.Event
 ) -> None:
-    """Ends this process; the lowest rank that remains first prints why."""
+    """Ends this process; before that, the lowest remaining rank prints the reason."""
     if rank == min(set(range(size)) - set(lost)):
         who = ", ".join(map(str, lost))
         sentence = (

@@ -2,7 +2,7 @@
 
 Tensors are stored as safetensors stores them. Everything else is JSON in the header of
 the blob: plain values, lists, tuples, dictionaries, paths, and the classes listed in
-`_RECORDS`. So reading a message runs no code that the message names.
+`_RECORDS`. So a message cannot make its reader run code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = (
     *(Rung, Schema, Search, Step, Table, Tally),
 )
 _RECORDS = {kind.__name__: kind for kind in _KINDS}
-"""Name -> a class whose instances may be sent."""
+"""Maps a name to a class whose instances may be sent."""
 
 
 def encode(value: Any) -> bytes:
@@ -40,7 +40,7 @@ def encode(value: Any) -> bytes:
     {'round': 3, 'names': ('a', None)}
 
     Raises:
-        TypeError: for a type that cannot be sent.
+        TypeError: if a value has a type that cannot be sent.
     """
     tensors: dict[str, Tensor] = {}
     header = json.dumps(_plain(value, tensors))

@@ -1,8 +1,8 @@
 """Processes that divide a federation, connected by torch.distributed.
 
-`torchrun --nproc-per-node 2 -m coterie run study.toml` starts them. Each holds a block
-of the clients (`coterie.clients.groups`) and runs the same code. NCCL sends tensors on
-GPUs, and Gloo sends those in memory.
+`torchrun --nproc-per-node 2 -m coterie run study.toml` starts them. Each process holds
+a block of the clients (`coterie.clients.groups`) and runs the same code. NCCL sends
+tensors that are on GPUs, and Gloo sends tensors in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .messages import RowType, as_bytes, decode, encode, from_bytes, size_of
 Found = TypeVar("Found")
 
 _LONGEST = timedelta(days=1)
-"""How long a process waits for others that still compute (see `heartbeats`)."""
+"""How long a process waits for other processes that compute (see `heartbeats`)."""
 
 
 class Processes:
@@ -47,11 +47,11 @@ class Processes:
         return total
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """The rows of all processes, one below the other; process r has counts[r]."""
+        """The rows of all processes, in order; counts[r] are from process r."""
         return torch.cat(self.exchange([rows] * self.size, counts))
 
     def exchange(self, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
-        """The rows from all processes: part j goes to process j.
+        """The rows that this process receives; it sends part j to process j.
 
         counts[j] is the number of rows that come from process j.
         """
@@ -67,7 +67,7 @@ class Processes:
     def collect(
         self, rows: Sequence[Tensor], counts: Sequence[int]
     ) -> list[Tensor] | None:
-        """The rows of all processes in process 0; None in the others."""
+        """In process 0, the rows of all processes; None in other processes."""
         kinds = [(tuple(row.shape[1:]), row.dtype) for row in rows]
         self._collected = tuple(kinds)
         sent, first = as_bytes(rows), self.rank == 0
@@ -85,7 +85,7 @@ class Processes:
     def hand_out(
         self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
     ) -> Sequence[Tensor]:
-        """This process's rows of each tensor of process 0: counts[r] in process r.
+        """The rows that process 0 gives to this process r: counts[r] of each tensor.
 
         If shapes and types are the same as in the last call, this takes one message.
         Otherwise process 0 first sends the new shapes and types to the others.
@@ -114,7 +114,7 @@ class Processes:
     def _receive_rows(
         self, rows: Any, answer: _Answer, counts: Sequence[int]
     ) -> list[Tensor] | None:
-        """This process's rows of an answer; None if process 0 has another answer."""
+        """This process's rows of an answer; None if the answer's shapes are new."""
         # On GPUs, the current device of a process is its own.
         flag = torch.empty(1, dtype=torch.uint8, device=answer.device)
         parts = [flag[:0]] * self.size
@@ -148,7 +148,7 @@ class Processes:
         ]
 
     def _whole(self, frame: Tensor, blob: bytes, rank: int) -> bytes:
-        """The bytes of a message; a second message brings what a frame cannot hold."""
+        """The bytes of a message; a longer one needs a second transfer."""
         length = int.from_bytes(bytes(frame[:8].tolist()), "little")
         if length <= _FRAME - 8:
             return bytes(frame[8 : 8 + length].numpy())
@@ -167,7 +167,7 @@ class _Answer(NamedTuple):
 
 
 def _plain(answer: str | _Answer | None) -> Any:
-    """An answer as a text or as plain values, to be sent."""
+    """The answer of process 0 as a text or as plain values that can be sent."""
     if not isinstance(answer, _Answer):
         return answer
     return answer.device, [([*shape], str(kind)[6:]) for shape, kind in answer.kinds]
@@ -180,7 +180,7 @@ def _answer(device: str, kinds: list[tuple[list[int], str]]) -> _Answer:
 
 
 _FRAME = 4096
-"""Bytes of a small message, which begins with its length."""
+"""The number of bytes in the first part of a message, which begins with its length."""
 
 
 def _frame_of(blob: bytes) -> Tensor:
@@ -192,11 +192,11 @@ def _frame_of(blob: bytes) -> Tensor:
 
 
 _GONE = re.compile("connect|peer|pipe|socket|time.?out|timed out|nccl", re.IGNORECASE)
-"""Words in errors of torch if another process does not answer."""
+"""Words in torch's errors that mean that another process does not answer."""
 
 
 def _call_collective(call: Callable[[], Any]) -> None:
-    """Calls a collective; one sentence says so if another process is gone."""
+    """Calls a collective operation; if a process is gone, the error says so."""
     try:
         call()
     except RuntimeError as error:  # this includes all errors of torch.distributed
@@ -209,17 +209,18 @@ def _call_collective(call: Callable[[], Any]) -> None:
 
 
 def join_processes(device: str) -> Processes | None:
-    """The group of processes that torchrun started; None if this one is alone."""
+    """The group of processes that torchrun started; None if there is only this one."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
     if not dist.is_initialized():
         on_gpu = torch.device(device).type == "cuda"
         if on_gpu:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        # Columns are prepared in memory even if models are on GPUs.
+        # The columns of data are prepared in memory, even if models are on GPUs.
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         seconds = patience()
-        # Two connections to the store, so that waiting on one delays no sign of life.
+        # Two connections to the store, so that waiting on one does not delay
+        # heartbeats.
         signs, rank, size = next(rendezvous("env://", timeout=_LONGEST))
         store, *_ = next(rendezvous("env://", timeout=_LONGEST))
         end = watch(signs, rank, size, seconds)

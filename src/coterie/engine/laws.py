@@ -65,7 +65,7 @@ def numbers(first: Int[Tensor, " n"], count: int) -> Int[Tensor, "n {count}"]:
 def uniforms(
     stream: int, names: Int[Tensor, "n k"], first: Int[Tensor, " n"], count: int
 ) -> Float64[Tensor, "n {count}"]:
-    """Row j holds draws first[j] .. first[j] + count - 1 for names[j], in (0, 1)."""
+    """Draws in (0, 1): row j has first[j] .. first[j] + count - 1 of names[j]."""
     state = torch.tensor(stream)
     for name in names.long().unbind(1):
         state = mix(state + mix(name))

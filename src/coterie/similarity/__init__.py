@@ -1,4 +1,4 @@
-"""Similarity of clients before training, from their data.
+"""Measures before training how similar clients are, from their data.
 
 `distances`, `projected` and `transport` estimate distances between clients' data.
 `partners` turns distances into pairs and weights, and `samples` chooses the samples.

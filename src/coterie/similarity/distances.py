@@ -1,28 +1,28 @@
-"""Distances between clients' data, with standard errors, from a few samples each.
+"""Distances between clients' data, with standard errors, from a few samples of each.
 
-Every distance here is |E phi(z_i) - E phi(z_j)|^2, between means of a function phi of a
-sample z: z itself, its square z z', or the Gaussian kernel at z. The plain estimate
-|m_i - m_j|^2, with the mean m_i of phi over the S_i samples of client i, is too large
-by the noise tr C_i / S_i + tr C_j / S_j of the means. With few samples, this noise is
-more than the distance. Our estimate leaves out the product of a sample with itself:
-with k(z, z') = <phi(z), phi(z')>,
+Every distance here is |E phi(z_i) - E phi(z_j)|^2, where phi is a function of a sample
+z: z itself, its square z z', or the Gaussian kernel at z. Let m_i be the mean of phi
+over the S_i samples of client i, and C_i the covariance of phi(z_i). The plain estimate
+|m_i - m_j|^2 is too large by the noise tr C_i / S_i + tr C_j / S_j of the means. With
+few samples, this noise is larger than the distance. Our estimate leaves out the
+products of a sample with itself. With k(z, z') = <phi(z), phi(z')>, it is
 
     squared_ij = mean_{s != t} k(z_is, z_it) + mean_{s != t} k(z_js, z_jt)
                  - 2 mean_{s, t} k(z_is, z_jt).
 
 Our estimate is unbiased. If two clients are equal, it is negative half of the time. Let
-d = E phi(z_i) - E phi(z_j), and let C_i be the covariance of phi(z_i). The variance is
+d = E phi(z_i) - E phi(z_j). The variance of our estimate is
 
     L + Q,   L = 4 d'C_i d / S_i + 4 d'C_j d / S_j,
              Q = 2 tr C_i^2 / S_i^2 + 2 tr C_j^2 / S_j^2 + 4 tr C_i C_j / (S_i S_j).
 
 `error` is the root of the variance. We estimate tr C^2 from products of different
 samples, without bias (Chen, Zhang, Zhong, "Tests for high-dimensional covariance
-matrices", JASA 2010). For tr C_i C_j we use the bound that it is at most the root of
-tr C_i^2 tr C_j^2. With estimates in place of d and C, L becomes L + 2 Q on average, so
-we subtract Q once.
+matrices", JASA 2010). For tr C_i C_j we use an upper bound: the root of tr C_i^2 tr
+C_j^2. With estimates in place of d and C, L becomes L + 2 Q on average, so we subtract
+Q once.
 
-We work on blocks of clients, so that no array of N x N x D numbers is needed.
+We compute for blocks of clients, so that no array of N x N x D numbers is needed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from .. import checks
 from .samples import Samples
 
 _FEWEST = 4
-"""The fewest samples of a client that tell how noisy its distances are."""
+"""The smallest number of samples with which we can estimate a client's noise."""
 
 _LEAN = 4
-"""The weight of the mean noise of all clients in the noise of each, in samples."""
+"""In a client's estimated noise, the mean over all clients counts as these samples."""
 
 _BLOCK = 1e6
 """The number of values in one block of work."""
@@ -54,7 +54,7 @@ Block = tuple[Tensor, Tensor, Tensor]
 class Distances(NamedTuple):
     """Unbiased estimates of squared distances, and their standard errors.
 
-    Both are 0 on the diagonal. An estimate can be negative.
+    Estimates and errors are 0 on the diagonal. An estimate can be negative.
     """
 
     squared: Float[Tensor, "n n"]
@@ -69,12 +69,13 @@ def from_halves(
     """Distances from products of two independent estimates of a difference.
 
     Two independent estimates of a vector d have covariance S each. Their inner product
-    has variance 2 d'S d + tr S^2. It is at most 2 |d|^2 s + s^2 with s^2 = tr S^2.
+    has the variance 2 d'S d + tr S^2. This is at most 2 |d|^2 s + s^2, with s^2 = tr
+    S^2.
 
     Args:
         cross: the products.
         spread: s of each pair.
-        known: whether a pair has a product; other pairs have an infinite error.
+        known: whether a pair has a product; the error of other pairs is infinite.
     """
     apart = ~torch.eye(len(cross), dtype=torch.bool, device=cross.device)
     variance = 2 * cross.clamp(min=0) * spread + spread.square()
@@ -87,15 +88,15 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
 
     Args:
         samples: of the clients.
-        order: 1 for means; 2 for second moments in Frobenius norm. If z is features and
-            response, second moments determine linear regression.
+        order: 1 for means; 2 for second moments in Frobenius norm. If z consists of
+            features and response, second moments determine linear regression.
     """
     check_samples(samples)
     checks.integer("order", order, at_least=1, at_most=2)
     if order == 1:
         return by_features(centre(samples), lambda z: z)
     n, size, d = samples.values.shape
-    # As features if that is less work than products of all pairs of samples.
+    # Uses features if this is less work than products of all pairs of samples.
     if d + 1 <= 2 * size and n * d * (d + 1) / 2 <= 40 * _BLOCK:
         return by_features(samples, squares_of)
     return _by_products(samples, lambda z, other: (z @ other.T).square_())
@@ -104,13 +105,15 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
 def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distances:
     """Squared maximum mean discrepancies with kernel exp(-|z - z'|^2 / (2 h^2)).
 
-    It compares all pairs of samples. 10,000 samples in total take half a second on one
-    core. 100,000 samples take a hundred times as long: use `fourier_distances` instead.
+    The function compares all pairs of samples. 10,000 samples in total take half a
+    second on one core. 100,000 samples take a hundred times as long; use
+    `fourier_distances` instead.
 
     Args:
         samples: of the clients.
-        bandwidth: h; None takes half of `median_distance`. A small bandwidth shows
-            details, such as the labels of features, and needs more samples.
+        bandwidth: h; None takes half of `median_distance`. With a small bandwidth,
+            details have more effect, such as which label belongs to which features; but
+            more samples are needed.
     """
     check_samples(samples)
     samples = centre(samples)
@@ -127,7 +130,7 @@ def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distan
 def median_distance(samples: Samples) -> float:
     """The median distance between two samples of any clients.
 
-    With more than 2,000 samples, it uses the first few of every client.
+    With more than 2,000 samples, the function uses the first few of every client.
     """
     n = len(samples.size)
     few = max(2, -(-2000 // n))
@@ -165,14 +168,14 @@ def centre(samples: Samples) -> Samples:
 
 
 def squares_of(z: Float[Tensor, "*n l d"]) -> Float[Tensor, "*n l p"]:
-    """Features of z: their inner product is the one of the matrices z z' and y y'."""
+    """Features of z whose inner products are those of the matrices z z'."""
     row, column = torch.triu_indices(z.shape[-1], z.shape[-1], device=z.device)
     twice = (2 - (row == column).to(z)).sqrt()  # off the diagonal
     return z[..., row] * z[..., column] * twice
 
 
 def _blocks(clients: int, each: float) -> Iterator[Tensor]:
-    """The clients, in groups that fit into a block of work."""
+    """The clients, in groups that fit into one block."""
     yield from torch.arange(clients).split(max(1, int(_BLOCK / each)))
 
 
@@ -240,7 +243,7 @@ def _estimate(samples: Samples, blocks: Iterator[Block]) -> Distances:
         linear[who] = 4 * (square - mean.square()).clamp(min=0) / (size - 1)
         power[who] = _power(own, size[:, 0])
     squared = own_product[:, None] + own_product - product - product.T
-    # A client's estimate counts with its samples, minus those that its means use up.
+    # A client's estimate has the weight of its samples, minus those used for its means.
     worth = count - _FEWEST + 1
     power = ((worth * power + _LEAN * power.mean()) / (worth + _LEAN)).clamp(min=0)
     single = power.sqrt() / (count * (count - 1)).sqrt()

@@ -1,4 +1,4 @@
-"""Partners: which clients should learn together, before training, from a few samples.
+"""Finds before training which clients should learn together, from a few samples.
 
     1. `split_for_partners` of `samples` takes S training samples of every client;
     2. a function of `distances` or `projected` estimates distances between clients and
@@ -10,9 +10,8 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, section 8.6, hal tel-04877971.
 
-Differences: we remove the noise of estimates before we compare them with a threshold,
-so that the threshold is for the distance itself. Pairs that the samples cannot decide
-are marked.
+Differences: we compare unbiased estimates with a threshold, so the threshold is for the
+true distance. If the samples are not enough to decide about a pair, the pair is marked.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from .samples import Samples, samples_of, split_for_partners
 NEAR, UNDECIDED, FAR = 1, 0, -1
 
 _EXACT = 10_000
-"""With more samples in total, random frequencies replace pairs of samples."""
+"""With more samples in total, we use random frequencies instead of pairs of samples."""
 
 
 def _moments(samples: Samples) -> Distances:
-    """Distances of first and second moments: samples get a 1 as their first entry."""
+    """Distances of first and second moments together: each sample gets an entry 1."""
     one = samples.mask[..., None].to(samples.values)
     return moment_distances(
         samples._replace(values=torch.cat([one, samples.values], 2)), order=2
@@ -45,7 +44,7 @@ def _moments(samples: Samples) -> Distances:
 
 
 def _discrepancy(samples: Samples) -> Distances:
-    """Maximum mean discrepancies, by the method that suits the number of samples."""
+    """Maximum mean discrepancies; if there are many samples, by random frequencies."""
     few = samples.mask.numel() <= _EXACT
     return mmd_distances(samples) if few else fourier_distances(samples)
 
@@ -64,21 +63,21 @@ def classify_pairs(
 ) -> Int[Tensor, "n n"]:
     """NEAR (1), FAR (-1) or UNDECIDED (0) for every pair; a client is near itself.
 
-    A pair is near if its distance is at most the threshold with this confidence, and
-    far if it is larger with this confidence.
+    A pair is near if we are sure, with this confidence, that its distance is at most
+    the threshold. It is far if we are sure that its distance is larger.
 
     Args:
         distances: squared, with their errors.
         threshold: u, for squared distances.
-        confidence: of one verdict, below 1. With 0.5, the least, every pair is decided.
-            With 0.95, about 50 of 1,000 pairs just above the threshold are called near
-            by mistake.
+        confidence: of one decision, below 1. With 0.5, the smallest, every pair is
+            decided. With 0.95, about 50 of 1,000 pairs just above the threshold are
+            called near by mistake.
     """
     checks.number("threshold", threshold, at_least=0)
     checks.number("confidence", confidence, at_least=0.5, below=1)
     squared, error = distances
     margin = float(torch.special.ndtri(torch.tensor(confidence, dtype=torch.float64)))
-    # Infinite errors need a case of their own, because 0 times infinity is NaN.
+    # Infinite errors are a separate case, because 0 times infinity is NaN.
     width = torch.where(error.isinf(), torch.inf, margin * error.nan_to_num(posinf=0))
     near = squared + width <= threshold
     near |= torch.eye(len(squared), dtype=torch.bool, device=squared.device)
@@ -89,13 +88,13 @@ def classify_pairs(
 def gap_threshold(distances: Distances, *, factor: float = 1.5) -> float:
     """A threshold for squared distances, in the middle of their widest gap.
 
-    The floor is 2.5 times the lower quartile of the standard errors. Smaller distances
-    are noise and count as the floor. The gap is where the ratio of a distance to the
-    next smaller one is largest.
+    Sort the distances. The gap is where the ratio of a distance to the next smaller one
+    is largest. Distances below 2.5 times the lower quartile of the standard errors are
+    noise, and count as this number.
 
     Raises:
-        InputError: if no ratio reaches `factor`. Then there is no gap, or noise may
-            hide it.
+        InputError: if no ratio reaches `factor`. Then there is no gap, or noise hides
+            it.
     """
     apart = ~torch.eye(len(distances.squared), dtype=torch.bool)
     apart = apart.to(distances.squared.device) & distances.error.isfinite()
@@ -128,8 +127,8 @@ def weights_from(
         distances: squared, with their errors.
         threshold: for squared distances; None takes `gap_threshold`.
         confidence: see `classify_pairs`.
-        undecided_is_near: whether undecided pairs learn together. If not, clients with
-            too few samples train alone.
+        undecided_is_near: whether undecided pairs learn together. If they do not,
+            clients with too few samples train alone.
     """
     if threshold is None:
         threshold = gap_threshold(distances)
@@ -141,7 +140,7 @@ def weights_from(
 def estimated_weights(
     name: str, federation: Federation, samples: int, threshold: float | None = None
 ) -> Float[Tensor, "n n"]:
-    """Weights from S training samples of every client, which also train.
+    """Weights from S training samples of every client; training uses these too.
 
     Args:
         name: one of `ESTIMATES`; the prefix `unlabelled_` uses features only.

@@ -1,8 +1,8 @@
 """Distances between clients' data by random frequencies and random directions.
 
-`fourier_distances` is the maximum mean discrepancy by random frequencies, and
-`sliced_distances` is the sliced Wasserstein distance. Both turn samples into features
-and are estimated as in `distances`, with a standard error.
+`fourier_distances` estimates the maximum mean discrepancy by random frequencies, and
+`sliced_distances` the sliced Wasserstein distance. Both compute features of samples,
+and then estimate distances and standard errors as in `distances`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def fourier_distances(
     frequencies: int = 256,
     seed: int = 0,
 ) -> Distances:
-    """`mmd_distances` from random frequencies, in time linear in the samples.
+    """Estimates of `mmd_distances` by random frequencies, fast for many samples.
 
     The discrepancy is the mean of |E e^{iwz_i} - E e^{iwz_j}|^2 over normal w of
     variance 1 / h^2 (Rahimi, Recht, "Random features for large-scale kernel machines",
-    NeurIPS 2007). Estimates stay unbiased. The standard error includes the noise of the
-    random frequencies.
+    NeurIPS 2007). The time grows linearly with the number of samples. Estimates are
+    still unbiased. The standard error includes the noise of the random frequencies.
     """
     check_samples(samples)
     checks.integer("frequencies", frequencies, at_least=2)
@@ -63,15 +63,16 @@ def sliced_distances(
 ) -> Distances:
     """Squared sliced Wasserstein-2 distances: a mean over directions on the sphere.
 
-    In one dimension it is the distance of quantile functions, int (F_i^-1 - F_j^-1)^2.
-    Each client divides its samples into folds. The quantile functions of a fold, in all
-    directions and on a common grid, are one vector. The estimate is the distance of the
-    clients' means of these vectors, as in `moment_distances`.
+    In one dimension, the squared distance is int (F_i^-1 - F_j^-1)^2, with the quantile
+    functions F^-1. Each client divides its samples into folds (parts). The quantile
+    functions of a fold, in all directions and on a common grid, are one vector. The
+    estimate is the distance of the clients' means of these vectors, as in
+    `moment_distances`.
 
-    The estimate is unbiased if two clients are equal and have equally many samples. For
-    others, the bias vanishes as folds grow. The standard error is for the drawn
-    directions: it includes the noise of samples and not that of directions. In one
-    dimension there is only one direction, and nothing is random.
+    If two clients are equal and have equally many samples, the estimate is unbiased.
+    For other pairs, the bias vanishes as folds grow. The standard error is for the
+    drawn directions: it includes the noise of samples, but not that of directions. In
+    one dimension there is only one direction, so nothing is random.
 
     Args:
         samples: of the clients.

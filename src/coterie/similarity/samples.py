@@ -1,4 +1,4 @@
-"""The samples of clients: some choose partners, and the others train."""
+"""Divides the samples of clients: some to choose partners, the others to train."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..seeds import bits, key
 
 
 class Samples(NamedTuple):
-    """The samples of N clients: the first size[i] of row i; zeros follow."""
+    """The samples of N clients: the first size[i] places of row i; zeros follow."""
 
     values: Float[Tensor, "n l d"]
     size: Int[Tensor, " n"]
@@ -33,8 +33,8 @@ def split_for_partners(
 ) -> tuple[Federation, Federation]:
     """Two federations: S training samples of each client, and all other samples.
 
-    The first is for choosing partners and the second for training. A sample in both
-    makes partners seem closer than they are (Theorem 8.4 does not allow it).
+    The first is for choosing partners and the second for training. If a sample is in
+    both, partners seem closer than they are. Theorem 8.4 does not allow this.
 
     Args:
         federation: to divide.
@@ -62,13 +62,14 @@ def split_for_partners(
 def deal_samples(
     federation: Federation, parts: int, *, seed: int = 0
 ) -> list[Federation]:
-    """Federations that share the training samples of every client between them.
+    """Federations among which the training samples of every client are divided.
 
     The sizes of a client's parts differ by at most one.
 
     Args:
         federation: to divide.
-        parts: their number, at most the training samples of any client.
+        parts: the number of federations, at most the number of any client's training
+            samples.
         seed: names the random stream of each client.
     """
     size = federation.train.size
@@ -107,8 +108,8 @@ def samples_of(
 
     Args:
         federation: the clients.
-        labelled: False takes features only. Then labels are not needed, but clients
-            that label the same features differently look the same.
+        labelled: False takes features only. Then labels are not needed. But then
+            clients that label the same features differently look equal.
         scale: a factor for the response; None makes the total variance of the response
             equal to that of the features.
     """

@@ -6,14 +6,14 @@ of a data set have the same mass. Client i computes
 
     M_i = N0 pi_i D_i,   Phi_i = (M_i - D_0) / sqrt(N0),
 
-where row r of M_i is the mean place to which sample r of the reference moves. Only
-Phi_i leaves the client. The dissimilarity of two clients is
+where row r of M_i is the mean point to which the plan moves sample r of the reference.
+Only Phi_i leaves the client. The dissimilarity of two clients is
 
     D_ik = |Phi_i - Phi_k|_1,
 
-the sum of absolute differences. It is a metric on embeddings, and 0 for equal data. Up
-to a factor, it is close to the 1-Wasserstein distance W_1. In one dimension and with
-n_i = N0 samples, D_ik = sqrt(N0) W_1(i, k) exactly.
+the sum of absolute differences. It is a metric on the matrices Phi, and 0 for equal
+data. Up to a factor, it is close to the 1-Wasserstein distance W_1. In one dimension
+and with n_i = N0 samples, D_ik = sqrt(N0) W_1(i, k) exactly.
 
 A sample is its features followed by its response. For regression the response is one
 or several numbers. For classification it is a column for each class, 1 for the right
@@ -30,9 +30,9 @@ References:
 Differences: the paper leaves the reference distribution open. Ours does not depend on
 any client's data: normal features of standard deviation 0.1, and a response that is
 uniform over the classes or standard normal. Features of the reference are close
-together, so that a sample moves within its class if possible. If data lie on a line,
-many plans have the same cost. We take the plan with the least squared cost, so that the
-order of samples does not matter.
+together, so that the plan moves samples within their class if possible. If data lie on
+a line, many plans have the same cost. We take the one with the lowest squared cost, so
+that the order of samples does not matter.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ from ..models import OBJECTIVES, target_values
 from ..seeds import generator, integers_below, key
 
 Cost = Callable[[Tensor, Tensor], Tensor]
-"""A function from samples (a, d) and (b, d) to costs (a, b) of a move between them."""
+"""Maps samples (a, d) and (b, d) to the costs (a, b) of moves between them."""
 
 _SPREAD = 0.1
 """Standard deviation of the features of the reference."""
 
 _TIE = 1e-6
-"""The weight of squared costs, relative to the largest cost; it breaks ties."""
+"""The weight of squared costs, relative to the largest cost, to choose between plans.
+"""
 
 
 def euclidean(
@@ -101,7 +102,7 @@ def embedding(
     price = cost(reference, data).to("cpu", torch.float64)
     price = price + _TIE * price.square() / price.max().clamp(min=1e-300)
     size = len(reference)
-    # Empty marginals stand for equal masses.
+    # Empty marginals mean equal masses.
     plan = ot.emd([], [], price.numpy(), numItermax=10_000_000)  # (r, m)
     moved = size * torch.as_tensor(plan).to(data) @ data
     return (moved - reference) / size**0.5
@@ -119,8 +120,8 @@ def client_rows(federation: Federation, client: int, most: int = 0) -> Tensor:
 
     Args:
         federation: the clients.
-        client: its position.
-        most: the most samples to take, at random; 0 takes all.
+        client: the position of the client.
+        most: the largest number of samples to take, at random; 0 takes all.
     """
     index, start, size = federation.train
     mine = index[start[client] : start[client] + size[client]]
@@ -169,8 +170,9 @@ def dissimilarities(
     Args:
         federation: the clients.
         size: the number of samples of the reference, N0.
-        most: the most samples of a client to use; 0 uses all.
-        cosine: moves cost `cosine_hellinger` instead of the Euclidean distance.
+        most: the largest number of samples of a client to use; 0 uses all.
+        cosine: if true, the cost of a move is `cosine_hellinger` instead of the
+            Euclidean distance.
     """
     classes = class_count(federation)
     if cosine and not classes:
