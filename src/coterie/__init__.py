@@ -1,6 +1,6 @@
 """Coterie: personalised collaborative learning.
 
-One model per client, and who should learn with whom.
+Every client gets its own model, and learns with the clients that help it.
 
 >>> import coterie as co
 >>> co.methods.fedavg.__name__
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for a package that imports names when they are first used.
+    """A `__getattr__` for a package; it imports names when they are first used.
 
     Importing torch and pandas takes seconds, and the user cannot stop a command during
-    an import. An algorithm or a site does not need pandas.
+    an import. Algorithms and sites do not need pandas.
 
     Args:
-        package: its name.
-        names: by module, the names to import from it, separated by spaces.
+        package: the name of the package.
+        names: maps a module to the names to import from it, separated by spaces.
     """
     module_of = {name: module for module in names for name in names[module].split()}
 

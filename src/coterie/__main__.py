@@ -1,4 +1,4 @@
-"""`python -m coterie` is the command line, and so is `coterie`."""
+"""The command line: `coterie`, or `python -m coterie`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ COMMANDS = {
     "check": "Run the conformance suite on an algorithm.",
     "reproduce": "Run a published experiment and compare the results.",
 }
-"""What each command is for. It stands here so that help does not wait for torch."""
+"""What each command is for. It is in this module so that help does not import torch."""
 
 _COMPLETE = "_COTERIE_COMPLETE"
-"""The variable with which a shell asks for completions."""
+"""The environment variable with which a shell asks for completions."""
 
 _COMPLETION = (["--install-completion"], ["--show-completion"])
 
 
 def main() -> None:
-    """Runs the command `coterie`, which can be stopped while it still imports."""
+    """Runs the command `coterie`; the user can stop it even while it imports."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)
     if sys.argv[1:] == ["--version"]:
@@ -68,9 +68,9 @@ def _show_light() -> None:
 
 
 def _leave_out_this_folder() -> None:
-    """Takes the current folder, which `python -m` adds, off Python's path.
+    """Removes the current folder, which `python -m` adds, from Python's path.
 
-    A file `torch.py` in it would run in place of torch.
+    Otherwise a file `torch.py` in this folder would run in place of torch.
     """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     try:

@@ -21,12 +21,13 @@ if TYPE_CHECKING:  # torch takes seconds to import, and `coterie init` needs non
     from torch import Tensor
 
 _MOST = 1_000
-"""The most characters of a message. A longer message is cut in its middle, where it
-quotes the user."""
+"""The largest number of characters of a message. A longer message is cut in its middle,
+where it quotes the user.
+"""
 
 
 class InputError(ValueError):
-    """Input that cannot be used; the message is one clear sentence."""
+    """An error for input that cannot be used; the message is one clear sentence."""
 
     def __init__(self, message: str) -> None:
         """Leaves out the middle of a message that is too long."""
@@ -38,11 +39,11 @@ class InputError(ValueError):
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message says where, and what to do."""
+    """An error if training cannot go on; the message says where, and what to do."""
 
 
 class DisconnectedError(RuntimeError):
-    """Another process of a run has ended, or cannot be reached."""
+    """An error if another process of a run has ended or cannot be reached."""
 
 
 _LARGEST = sys.float_info.max
@@ -52,11 +53,11 @@ _TESTED_AT_ONCE = 2**18
 """The number of values that are tested in one pass."""
 
 _SHOWN = 60
-"""The most characters of a value that a message shows."""
+"""The largest number of characters of a value in a message."""
 
 
 def brief(value: object) -> str:
-    """A value as messages show it: text in quotes, and long values shortened.
+    """A value in the form for messages: text has quotes, and long values are shortened.
 
     >>> brief([1, 2]), len(brief(10**80)), brief("a" * 100)[-20:]
     ('[1, 2]', 60, "aa'... (100 letters)")
@@ -130,7 +131,7 @@ def integer(name: str, value: int, *, at_least: int, at_most: float = math.inf) 
 
 
 def within_64_bits(name: str, value: object) -> None:
-    """Refuses whole numbers of more than 64 bits, also in nested tables and lists."""
+    """Refuses whole numbers of more than 64 bits, also in nested tables or lists."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             within_64_bits(f"{name}.{key}" if name else str(key), inner)
@@ -144,7 +145,7 @@ def within_64_bits(name: str, value: object) -> None:
 
 
 def one_of(name: str, value: str, choices: Collection[str]) -> str:
-    """Returns `value` if it is one of `choices`, and otherwise suggests the nearest."""
+    """Returns `value` if it is one of `choices`; errors suggest the nearest choice."""
     if value not in choices:
         raise InputError(
             f"`{name}` must be one of {', '.join(sorted(choices))}, "
@@ -166,11 +167,11 @@ _ELSEWHERE = {
     "perfedavg": ("per_fedavg", ""),
     "mu": ("lam", ""),
 }
-"""For each word of other tools, our name and the end of the hint about it."""
+"""Maps a word of other tools to our name and the end of the hint about it."""
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:
-    """A sentence that names the choice nearest to a misspelt word, or "".
+    """A sentence with the choice that is nearest to a misspelt word, or "".
 
     >>> suggestion("lamda", ["lr", "lam"]), suggestion("learning_rate", ["lr", "lam"])
     (" Did you mean 'lam'?", " Here it is called 'lr'.")
@@ -192,7 +193,8 @@ _TABLES = {
     **dict.fromkeys(("target", "client", "path"), "data"),
     **dict.fromkeys(("validation", "test", "max_samples"), "split"),
 }
-"""For each option that people put in the wrong table of a study, the right table."""
+"""Maps an option that users often put in a wrong table of a study to the right table.
+"""
 
 
 def option_hint(section: str, word: str, choices: Iterable[str]) -> str:
@@ -213,13 +215,13 @@ def option_hint(section: str, word: str, choices: Iterable[str]) -> str:
 
 
 def finite(name: str, tensor: Tensor) -> Tensor:
-    """Returns `tensor` if all its entries are finite; the error names a bad row."""
+    """Returns `tensor` if all its entries are finite; the error names a wrong row."""
     import torch
 
     if not tensor.is_floating_point():
         return tensor
     rows = tensor if tensor.dim() else tensor[None]
-    # In pieces, because a test needs as much memory as what it looks at.
+    # Tests pieces, because a test needs as much memory as its input.
     at_once = max(1, _TESTED_AT_ONCE * len(rows) // max(1, rows.numel()))
     for first in range(0, len(rows), at_once):
         bad = ~torch.isfinite(rows[first : first + at_once])
@@ -280,7 +282,7 @@ def positive(name: str, vector: Tensor, clients: int) -> Tensor:
 
 
 def mask(name: str, vector: Tensor, columns: int) -> Tensor:
-    """Returns `vector` if it has true or false for each column."""
+    """Returns `vector` if it has one truth value for each column."""
     import torch
 
     if vector.dtype != torch.bool or vector.shape != (columns,):
@@ -294,7 +296,7 @@ def mask(name: str, vector: Tensor, columns: int) -> Tensor:
 def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
     """Returns `matrix` if it is (clients, clients), symmetric, >= 0, diagonal 0.
 
-    Entries may be infinite. Rounding may break the symmetry.
+    Entries may be infinite. The symmetry must hold up to rounding.
 
     Raises:
         InputError: names the first pair that breaks a rule.
@@ -305,7 +307,8 @@ def dissimilarity(name: str, matrix: Tensor, clients: int) -> Tensor:
     rules = {
         "not be NaN": matrix.isnan(),
         "be non-negative": matrix < 0,
-        # Up to rounding in single precision: a product may add in either order.
+        # Rounding in single precision is allowed, because a product may add in another
+        # order.
         "be symmetric": ~matrix.isclose(matrix.T, rtol=1e-5, atol=0.0),
         "be 0 between a client and itself": torch.diag(matrix.diagonal() != 0),
     }
@@ -326,7 +329,7 @@ def stochastic(name: str, matrix: Tensor, clients: int) -> Tensor:
 
 
 def doubly_stochastic(name: str, matrix: Tensor, clients: int) -> Tensor:
-    """Returns `matrix` if it is stochastic, and its columns sum to 1 too."""
+    """Returns `matrix` if it is square, non-negative, and rows and columns sum to 1."""
     return _summing_to_1("column", name, stochastic(name, matrix, clients))
 
 
@@ -334,7 +337,7 @@ def _summing_to_1(what: str, name: str, matrix: Tensor) -> Tensor:
     """Returns `matrix`, sparse or dense, if every row or column sums to 1."""
     totals = matrix.sum(1 if what == "row" else 0).to_dense()
     worst = int((totals - 1).abs().argmax())
-    # Rounding of a sum of n terms in single precision.
+    # The rounding error of a sum of n terms in single precision.
     if abs(float(totals[worst]) - 1) > 1e-5:
         raise InputError(
             f"every {what} of `{name}` must sum to 1, "
@@ -364,7 +367,7 @@ def call(name: str, text: str) -> tuple[str, tuple[float, ...]]:
 def parameters_of(
     function: Callable[..., Any], *, ingredients: int | None = None
 ) -> dict[str, inspect.Parameter]:
-    """The parameters that a user may set by name, with the rules that a method has.
+    """The parameters that a user may set by name, with their rules if a method has any.
 
     Args:
         function: a factory, loader or split.
@@ -388,8 +391,8 @@ def options(
 
     Args:
         section: the table with the options, such as "data".
-        name: what they belong to.
-        known: from `parameters_of`.
+        name: the name of what the options belong to.
+        known: the result of `parameters_of`.
         given: the user's options.
     """
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):
@@ -420,7 +423,7 @@ def takes_text(parameter: inspect.Parameter) -> bool:
 
 
 def _same_type(name: str, default: object, value: object) -> None:
-    """Refuses another type than that of the default; whole numbers count as reals."""
+    """Refuses a type that differs from the default's; int is allowed for float."""
     kinds: dict[type, tuple[type, ...]] = {
         bool: (bool,),
         int: (int,),
@@ -483,10 +486,10 @@ def readable(name: str, value: str, found: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def own_code(name: str, value: str) -> Iterator[None]:
-    """Turns errors of user code in the block into an InputError that says the place.
+    """A context that turns errors of user code into an InputError with their place.
 
     Args:
-        name: of the setting.
+        name: the name of the setting.
         value: "module:attribute". A value without a colon names our own code, which
             raises its errors unchanged.
     """

@@ -1,6 +1,6 @@
 """Every method by name: `co.methods.ditto(sizes, lr=0.1)`.
 
-Positional arguments are ingredients, which describe the clients. The others are
+Positional arguments are ingredients, which describe the clients. Keyword arguments are
 options. `help(co.methods.ditto)` explains both. Each method returns an `Algorithm`,
 which `co.run_rounds` trains.
 

@@ -1,13 +1,13 @@
-"""Options of methods: the annotation of a parameter says which values it may have.
+"""Options of methods: the annotation of a parameter says which values are allowed.
 
     @method(in_rounds=("momentum", "schedule"), in_time=("late",))
     def ditto(sizes: Sizes, *, lr: LocalLr = 0.1, lam: NotNegative = 1.0, ...)
 
 Positional parameters are ingredients, and the others are options. An annotation holds
 the type and the rules of a value. A rule is a function of the name and the value, and
-for an ingredient also of the number of clients. It raises if the value breaks the rule.
-A `Literal` is a rule too. `help`, editors and type checkers see the types without the
-rules.
+for an ingredient also of the number of clients. It raises an error if the value breaks
+the rule. A `Literal` is a rule too. `help`, editors and type checkers see the types
+without the rules.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Accuracy = Annotated[float, functools.partial(number, at_least=1e-15, at_most=0.
 BelowOne = Annotated[float, functools.partial(number, at_least=0, below=1)]
 
 Formula = NewType("Formula", str)
-"""Plain text in place of a number, such as `Formula("adam(0.005)")`."""
+"""A text in place of a number, such as `Formula("adam(0.005)")`."""
 
 Given = ParamSpec("Given")
 """The parameters of a factory, for type checkers."""
@@ -66,18 +66,17 @@ def method(
 ) -> Callable[[Callable[Given, Algorithm]], Callable[Given, Algorithm]]:
     """A decorator that makes a factory check its arguments, and keeps its signature.
 
-    Ingredients are checked again when training begins, against the number of clients.
-    A method has rounds, in which clients wait for each other, or a flow, in which they
-    do not wait, or both.
+    Ingredients are checked again when training begins, against the number of clients. A
+    method has rounds (clients wait for each other), a flow (they do not wait), or both.
 
     Args:
         in_rounds: options that only the rounds use, if the method also has a flow. The
             flow refuses to begin unless these options have their defaults.
         in_time: options that only the flow uses.
         known_optimum: options of the method in the conformance check `known_optimum`
-            (None: the defaults). The check has losses with curvatures from 2 to 3.
+            (None: the defaults). In this check, losses have curvatures from 2 to 3.
             After 240 rounds, the distance to the optimum must be below a thousandth of
-            the first distance.
+            the distance at the start.
     """
 
     def decorate(factory: Callable[Given, Algorithm]) -> Callable[Given, Algorithm]:
@@ -115,7 +114,7 @@ def unused_options(factory: Callable[..., Any], *, waits: bool) -> set[str]:
     """The options that a method does not use in its rounds, or in its flow.
 
     Args:
-        factory: makes the method.
+        factory: the factory of the method.
         waits: whether clients wait for each other: True for rounds, False for the flow.
     """
     return set(getattr(factory, "in_time" if waits else "in_rounds", ()))
@@ -166,14 +165,15 @@ def _with_checks(
     changed: Mapping[str, object],
     defaults: Mapping[str, object],
 ) -> Algorithm:
-    """The algorithm, which checks its ingredients against the models before it begins.
+    """The algorithm; when it begins, it checks ingredients against the models.
 
     Args:
-        algorithm: with rounds, a flow, or both.
-        fits: raises if an ingredient is for other numbers of clients or columns.
-        changed: options for rounds that do not have their defaults. A flow refuses
-            these options.
-        defaults: of all options.
+        algorithm: the algorithm, with rounds, a flow, or both.
+        fits: raises an error if an ingredient is for another number of clients or
+            columns.
+        changed: options for rounds only that do not have their defaults. A flow refuses
+            them.
+        defaults: the defaults of all options.
     """
     init, flow = algorithm.init, algorithm.flow
 

@@ -1,8 +1,8 @@
 """Named random streams: every draw is a pure function of the names of its stream.
 
 The names say what a stream is for, such as (seed, "step", round, "grads", count). In a
-stream, each client has its own sequence. So a site draws exactly its own row of what a
-simulation draws for all clients in one call. Nothing keeps a state.
+stream, each client has its own sequence. A simulation draws rows for all clients in one
+call, and a site draws exactly its own row of these. Streams have no state.
 
 The numbers are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014) written on integer tensors, where products wrap modulo 2^64.
@@ -23,7 +23,7 @@ _WORD = 2**64 - 1
 
 
 def _as_signed(value: int) -> int:
-    """The 64-bit pattern of `value` as the signed integer that tensors hold."""
+    """The 64-bit pattern of `value`, as a signed integer that tensors can hold."""
     value &= _WORD
     return value - 2**64 if value >= 2**63 else value
 
@@ -48,7 +48,7 @@ def generator(*names: int | str) -> torch.Generator:
 
 
 def _right(z: Any, shift: int) -> Any:
-    """`z`, shifted to the right by the logical shift, which copies no sign bit."""
+    """`z`, shifted to the right without copies of the sign bit (logical shift)."""
     z = z >> shift
     z &= (1 << (64 - shift)) - 1
     return z
@@ -65,7 +65,7 @@ def mix_in_place(words: np.ndarray) -> np.ndarray:
 
 
 def _working(values: Any) -> Any:
-    """The values as an array where that is faster: on the CPU with one thread."""
+    """The values; as an array if this is faster: on the CPU with one thread."""
     is_tensor = isinstance(values, Tensor) and values.device.type == "cpu"
     return values.numpy() if is_tensor and torch.get_num_threads() == 1 else values
 
@@ -93,11 +93,11 @@ def _mix_unsigned(z: Any) -> None:
 def bits(
     stream: int | Int[Tensor, "s _"], clients: Int[Tensor, " n"], size: int
 ) -> Int[Tensor, "*s n {size}"]:
-    """Row j holds `size` random 64-bit patterns of client clients[j] in the stream.
+    """Random 64-bit patterns: row j has `size` of them for client clients[j].
 
     Args:
-        stream: a key, or a column of keys, which adds a leading dimension. A row of
-            several keys has one for each client.
+        stream: a key; or a column of keys, which gives the result a leading dimension.
+            Each row of keys may have one key for each client.
         clients: identities of the clients, not positions.
         size: the number of draws for each.
     """
@@ -124,7 +124,7 @@ def starts(stream: Int[Tensor, " n"], clients: Int[Tensor, " n"]) -> Int[Tensor,
 
 
 def steps(size: int, first: int, device: torch.device) -> Int[Tensor, " {size}"]:
-    """Steps from the start of a sequence to patterns first .. first + size - 1."""
+    """Steps from the start of a sequence to its patterns first .. first + size - 1."""
     return torch.arange(first + 1, first + size + 1, device=device) * _GOLDEN
 
 
@@ -141,11 +141,11 @@ def integers_below(
     clients: Int[Tensor, " n"],
     size: int,
 ) -> Int[Tensor, "*s n {size}"]:
-    """Row j holds `size` uniform draws from 0 .. limits[j] - 1.
+    """Uniform draws: row j has `size` whole numbers from 0 to limits[j] - 1.
 
-    A draw is the high word of a 32-bit pattern times the limit. Its bias is at most
-    limit / 2^32.
-    Limits must be below 2^31, or the product would not fit into 63 bits.
+    A draw is a 32-bit pattern times the limit, divided by 2^32 and rounded down. Its
+    bias is at most limit / 2^32. Limits must be below 2^31, so that the product fits
+    into 63 bits.
     """
     high = _right(_bits(_working(stream), _working(clients), size), 32)
     return torch.as_tensor((high * _working(limits)[:, None]) >> 32)
@@ -178,16 +178,16 @@ class Stream:
 
         Args:
             roots: a key for all clients, or one for each.
-            clients: their identities.
-            dtype: of real draws.
-            names: of the stream.
+            clients: the clients' identities.
+            dtype: the type of real draws.
+            names: the names of the stream.
         """
         self._roots = [roots] if isinstance(roots, int) else roots
         self._clients, self._dtype, self._names = clients, dtype, names
         self._draws = 0
 
     def bits(self, size: int) -> Tensor:
-        """(n, size) random 64-bit patterns; a longer draw begins with a shorter one."""
+        """(n, size) random 64-bit patterns; a smaller `size` has the first ones."""
         names = *self._names, "draw", self._draws
         keys = [key(root, "stream", *names) for root in self._roots]
         self._draws += 1

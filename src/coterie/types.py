@@ -1,9 +1,11 @@
-"""The few types on which everything else agrees: algorithm, oracle, client program.
+"""The types that all parts of coterie use: algorithm, oracle, client program.
 
-A federation is a matrix: row i of `x`, shape (N, D), is client i's model. An algorithm
-is row-wise code on the n rows that a process holds. Whatever leaves a client leaves
-through a verb of the oracle. The second face of an algorithm, its flow, is for clients
-that do not wait for each other: it gives out tasks and uses answers as they arrive.
+A federation is a matrix: row i of `x`, shape (N, D), is client i's model. A process
+holds the n rows of its clients, the clients at hand. An algorithm is code that treats
+each row by itself. To send something, it calls a verb of the oracle (a method such as
+`average`); nothing leaves a client in another way. An algorithm can also have a flow,
+for clients that do not wait for each other. A flow gives out tasks, and uses answers as
+they arrive.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from . import seeds
 from .checks import InputError
 
 State = Any
-"""What an algorithm remembers between rounds: a NamedTuple of tensors and numbers.
+"""What an algorithm stores between rounds: a NamedTuple of tensors and numbers.
 
-Fields of type `Rows` have a row for each client at hand, a field of type `Server` is
-kept by the coordinator, and all other fields are the same in every process.
+Fields of type `Rows` have a row for each client at hand. Fields of type `Server` exist
+only at the coordinator. All other fields are the same in every process.
 """
 
 Rows = Annotated[Tensor, "one row for each client at hand"]
@@ -36,8 +38,9 @@ Server = Annotated[Any, "kept by the coordinator alone"]
 class Numbers(NamedTuple):
     """Rows that are not models: losses, choices, counts.
 
-    Verbs take rows as models unless they are marked so. Models (and gradients) are
-    subject to personal columns and clipping; numbers leave as they are.
+    Verbs treat rows as models, unless they are marked as `Numbers`. Personal columns of
+    models (and gradients) are not sent, and the rest may be clipped. Numbers are sent
+    unchanged.
     """
 
     rows: Tensor
@@ -53,30 +56,30 @@ def tensor_of(message: Message) -> Tensor:
 
 
 def like(message: Message, rows: Tensor) -> Message:
-    """These rows as a message of the same kind."""
+    """The rows, as a message of the same kind as `message`."""
     return Numbers(rows) if isinstance(message, Numbers) else rows
 
 
 Info = dict[str, Tensor | float]
 """What a round reports: numbers, and tensors with a row for each client.
 
-Numbers are recorded as they are, and rows as their mean over clients. Who learns with
-whom is recorded in one of two ways:
+Numbers are recorded unchanged; of rows, the mean over clients is recorded. There are
+two ways to record who learns with whom:
 
 - `weights` is the collaboration matrix, (N, N) in every process or the rows (n, N) of
   the clients at hand.
-- `member` is for methods in which all members of a group make one model: (n,) whole
-  numbers, the group that a client trains with (0 or more), or `ALONE`. `uses` (n,) is
-  the group whose model the client uses, `ALONE` for its own model, or `EVERYBODY` for
-  one that all clients make. Without it, a client uses the model of its `member`. The
-  number of groups is recorded as `groups`.
+- `member` (n,) is for methods in which all members of a group train one model. It has
+  the number of the group with which a client trains (0 or more), or `ALONE`. `uses`
+  (n,) has the group whose model the client uses, `ALONE` for its own model, or
+  `EVERYBODY` for a model of all clients. Without `uses`, a client uses the model of its
+  group. The number of groups is recorded as `groups`.
 """
 
 ALONE, EVERYBODY = -1, -2
-"""Labels for `member` and `uses` that name no group; see `Info`."""
+"""Values of `member` and `uses` that are not groups; see `Info`."""
 
 SERVER = -1
-"""The server, in links that name two clients by their positions."""
+"""The server's number, in links between two positions of clients."""
 
 
 class Transfer(NamedTuple):
@@ -116,7 +119,7 @@ def traffic_of(sent: Sequence[Transfer], mine: slice | None = None) -> Traffic:
 
     Args:
         sent: the transfers.
-        mine: counts only what these clients sent or got from a server, so that every
+        mine: counts only what these clients sent, or received from a server. Then every
             value counts for one client. None: counts everything.
     """
     server = peers = 0
@@ -130,12 +133,13 @@ def traffic_of(sent: Sequence[Transfer], mine: slice | None = None) -> Traffic:
 
 
 class Comparison(NamedTuple):
-    """How far client k's gradient is from client i's own, both at client i's model.
+    """Compares gradients of clients k and i, both at the model of client i.
 
-    Every client divides its estimation data into two random halves. Their gradients at
-    x_i are a_k and b_k, and p_k is that of both halves together. The halves are
-    independent, so the inner products in `cross` and `own` are unbiased. The squared
-    norms in `pooled` and `own_pooled` are too large by the noise of the gradients p.
+    Every client k divides its estimation data into two random halves. The gradients on
+    these halves at x_i are a_k and b_k; p_k is the gradient on both halves together.
+    The halves are independent, so the inner products in `cross` and `own` are unbiased.
+    The squared norms in `pooled` and `own_pooled` are too large by the noise of the
+    gradients p.
     """
 
     cross: Float[Tensor, "n n"]  # <a_i - a_k, b_i - b_k>
@@ -149,11 +153,11 @@ class Comparison(NamedTuple):
 
 
 class NeedsClasses(InputError):
-    """A method asks for labels of data whose targets are not classes."""
+    """The error if a method asks for classes, but the data have no classes."""
 
 
 class Widths(NamedTuple):
-    """How many classes the data have, and how many features enter a model's head."""
+    """The number of classes of the data, and of features that enter a model's head."""
 
     classes: int  # 0 if targets are not classes
     features: int = 0  # none without a layer `head`
@@ -163,8 +167,8 @@ class Widths(NamedTuple):
 class Evaluation:
     """What models answer for samples, and what these samples are.
 
-    It has n models with b samples each. A loss function gets the part of one model,
-    without the dimension n. A sample of weight 0 only fills up a row.
+    There are n models with b samples each. A loss function gets the part of one model,
+    without the dimension n. Samples of weight 0 only fill up rows.
     """
 
     x: Tensor  # (n, d) the models
@@ -177,10 +181,10 @@ class Evaluation:
 
     @property
     def features(self) -> Tensor:
-        """(n, b, f) what enters the layer `head`, flattened.
+        """(n, b, f) the inputs of the layer `head`, flattened.
 
         Raises:
-            InputError: if the model does not have exactly one layer of that name.
+            InputError: unless the model has exactly one layer of this name.
         """
         if self.before_head is None:
             raise InputError(
@@ -201,7 +205,7 @@ class Evaluation:
 
 
 def refuse_no_classes(what: str, classes: int) -> None:
-    """Refuses a question about classes if there are none."""
+    """Refuses a question about classes if the data have no classes."""
     if not classes:
         raise NeedsClasses(
             f"{what} need targets that are classes, which these are not."
@@ -209,17 +213,17 @@ def refuse_no_classes(what: str, classes: int) -> None:
 
 
 OwnLoss = Callable[..., Tensor]
-"""A module-level function `loss(at, *rows, **options)` of one client.
+"""A client's own loss: a module-level function `loss(at, *rows, **options)`.
 
-`at` is an `Evaluation` of its model, and `rows` are the client's rows of further
-tensors. It gives a number for each sample, whose weighted mean is differentiated, or
-one number.
+`at` is an `Evaluation` of the client's model, and `rows` are the client's rows of
+further tensors. The function returns one number, or a number for each sample; of these,
+the weighted mean is the loss.
 """
 
 
 @runtime_checkable
 class Clients(Protocol):
-    """The questions of a client program: to n clients in simulation, one at a site.
+    """The questions that a client program can ask: to n clients, at a site to one.
 
     Every question uses a fresh minibatch of each client, except those asked through
     `same_batch`, `whole` or `validation`.
@@ -232,14 +236,14 @@ class Clients(Protocol):
         loss: OwnLoss | None = None,
         **options: Any,
     ) -> Float[Tensor, "n d"]:
-        """Row j is the gradient of client j's minibatch loss at points[j].
+        """Gradients: row j is that of client j's minibatch loss at points[j].
 
-        With `loss`, it is the gradient of that function. Client j gets row j of `rows`,
-        and everybody the `options`. No gradient flows into `rows`.
+        With `loss`, it is the gradient of this function. Client j gets row j of `rows`;
+        all clients get the `options`. `rows` are not differentiated.
         """
 
     def evaluate(self, points: Float[Tensor, "n d"]) -> Evaluation:
-        """Outputs, features, targets and losses of the clients' samples at points."""
+        """Outputs, features, targets and losses of samples, with models `points`."""
 
     def class_counts(self) -> Float[Tensor, "n c"]:
         """The number of training samples of each class."""
@@ -247,30 +251,30 @@ class Clients(Protocol):
     def stream(self, *names: int | str) -> seeds.Stream:
         """A random stream, in which each client has its own sequence.
 
-        It goes on where the program last drew from the stream of these names.
+        It goes on from the program's last draw from the stream of these names.
         """
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """Entry j is client j's minibatch loss at points[j]."""
+        """Losses: entry j is client j's minibatch loss at points[j]."""
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Row j has the losses of client j's samples, then NaN if it has fewer."""
+        """Losses of single samples: row j has those of client j, filled up with NaN."""
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
-        """Row j is the Hessian of client j's loss at points[j], times vectors[j]."""
+        """Products: row j is client j's Hessian at points[j], times vectors[j]."""
 
     def same_batch(self) -> Clients:
-        """The same clients, who answer all questions on one minibatch drawn now.
+        """The same clients, which answer all questions on one minibatch drawn now.
 
         Use it to compare answers, as in finite differences, or to minimise one sampled
         loss.
         """
 
     def whole(self) -> Clients:
-        """The same clients, who answer on all of their training data."""
+        """The same clients, which answer on all of their training data."""
 
     def validation(self) -> Clients:
-        """The same clients, who answer on all of their validation data."""
+        """The same clients, which answer on all of their validation data."""
 
 
 @runtime_checkable
@@ -278,7 +282,7 @@ class TaskClients(Clients, Protocol):
     """Clients of a task in time, which can use the samples that rounds would draw."""
 
     def call(self, number: int) -> Clients:
-        """The same clients, with the samples of this call of a verb in their rounds.
+        """The same clients, with the samples of a verb's call in their rounds.
 
         Calls of a verb are numbered from 0 in every round, and each draws its own
         samples. A task begins with those of call 0. A task that does the work of
@@ -288,15 +292,15 @@ class TaskClients(Clients, Protocol):
 
 @runtime_checkable
 class ClientsWithMeasurements(Clients, Protocol):
-    """Clients that also know the quantities that their step sizes depend on.
+    """Clients that have also measured what their step sizes depend on.
 
-    These never leave a client. Studies measure them before training, except with
-    [privacy] and [time], where step sizes must be numbers.
+    The measurements never leave a client. Studies measure before training, except with
+    [privacy] and [time]; there, step sizes must be numbers.
     """
 
     @property
     def curvature(self) -> Float[Tensor, " n"]:
-        """The largest eigenvalue of the Hessian of each training loss at the start."""
+        """The largest eigenvalue of each training loss's Hessian at the start."""
 
     @property
     def sizes(self) -> Float[Tensor, " n"]:
@@ -308,24 +312,24 @@ class ClientsWithMeasurements(Clients, Protocol):
 
 
 Option = bool | int | float | str | tuple[bool | int | float | str, ...]
-"""An option of a program: numbers and texts, which can travel to any site."""
+"""An option of a program: a number or a text, which can be sent to any site."""
 Options = dict[str, Any]  # values of type `Option`, and the argument `who`
 
 Program = Callable[..., Tensor | tuple[Tensor, ...]]
-"""Row-wise code `program(clients, *rows, **options)` that a client runs alone."""
+"""A client program: code `program(clients, *rows, **options)` that each client runs."""
 
 CentralProgram = Callable[..., tuple[Any, ...]]
-"""Code that a coordinator runs: `program(server, who, *rows, **options)`.
+"""A coordinator's program: code `program(server, who, *rows, **options)`.
 
 `who` are the positions of the p clients that take part, and `rows` (p, ...) are their
-rows. The program returns `(server, *answers)`: what the coordinator remembers, and
-answers with a row for each of all N clients. Answer j is a model if rows[j] is one, and
-otherwise it holds numbers.
+rows. The program returns `(server, *answers)`: what the coordinator stores, and answers
+with a row for each of all N clients. Answer j has models if rows[j] has models, and
+otherwise numbers.
 """
 
 
 class StepNumbers(NamedTuple):
-    """A local step of clients that do not all take the same number of steps."""
+    """The number of a local step, if clients take different numbers of steps."""
 
     number: Float[Tensor, "n 1"]  # of each client's own step, counted from 0
     moving: Bool[Tensor, "n 1"] | None = None  # who takes it; None: all
@@ -333,26 +337,27 @@ class StepNumbers(NamedTuple):
 
 @runtime_checkable
 class ClientsInEpochs(Clients, Protocol):
-    """Clients that may count local steps in passes through their own data."""
+    """Clients that can count local steps in epochs: passes through their own data."""
 
     def step_numbers(self, t: int, steps: int) -> Iterable[int | StepNumbers]:
-        """The numbers of the next steps: t to t + steps - 1, or those of epochs.
+        """The numbers of the next steps: t to t + steps - 1, or those in epochs.
 
-        In epochs, `t` and `steps` count epochs, and every client takes as many steps as
-        it has minibatches. One without a step is not `moving`, and answers zero.
+        With epochs, `t` and `steps` count epochs, and every client takes as many steps
+        as it has minibatches. A client that has finished is not `moving`, and its
+        answers are zero.
         """
 
 
 @runtime_checkable
 class Oracle(Protocol):
-    """Everything that an algorithm may ask of the clients in one round.
+    """What an algorithm may ask of the clients in one round.
 
     There are n rows, one for each client at hand; `weights` have a column for each of
-    all N clients. Rows that a verb sends are models, unless marked as `Numbers`.
-    Clients that take no part answer nothing: their gradients are zero, `each` leaves
-    their rows as they were, and no verb sends or reads their rows. What others send
-    them waits until they are back. A row with weight or share zero is not used,
-    whatever it holds.
+    all N clients. Rows that a verb sends are models, unless they are marked as
+    `Numbers`. Inactive clients do not answer: their gradients are zero, `each` does not
+    change their rows, and no verb sends or reads their rows. They receive later what
+    others send them. A row with weight or share zero is not used, even if it is not
+    finite.
     """
 
     @property
@@ -383,8 +388,8 @@ class Oracle(Protocol):
     def sent(self) -> list[Transfer]:
         """What the verbs between clients have sent in this round.
 
-        It covers all N clients where every process knows that, and otherwise the
-        clients at hand (`Transfer.partial`).
+        If every process knows this for all N clients, it covers all; otherwise it
+        covers only the clients at hand (`Transfer.partial`).
         """
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -402,9 +407,9 @@ class Oracle(Protocol):
 
         Only clients in `who` are asked (None: all). The program returns new values for
         its first rows and only reads the rest. It must be a module-level function, so
-        that a site can run the same one. Nothing is sent. The results of a program that
-        runs `at_home` are for its client only: with [privacy], it gets exact losses,
-        and a method that sends anything computed from them is refused.
+        that a site can run the same function. Nothing is sent. The results of a program
+        with `at_home` are only for its client. With [privacy], such a program gets
+        exact losses; a method that sends anything computed from them is refused.
         """
 
     def average(
@@ -415,36 +420,39 @@ class Oracle(Protocol):
         *,
         count: int | None = None,
     ) -> Tensor:
-        """Every row is sum_i shares[i] rows[i] / sum_i shares[i] over those who answer.
+        """Averages sum_i shares[i] rows[i] / sum_i shares[i] over active clients i.
 
-        Nobody needs to see a single row. With `groups`, sums are over a client's own
-        group. Groups are numbered from 0 to `count` - 1. `count` must be the same in
-        every process (None: N), so that all sums are one message of `count` rows.
-        Shares (C, n) give C averages, (n, C, D). The average of an empty group is zero.
+        A server needs only the sums, not single rows. With `groups`, a client gets the
+        average of its own group. Groups are numbered from 0 to `count` - 1. `count`
+        must be the same in every process (None: N), so that all sums are one message of
+        `count` rows. Shares (C, n) give C averages, (n, C, D). The average of an empty
+        group is zero.
         """
 
     def mix(
         self, weights: Tensor, rows: Message, *, exchanges: int = 1, gamma: float = 1.0
     ) -> Tensor:
-        """Row i is sum_k weights[i, k] rows[k]; weights W may be sparse.
+        """Mixtures: row i is sum_k weights[i, k] rows[k]; weights W may be sparse.
 
         W is (N, N), the same in every process, or (n, N), the rows of the clients at
-        hand. Nobody else knows these, so they must be mutual: weights[i, k] is not 0
-        where weights[k, i] is not 0. Then a client knows to whom it sends its row.
+        hand. Other processes do not know these rows. So they must be mutual: if
+        weights[k, i] is not 0, weights[i, k] is not 0. Then a client knows to whom it
+        sends its row.
 
-        The sum is over the client itself and those who take part. Each exchange after
-        the first gives gamma W x + (1 - gamma) x', where x' are the rows one exchange
+        The sum is over the client itself and active clients. Each exchange after the
+        first gives gamma W x + (1 - gamma) x', where x' are the rows one exchange
         earlier.
         """
 
     def central(
         self, program: CentralProgram, server: Any, *rows: Message, **options: Option
     ) -> tuple[Any, ...]:
-        """`(server, *answers)` of a program that a coordinator runs on the rows.
+        """The results `(server, *answers)` of a coordinator's program on the rows.
 
-        It sees the rows of those who take part. `server` is what the coordinator
-        remembers, and None in every other process. Each client gets its own row of the
-        answers. An answer in the place of a model keeps that model's personal columns.
+        The program gets the rows of active clients. `server` is what the coordinator
+        stores; in other processes it is None. Each client gets its own row of the
+        answers. If rows[j] are models, answer j keeps the personal columns of these
+        models.
         """
 
     def blended(
@@ -452,14 +460,14 @@ class Oracle(Protocol):
     ) -> Float[Tensor, "n d"]:
         """Row i is sum_k weights[i, k] g_k(x_i).
 
-        All clients know the weights. The model x_i goes to every k with a weight in
-        row i, and the gradients come back.
+        All clients know the weights. The model x_i is sent to every client k whose
+        weight in row i is not 0, and the gradients are sent back.
         """
 
     def compare(
         self, x: Tensor, *, samples: int | None = None, pairs: Tensor | None = None
     ) -> Comparison:
-        """Distances and products of g_k(x_i) and g_i(x_i), which every client learns.
+        """Distances and products of g_k(x_i) and g_i(x_i); all clients receive them.
 
         Each client uses this number of training samples (None: all). Only pairs where
         pairs[i, k] is true are compared (None: all).
@@ -474,9 +482,9 @@ def gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
 class TaskKind(NamedTuple):
     """A kind of task: its client program, its draws, and what travels.
 
-    `down` lists the rows that come to the client with the task, and `up` the answers
-    that leave it (None: all). The others stay with the client, as a personal model
-    does.
+    `down` lists the rows that are sent to the client with the task, and `up` the
+    answers that it sends (None: all). Other rows and answers stay at the client, such
+    as a personal model.
     """
 
     program: Program = gradient
@@ -488,7 +496,7 @@ class TaskKind(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a client is asked to compute, as it stands when the client is asked."""
+    """What a client is asked to compute, with rows from the time of the request."""
 
     rows: tuple[Tensor, ...]
     kind: int = 0  # position in `Flow.kinds`
@@ -515,12 +523,12 @@ class Arrivals(NamedTuple):
         return seeds.generator(self.seed, "events", self.k)
 
     def count_messages(self, messages: float, row: Tensor) -> None:
-        """Counts messages of the size of `row` that clients send each other now."""
+        """Counts messages of the size of `row` that clients now send each other."""
         self.sent.append(messages * row.numel())
 
 
 class Meeting(NamedTuple):
-    """A meeting of two clients whose edge rang, and what they sent each other."""
+    """A meeting of two neighbours, and what they sent each other."""
 
     time: float  # when the messages are written
     since: float  # when they were read, which is earlier if messages take time
@@ -529,7 +537,7 @@ class Meeting(NamedTuple):
 
 
 class Tempo(NamedTuple):
-    """How often edges ring, and how long messages and tasks take on average."""
+    """Mean rates of rings of edges, and mean times of messages and tasks."""
 
     edges: Int[Tensor, "e 2"]
     rates: Float64[Tensor, " e"]  # rings per second
@@ -538,31 +546,32 @@ class Tempo(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """What a method does where clients do not wait for each other.
+    """A method for clients that do not wait for each other.
 
     The state belongs to one run. It is a dataclass of tensors, numbers and lists of
-    numbers. `arrive` changes it in place, because a new (N, D) tensor for each of a
-    million events would be most of the work.
+    numbers. `arrive` changes it in place, because making a new (N, D) tensor in each of
+    a million events would take most of the time.
     """
 
     init: Callable[[Tensor], State]
     task: Callable[[State, int, float], Task]
     """`task(state, client, time)` is the task of a client that begins at that time."""
     arrive: Callable[[State, Arrivals], Iterable[int]]
-    """Takes answers in, and returns the clients that get a new task. They may be busy,
-    or not have answered: that is how a token walks."""
+    """Uses answers, and returns the clients that get a new task. Clients that are busy
+    or have not answered can get one too. For example, a token goes to another client.
+    """
     personal: Callable[[State], Float[Tensor, "n d"]] = lambda state: state.x
     welcome: Callable[[State, Oracle], Tensor] | None = None
-    """Models for clients that were not there in training, as in an `Algorithm`."""
+    """Models for clients that did not take part in training, as in an `Algorithm`."""
     info: Callable[[State], Info] = lambda state: {}
     """What a round reports; the event loop counts what was sent."""
     kinds: tuple[TaskKind, ...] = (TaskKind(),)
     starts: tuple[int, ...] | None = None  # clients with a first task; None: all
     together: bool = False  # whether tasks that end at the same time arrive at once
     send: Callable[[State, int, float], Tensor] | None = None
-    """`send(state, client, time)` is what it sends when one of its edges rings."""
+    """`send(state, client, time)` is what the client sends when an edge of it rings."""
     meet: Callable[[State, Meeting], None] | None = None
-    """What two clients do with what they sent each other."""
+    """Uses what two clients sent each other."""
     edges: Int[Tensor, "e 2"] | None = None  # the pairs of clients that may meet
     ringing: Callable[[State, Tempo], None] | None = None  # adapts a first state to it
     couples: bool = False  # whether two free clients begin tasks when their edge rings
@@ -579,13 +588,14 @@ class Releases(NamedTuple):
     """The most that a client releases in one round, as a method declares it.
 
     For each verb, it is the number of rows, each as long as a model, that reveal
-    something new about the client's data. Rows made only from earlier releases do not
-    count. For `blended` and `compare`, the gradients that a client releases to its
-    readers count as one row. The client's own model, at which others compute gradients,
-    is one more row if it reveals something new.
+    something new about the client's data. Rows that are computed only from earlier
+    releases do not count. For `blended` and `compare`, the gradients that a client
+    releases to its readers count as one row. The client's own model, at which others
+    compute gradients, is one more row if it reveals something new.
 
     Example: `Releases(average=1)` is one model to the server. `Releases()` is nothing.
-    A dry run without data verifies it (`coterie.privacy.mechanisms.dry_run`).
+    A dry run without data checks the declaration
+    (`coterie.privacy.mechanisms.dry_run`).
     """
 
     average: int = 0
@@ -604,22 +614,24 @@ class Algorithm(NamedTuple):
     the clients for a last local step before use (fine-tuning). Its default is the field
     `x` of the state.
 
-    `welcome(state, oracle)` gives models (M, D) to M clients that took no part in
-    training. The oracle asks these newcomers. The algorithm is then built for all N + M
-    clients, the newcomers last, but the state is that of the N who trained. Without
-    `welcome`, a newcomer gets the personal model that fits its training data best.
+    `welcome(state, oracle)` gives models (M, D) to M newcomers: clients that did not
+    take part in training. The oracle asks only the newcomers. Here the algorithm is
+    built for all N + M clients, the newcomers last, but the state is that of the N
+    clients that trained. Without `welcome`, a newcomer gets the personal model that
+    fits its training data best.
 
-    `flow` is the same method where nobody waits. Without delays, rounds and flow give
-    the same models. A method for time only has a flow, but no `init` and `step`.
+    `flow` is the same method without waiting. Without delays, rounds and flow give the
+    same models. A method that works only in time has a flow, but neither `init` nor
+    `step`.
 
-    `home` marks columns of a model that the method itself keeps with their clients. It
-    sends only the others, and [privacy] clips these and adds noise to them.
+    `home` marks columns of a model that the method keeps at their clients. It sends
+    only the other columns, and [privacy] clips these and adds noise to them.
 
     `shared(state)` is the global model of a method that has one, the same row for all
     clients. A study can measure it on the test data of all clients.
 
     `releases` declares what a client releases in a round. [privacy] refuses a method
-    that releases more. Without a declaration, it uses what a dry run finds.
+    that releases more. Without a declaration, [privacy] uses what a dry run finds.
     """
 
     init: Callable[[Tensor, Oracle], State] = _no_rounds
@@ -664,11 +676,11 @@ class ClientsInTime(Protocol):
 
     @property
     def batch_counts(self) -> Float64[Tensor, " n"]:
-        """(N,) the number of samples in a minibatch of each, on the CPU."""
+        """(N,) the number of samples in a minibatch of each client, on the CPU."""
 
     @property
     def sizes(self) -> Float64[Tensor, " n"]:
-        """(N,) the number of training samples of each, on the CPU."""
+        """(N,) the number of training samples of each client, on the CPU."""
 
     def task_clients(
         self, who: Int[Tensor, " m"], rounds: Sequence[int], *, verb: str = "grads"

@@ -33,7 +33,8 @@ def training_losses(
 def best_fit(oracle: Oracle, candidates: Float[Tensor, "n c d"]) -> Int[Tensor, " n"]:
     """For every active client, the candidate with the lowest loss on its training data.
 
-    Of equal candidates, it is the first. Entries of inactive clients are 0.
+    If candidates have the same loss, it is the first. Entries of inactive clients are
+    0.
     """
     return training_losses(oracle, candidates).nan_to_num(torch.inf).argmin(1)
 
