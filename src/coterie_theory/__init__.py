@@ -6,17 +6,16 @@
 - `collaboration`, `clusters`, `rates`, `lower_bounds` and `infinite`: collaboration
   when bounds on the differences of clients are known;
 - `asynchrony` (workers and a server), `mixing` and `agraf` (graphs), and `delays`:
-  methods in which nobody waits.
+  methods in which clients do not wait for each other.
 
 `distances` compares clients by their gradients and losses.
 
-Rooms:
-    curvature: how curvatures of samples differ, and where large steps lead.
-    decentralised: bounds and step sizes of methods without a server.
-    descent: accelerated and delayed descent on functions, without clients.
-    gossip: averages of rows over a graph, without models.
-    privacy: what private gossip reveals, and an audit of one client in one run.
-    structure: estimators of models that share a subspace or centres, and their rates.
+Rooms: curvature: how curvatures of samples differ, and where large steps lead.
+    decentralised: bounds and step sizes of methods without a server. descent:
+    accelerated and delayed descent on functions, without clients. gossip: averages of
+    rows over a graph, without models. privacy: what private gossip reveals, and an
+    audit of one client in one run. structure: estimators of models in a common subspace
+    or with few centres, and rates.
 
 References to "Even, PhD thesis" are to:
     Even, "Towards decentralization, asynchrony, privacy and personalization in

@@ -1,30 +1,32 @@
 """AGRAF, asynchronous gradient descent on a graph: step sizes and bounds.
 
-At each step, n nodes average along a graph. The nodes of the set I_k apply a gradient:
+At each step k, n nodes average along a graph, and the nodes in the set I_k apply a
+gradient:
 
     x^{k+1} = W_k x^k - gamma g^k,   g_v^k = g_v(x_v^{s(k,v)}) if v in I_k else 0  (5.3)
 
-Node v starts a gradient right after it has applied the one before. So the gradient of
-step k belongs to its model at step `s(k, v) = 1 + max{l < k : v in I_l}`, or 0. W_k
-mixes with the constant `rho_bar` (`coterie_theory.mixing`). The mean moves by gamma / n
-per gradient, and N counts gradients, `N = sum_{k < K} |I_k|`. There are two settings:
+Node v starts a gradient right after it has applied its last one. So the gradient that v
+applies at step k was taken at its model of step `s(k, v) = 1 + max{l < k : v in I_l}`,
+or 0 for its first gradient. The matrices W_k mix with the constant `rho_bar`
+(`coterie_theory.mixing`). A gradient g moves the mean of all models by -(gamma / n) g.
+N is the number of gradients, `N = sum_{k < K} |I_k|`. There are two settings:
 
-- homogeneous: all losses are f, and I_k is arbitrary (`EqualNodes`);
+- homogeneous: all nodes have the loss f, and the sets I_k are arbitrary (`EqualNodes`);
 - sampling: node v is in I_k with probability p_v, independently over k, and f is the
   mean of the f_v with weights proportional to p_v (`SampledNodes`).
 
-Every bound is of the form `A / (gamma calls) + b gamma + c gamma^2` for gamma <= cap, a
-`Tradeoff`, where calls is N in the first setting and K in the second. Here gamma is the
-step of a node; the thesis has eta = gamma / n in some places. F_0 is the `start`, at
-least f(x^0) - f^*. D is the `radius`, at least |x_hat^0 - x^*|, which is little more
-than |x^0 - x^*| (`virtual_radius`). Proofs do not track all constants, so leave room
-for a factor of 4.
+Every bound has the form `A / (gamma calls) + b gamma + c gamma^2` for gamma <= cap; it
+is a `Tradeoff`. Here `calls` is N in the first setting and K in the second, and gamma
+is the step size of a node. In some places, the thesis has eta = gamma / n. F_0, the
+`start`, is at least f(x^0) - f^*. D, the `radius`, is at least |x_hat^0 - x^*|, which
+is little more than |x^0 - x^*| (`virtual_radius`). Proofs do not track all constants,
+so a bound may be wrong by a factor of 4.
 
 References are those of `mixing`.
 
 Differences (each with a test; see docs/errata.md): s(k, v) is one step later than
-printed. The steps of Theorem 5.4 are inverted in print. Theorem 5.3.2 has larger
-constants and no Lipschitz constant. The last row of Table 5.1 is for one node at a
+printed. Theorem 5.4 prints the inverse of its step sizes. Theorem 5.3.2 needs larger
+constants and no Lipschitz constant. The last row of Table 5.1 holds for one node at a
 time.
 """
 
@@ -64,7 +66,7 @@ class Tradeoff:
 
     @property
     def rate(self) -> float:
-        """`A / (cap K) + 2 sqrt(A b / K) + 2 (A^2 c / K^2)^{1/3}`, K the calls.
+        """The rate `A / (cap K) + 2 sqrt(A b / K) + 2 (A^2 c / K^2)^{1/3}` for K calls.
 
         The bound at `step` is at most this rate.
         """
@@ -74,10 +76,10 @@ class Tradeoff:
 
     @property
     def crossover(self) -> float:
-        """The number of calls from which `step` is sqrt(A / (b K)).
+        """The number of calls K from which on `step` is sqrt(A / (b K)).
 
-        `max(A / (b cap^2), A c^2 / b^3)`, infinite without noise. With more calls, only
-        noise limits the error (the statistical regime).
+        This is `max(A / (b cap^2), A c^2 / b^3)`, and infinite without noise. With more
+        calls, only noise limits the error (the statistical regime).
         """
         if not self.linear:
             return math.inf
@@ -86,7 +88,7 @@ class Tradeoff:
 
 
 def tune_eta(a: float, b: float, c: float, calls: float, *, eta_max: float) -> float:
-    """`min(eta_max, sqrt(A / (b K)), (A / (c K))^{1/3})`, near the best step.
+    """A step near the best: `min(eta_max, sqrt(A / (b K)), (A / (c K))^{1/3})`.
 
     >>> tune_eta(1.0, 4.0, 0.0, 100, eta_max=1.0)
     0.05
@@ -100,7 +102,7 @@ def tune_eta(a: float, b: float, c: float, calls: float, *, eta_max: float) -> f
 
 @dataclass(frozen=True)
 class EqualNodes:
-    """Equal losses at n nodes, gradients in any order."""
+    """n nodes with equal losses, whose gradients arrive in any order."""
 
     clients: int  # n
     rho_bar: float
@@ -119,7 +121,7 @@ class EqualNodes:
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare
 class SampledNodes:
-    """Different losses at n nodes that take part at random."""
+    """n nodes with different losses, which take part at random."""
 
     probabilities: Tensor  # (n,) p_v, proportional to the weights of the losses
     rho_bar: float
@@ -163,13 +165,13 @@ def lipschitz_tradeoff(radius: float, bound: float, network: EqualNodes) -> Trad
 
 
 def lipschitz_step(radius: float, bound: float, network: EqualNodes) -> float:
-    """`gamma = n D / sqrt(2 N B^2 (3 n + 2 n / rho_bar))`; Theorem 5.1.1."""
+    """The step `gamma = n D / sqrt(2 N B^2 (3 n + 2 n / rho_bar))`; Theorem 5.1.1."""
     spread = 2 * network.gradients * network.clients * (3 + 2 / network.rho_bar)
     return network.clients * radius / (bound * math.sqrt(spread))
 
 
 def lipschitz_rate(radius: float, bound: float, network: EqualNodes) -> float:
-    """`2 sqrt(2 B^2 D^2 (3 n + 2 n / rho_bar) / N)`, with `lipschitz_step`."""
+    """The bound `2 sqrt(2 B^2 D^2 (3 n + 2 n / rho_bar) / N)` with `lipschitz_step`."""
     spread = network.clients * (3 + 2 / network.rho_bar) / network.gradients
     return 2 * bound * radius * math.sqrt(2 * spread)
 
@@ -188,9 +190,9 @@ def lipschitz_sampled_step(radius: float, bound: float, network: SampledNodes) -
 
 
 def lipschitz_sampled_rate(radius: float, bound: float, network: SampledNodes) -> float:
-    """`B D sqrt(n sqrt(p_max) (sqrt(kappa_p) + 1 / rho_bar) / N)`, up to a constant.
+    """The rate `B D sqrt(n sqrt(p_max) (sqrt(kappa_p) + 1 / rho_bar) / N)`.
 
-    Theorem 5.1.2, with kappa_p = p_max / p_bar and N = n p_bar K.
+    Theorem 5.1.2, up to a constant, with kappa_p = p_max / p_bar and N = n p_bar K.
     """
     _, p_bar, p_max = network.shares
     spread = math.sqrt(p_max) * (math.sqrt(p_max / p_bar) + 1 / network.rho_bar)
@@ -280,8 +282,8 @@ def nonconvex_tradeoff(start: float, longest: float, network: EqualNodes) -> Tra
     """A bound on E |grad f(x_bar^k)|^2, the mean with weights |I_k|; Theorem 5.4.1.
 
     `2 n F_0 / (gamma N) + 2 gamma L sigma^2 / n + 2 gamma^2 L^2 sigma^2 / rho_bar` for
-    `gamma <= min(1 / (4 L), 1 / (8 L (sqrt(tau_max / n) + 1 / rho_bar)))`. Remark 5.4.1
-    has O(zeta^2) more for losses that differ.
+    `gamma <= min(1 / (4 L), 1 / (8 L (sqrt(tau_max / n) + 1 / rho_bar)))`. For losses
+    that differ, Remark 5.4.1 adds a term O(zeta^2).
     """
     n, beta, variance = network.clients, network.beta, network.variance
     slow = math.sqrt(longest / n) + 1 / network.rho_bar
@@ -313,7 +315,7 @@ def nonconvex_sampled_tradeoff(start: float, network: SampledNodes) -> Tradeoff:
 def statistical_regime(
     clients: int, rho_bar: float, longest: float
 ) -> dict[str, float]:
-    """Numbers of gradients after which delays and graph do not matter; Table 5.1.
+    """Numbers of gradients after which delays and graph have no effect; Table 5.1.
 
     Keys are papers and theorems. Numbers hold up to constants; `crossover` has our
     constants.
@@ -334,16 +336,16 @@ def statistical_regime(
 def virtual_mean(
     x: Float[Tensor, "n d"], open_gradients: Float[Tensor, "n d"], lr: float
 ) -> Float[Tensor, " d"]:
-    """`x_hat^k = x_bar^k - (gamma / n) sum_v G_v`, with G_v the open gradient of v.
+    """`x_hat^k = x_bar^k - (gamma / n) sum_v G_v`, where G_v is v's open gradient.
 
-    A gradient is open until it is applied. x_hat moves when a gradient starts, by
-    -gamma / n times this gradient.
+    A gradient is open from its start until it is applied. When a gradient starts, x_hat
+    moves by -gamma / n times this gradient.
     """
     return x.mean(0) - lr * open_gradients.mean(0)
 
 
 def virtual_radius(radius: float, bound: float, lr: float) -> float:
-    """`D + gamma B`, at least |x_hat^k - x^*| if |x_bar^k - x^*| <= D; (5.10)."""
+    """`D + gamma B`: a bound on |x_hat^k - x^*| if |x_bar^k - x^*| <= D; (5.10)."""
     return radius + lr * bound
 
 
@@ -353,7 +355,7 @@ def virtual_spread(gradients: Float[Tensor, " n"], variance: float, lr: float) -
     Lemma 5.B.1, (5.11).
 
     Args:
-        gradients: |grad f_v|^2 at the model where v takes its gradient.
+        gradients: |grad f_v|^2 at the model at which v takes its gradient.
         variance: sigma^2.
         lr: gamma.
     """

@@ -1,9 +1,9 @@
-"""Guarantees of adaptive All-for-one, in numbers.
+"""Bounds and step sizes of adaptive All-for-one.
 
 Client i follows `x_i <- x_i - eta_i^t sum_k alpha_ik g_k(x_i)` with the weights of
-Definition 1 (`collaboration.weights`). Its loss R_i is beta-smooth and satisfies
-`|grad R_i|^2 >= 2 mu (R_i - R_i^*)`; its excess loss is `R_i(x_i) - R_i^*`. All bounds
-unroll
+Definition 1 (`collaboration.weights`). Its loss R_i is beta-smooth and satisfies `|grad
+R_i|^2 >= 2 mu (R_i - R_i^*)`; its excess loss is `R_i(x_i) - R_i^*`. All bounds come
+from repeated use of
 
     excess^t <= (1 - eta^t mu) excess^{t-1} + (beta / 2) (eta^t sigma_{i,psi}^t)^2,
 
@@ -13,14 +13,13 @@ Reference:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
     personalized distributed learning with heterogeneous clients", NeurIPS 2025.
 
-Differences (each with a test; see docs/errata.md):
-    Property 1's b is twice the printed one; Definition 2 squares b; the decreasing step
-    C / (mu t) breaks the step-size condition at t = 1 and gets a shift, as in Theorem
-    4.7 of Bottou, Curtis, Nocedal (2018), which changes its bound and Corollary 1;
-    Theorem 3's bound accounts for the cap on the step. With sigma_suf(eps) as variance,
-    Theorem 2 holds over the runs that have stayed above eps so far, for
-    `E[excess^T 1{excess^t >= eps for all t < T}]`, not whenever the mean excess^{T-1}
-    is at least eps.
+Differences (each with a test; see docs/errata.md): Property 1's b is twice the printed
+    one. Definition 2 squares b. The decreasing step C / (mu t) breaks the condition on
+    step sizes at t = 1. We shift t, as in Theorem 4.7 of Bottou, Curtis, Nocedal
+    (2018); this changes the bound and Corollary 1. Theorem 3's bound includes the cap
+    on the step. With sigma_suf(eps) as variance, Theorem 2 bounds `E[excess^T
+    1{excess^t >= eps for all t < T}]`: it counts only runs that have stayed above eps.
+    The printed condition, that the mean excess^{T-1} is at least eps, is not enough.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ def quadratic_heterogeneity(
 ) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
     """The pair (b, c) of Assumption 3 for quadratic losses (Property 1).
 
-    For `R_i(x) = (x + xi_i)^T A_i (x + xi_i)` with symmetric A_i, the gradient is
-    `2 A_i (x + xi_i)`, so `grad R_i - grad R_k =
-    (I - A_k A_i^{-1}) grad R_i + 2 A_k (xi_i - xi_k)` and, as |u + v|^2 <= 2 |u|^2 +
-    2 |v|^2, `|grad R_i - grad R_k|^2 <= b_ik^2 + c_ik |grad R_i|^2` with
+    For `R_i(x) = (x + xi_i)^T A_i (x + xi_i)` with symmetric A_i, the gradient is `2
+    A_i (x + xi_i)`. So `grad R_i - grad R_k = (I - A_k A_i^{-1}) grad R_i + 2 A_k (xi_i
+    - xi_k)`. Since |u + v|^2 <= 2 |u|^2 + 2 |v|^2, it follows that `|grad R_i - grad
+    R_k|^2 <= b_ik^2 + c_ik |grad R_i|^2` with
 
         b_ik = 2 sqrt(2) |A_k (xi_i - xi_k)|,   c_ik = 2 |I - A_k A_i^{-1}|_2^2.
 
@@ -58,7 +57,7 @@ def quadratic_heterogeneity(
     """
     between = shifts[:, None] - shifts[None, :]  # (N, N, D) xi_i - xi_k
     b = 2 * math.sqrt(2) * torch.einsum("kde,ike->ikd", matrices, between).norm(dim=2)
-    # A_i - A_k rather than I - A_k A_i^{-1}, so that c_ii is exactly 0.
+    # We compute with A_i - A_k, not I - A_k A_i^{-1}, so that c_ii is exactly 0.
     change = matrices[:, None] - matrices[None, :]  # (N, N, D, D)
     relative = change @ torch.linalg.inv(matrices)[:, None]
     c = 2 * torch.linalg.matrix_norm(relative, ord=2).square()
@@ -68,7 +67,7 @@ def quadratic_heterogeneity(
 def sufficient_ratio(
     b: Float[Tensor, "n n"], c: Float[Tensor, "n n"], *, mu: float, eps: float
 ) -> Float[Tensor, "n n"]:
-    """`(1 - b_ik^2 / (2 mu eps) - c_ik)_+`, at most r_ik while the excess is >= eps."""
+    """`(1 - b_ik^2 / (2 mu eps) - c_ik)_+`: at most r_ik while the excess is >= eps."""
     checks.number("mu", mu, above=0.0)
     checks.number("eps", eps, above=0.0)
     return (1 - b.square() / (2 * mu * eps) - c).clamp(min=0)
@@ -82,7 +81,7 @@ def sufficient_cluster(
     mu: float,
     eps: float,
 ) -> Bool[Tensor, "n n"]:
-    """(N, N) row i marks N_i^*(eps), the clients that surely help i down to eps.
+    """(N, N) row i marks N_i^*(eps): clients that help i until its excess is eps.
 
     `N_i^*(eps) = {k : psi((1 - b_ik^2 / (2 mu eps) - c_ik)_+) > 0}` (Definition 2).
     """
@@ -99,7 +98,7 @@ def sufficient_variance(
     mu: float,
     eps: float,
 ) -> Float[Tensor, " n"]:
-    """A bound on sigma_{i,psi}^2 wherever the excess is at least eps (Lemma 2).
+    """A bound on sigma_{i,psi}^2 while the excess is at least eps (Lemma 2).
 
     `sigma_{i,suf}^2(eps) = 1 / sum_k sigma_k^{-2} psi((1 - b_ik^2 / (2 mu eps)
     - c_ik)_+)` (Definition 2).
@@ -112,8 +111,9 @@ def sufficient_variance(
 def largest_step(weights: Float[Tensor, "n n"], beta: float) -> Float[Tensor, " n"]:
     """Each client's largest step size, `eta_i = 1 / (beta sum_k alpha_ik)` (Lemma 1).
 
-    The paper asks for a smaller step, but its proofs hold with equality too. For the
-    binary criterion, the step is at least lam / beta for all ratios (Remark 3).
+    The paper asks for a step strictly below this, but its proofs also hold with
+    equality. For the binary criterion, the step is at least lam / beta for all ratios
+    (Remark 3).
 
     >>> largest_step(torch.tensor([[1.0, 1.0], [0.0, 1.0]]), beta=2.0)
     tensor([0.2500, 0.5000])
@@ -153,13 +153,13 @@ def bound_over_time(
     """Bounds on the expected excess loss after 0, 1, ..., T rounds (Theorem 1).
 
     `(1 - eta mu)^T excess^0 + (beta eta^2 / 2) sum_t (1 - eta mu)^{T-t}
-    (sigma_{i,psi}^t)^2`. The bound is linear in the variances. If variances are
-    random, give their means.
+    (sigma_{i,psi}^t)^2`. The bound is linear in the variances, so if they are random,
+    give their means.
 
     Args:
         start: excess^0.
         variances: entry t - 1 is (sigma_{i,psi}^t)^2.
-        lr: eta, at most `largest_step` at every round.
+        lr: eta, at most `largest_step` in every round.
         mu: strong convexity, or the constant of Polyak and Łojasiewicz.
         beta: smoothness.
     """
@@ -212,11 +212,11 @@ def horizon_bound(problem: Problem, rounds: int) -> float:
 def decreasing_steps(problem: Problem, growth: float = 2.0) -> Schedule:
     """`eta^t = C / (mu (gamma + t))` with eta^1 = cap; Theorem 2, third row, corrected.
 
-    The printed rule has gamma = 0 and begins with C / mu > 1 / beta, which the theorem
-    itself forbids.
+    The printed rule has gamma = 0. It begins with C / mu > 1 / beta, which the
+    theorem's own condition excludes.
 
     Args:
-        problem: its cap fixes `gamma = C / (mu cap) - 1`.
+        problem: the problem; its cap gives `gamma = C / (mu cap) - 1`.
         growth: C > 1.
     """
     checks.number("growth", growth, above=1.0)
@@ -239,7 +239,7 @@ def sample_complexity(problem: Problem, eps: float, growth: float = 2.0) -> int:
 
     `T = nu / eps - gamma - 1`, rounded up. For small excess^0 this is Corollary 1's
     `beta sigma^2 C^2 / (C - 1) / (2 mu^2 eps)` minus (gamma + 1). The printed formula
-    leaves out the time that it takes to forget the start.
+    leaves out the time until the start has no more effect.
     """
     checks.number("eps", eps, above=0.0)
     rounds = _nu(problem, growth) / eps - _shift(problem, growth) - 1
@@ -260,7 +260,7 @@ def stationary_bound(
 
     `2 excess^0 / (T eta) + eta beta sigma^2` with eta from `stationary_step`. If eta is
     below the cap, this is the printed `2 sqrt(2 excess^0 beta sigma^2 / T)`. Without
-    mu there is no sufficient variance; give a bound on sigma_{i,psi}^2 itself.
+    mu, `sufficient_variance` does not exist; give a bound on sigma_{i,psi}^2 itself.
     """
     checks.number("start", start, above=0.0)
     lr = stationary_step(rounds, start=start, variance=variance, beta=beta, cap=cap)
@@ -268,7 +268,7 @@ def stationary_bound(
 
 
 def _shift(problem: Problem, growth: float) -> float:
-    """The least gamma for which the first step, `C / (mu (gamma + 1))`, is allowed."""
+    """The smallest gamma for which the first step `C / (mu (gamma + 1))` is allowed."""
     return growth / (problem.mu * problem.cap) - 1
 
 

@@ -1,25 +1,25 @@
-"""Asynchronous gradient descent with a server: step rules, delays and guarantees.
+"""Asynchronous gradient descent with a server: step sizes, delays and bounds.
 
 Each of M workers computes gradients at the model that it received last. There are K
 updates. Update k = 1, ..., K is
 
     x_k = x_{k-1} - gamma_k g(x_{prev(k)}),   prev(k) = max{j < k : m_j = m_k} or 0,
 
-by worker m_k, which then gets x_k. The delay is `tau(k) = k - prev(k)`, at least 1. A
-rule of steps knows only the pair (k, tau(k)), so a server can follow it. Guarantees
-have M where we would expect the largest delay, because only M - 1 other gradients are
-under way at any time (`virtual_iterates`).
+Its gradient comes from worker m_k, which then gets x_k. The delay is `tau(k) = k -
+prev(k)`, at least 1. A rule of step sizes depends only on (k, tau(k)), so a server can
+apply it. Where we would expect the largest delay, bounds have M, because at any time
+only M - 1 other gradients are being computed (`virtual_iterates`).
 
-B is the `radius`, at least |x_0 - x^*|, and Delta the `start`, at least F(x_0) - F^*.
+B, the `radius`, is at least |x_0 - x^*|. Delta, the `start`, is at least F(x_0) - F^*.
 
 References:
     Even, PhD thesis, 2024, chapter 3, tel-04877971.
     Mishchenko, Bach, Even, Woodworth, "Asynchronous SGD beats minibatch SGD under
     arbitrary delays", NeurIPS 2022, arXiv 2206.07638.
 
-Differences (each with a test; see docs/errata.md): the steps sum to K/18 of the largest
-step, not K/9. The bound of Theorem 3.2.3 follows that, and counts the noise of the
-first M gradients. The sum of all delays (3.9) is an equality.
+Differences (each with a test; see docs/errata.md): the sum of steps is at least K/18
+times the largest step, not K/9. The bound of Theorem 3.2.3 uses this, and includes the
+noise of the first M gradients. The sum of all delays (3.9) is an equality.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AsyncProblem:
 
 
 def lipschitz_steps(radius: float, bound: float, problem: AsyncProblem) -> Steps:
-    """`B / (G sqrt(K M))` whatever the delay, for |g| <= G = `bound`; Theorem 3.1.
+    """`B / (G sqrt(K M))` for any delay, if |g| <= G = `bound`; Theorem 3.1.
 
     >>> lipschitz_steps(2.0, 1.0, AsyncProblem(workers=4, calls=100))(7, 30)
     0.1
@@ -78,7 +78,7 @@ def convex_steps(radius: float, problem: AsyncProblem) -> Steps:
 
 
 def strongly_convex_steps(radius: float, problem: AsyncProblem) -> Steps:
-    """The rule of Theorem 3.2.2, which almost drops gradients with tau >> M L / mu.
+    """The rule of Theorem 3.2.2; gradients with tau >> M L / mu have almost no weight.
 
     `min(e^{-mu tau / (4 M L)} / (4 L tau), 1 / (8 M L),
     504 ln(e + mu^2 K^2 B^2 / sigma^2) / (mu K))` for K >= 3 M.
@@ -132,10 +132,10 @@ def cautious_steps(longest: int, beta: float) -> Steps:
 
 
 def round_robin_limit(workers: int) -> float:
-    """The limit of gamma L for workers that take turns: `2 sin(pi / (2 (2 M - 1)))`.
+    """The limit of gamma L if workers take turns: `2 sin(pi / (2 (2 M - 1)))`.
 
     Descent with a constant step on a quadratic, `x_k = x_{k-1} - gamma L x_{k-M}`, is
-    stable iff gamma L is below the limit.
+    stable if and only if gamma L is below the limit.
 
     >>> round(round_robin_limit(1), 12)
     2.0
@@ -144,15 +144,15 @@ def round_robin_limit(workers: int) -> float:
     return 2 * math.sin(math.pi / (2 * (2 * workers - 1)))
 
 
-# Guarantees: two bounds, and rates without the constants that the theorems do not name.
-# R = K / M minibatches of M gradients have the same rates, except for
+# Two bounds, and rates without the constants that the theorems do not give. R = K / M
+# minibatches of M gradients have the same rates, except for
 # `minibatch_strongly_convex_rate`. Their rate for `lipschitz_bound` is G B sqrt(1 / R).
 
 
 def lipschitz_bound(radius: float, bound: float, problem: AsyncProblem) -> float:
     """`3 G B sqrt(M / K)` bounds the excess of the mean of x_1, ..., x_K; Theorem 3.1.
 
-    This holds with `lipschitz_steps`, for convex losses and every order of arrivals.
+    This holds with `lipschitz_steps`, for convex losses and any order of arrivals.
     """
     return 3 * bound * radius * math.sqrt(problem.workers / problem.calls)
 
@@ -160,11 +160,11 @@ def lipschitz_bound(radius: float, bound: float, problem: AsyncProblem) -> float
 def nonconvex_bound(start: float, problem: AsyncProblem) -> float:
     """Bounds E |grad F|^2 at an x_k drawn with `applied_steps` as weights; Thm 3.2.3.
 
-    `162 Delta / (K gamma) + 108 M L sigma^2 gamma / K + 6 L sigma^2 gamma` with
-    gamma = gamma_max and the steps of `nonconvex_steps`. This is the end of the proof
-    with two corrections: `sum_k gamma_hat_k >= K gamma / 18`, where 9 is printed
-    instead of 18; and `E F(x_hat_1) <= F(x_0) + M L sigma^2 gamma^2 / 2`, where the
-    bound is printed without its second term.
+    `162 Delta / (K gamma) + 108 M L sigma^2 gamma / K + 6 L sigma^2 gamma` with gamma =
+    gamma_max and the steps of `nonconvex_steps`. This is the result of the proof with
+    two corrections. `sum_k gamma_hat_k >= K gamma / 18`; the thesis prints 9 instead of
+    18. `E F(x_hat_1) <= F(x_0) + M L sigma^2 gamma^2 / 2`; the thesis leaves out the
+    last term.
     """
     step = largest_nonconvex_step(start, problem)
     noise = problem.beta * problem.variance * step
@@ -206,16 +206,16 @@ def minibatch_strongly_convex_rate(radius: float, problem: AsyncProblem) -> floa
     return problem.beta * radius**2 * decay + noise
 
 
-# Time, if workers need `times` s_m > 0 for a gradient.
+# Times, if worker m needs the time s_m > 0 for a gradient.
 
 
 def asynchronous_updates(seconds: float, times: Float[Tensor, " m"]) -> float:
-    """`sum_m S / s_m` updates in S seconds; (3.2)."""
+    """The number of updates in S seconds, `sum_m S / s_m`; (3.2)."""
     return seconds * float((1 / _positive(times)).sum())
 
 
 def minibatch_updates(seconds: float, times: Float[Tensor, " m"]) -> float:
-    """`S / max_m s_m` updates in S seconds, each of M gradients; (3.2)."""
+    """The number of updates of M gradients in S seconds, `S / max_m s_m`; (3.2)."""
     return seconds / float(_positive(times).max())
 
 
@@ -230,14 +230,14 @@ def speed_up(times: Float[Tensor, " m"]) -> float:
 
 
 def typical_delays(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-    """`tau_m = s_m sum_j 1 / s_j`, roughly the delay of each worker's gradients."""
+    """`tau_m = s_m sum_j 1 / s_j`, about the delay of each worker's gradients."""
     return _positive(times) * (1 / times).sum()
 
 
 def harmonic_mean(times: Float[Tensor, " m"]) -> float:
     """`M / sum_m 1 / s_m`, the harmonic mean of the workers' times.
 
-    One more worker lowers M / K if and only if its time is below this mean.
+    An additional worker lowers M / K if and only if its time is below this mean.
     """
     return 1 / float((1 / _positive(times)).mean())
 
@@ -245,7 +245,7 @@ def harmonic_mean(times: Float[Tensor, " m"]) -> float:
 def limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
     """Weights of the losses that constant small steps minimise: `1 / s_m`, normalised.
 
-    This is for workers with different data; slow workers count less.
+    This is for workers with different data; slow workers have less weight.
     """
     rate = 1 / _positive(times)
     return rate / rate.sum()
@@ -254,8 +254,8 @@ def limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
 def adaptive_limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
     """The weights of `limit_weights` with the steps of `practical_steps`.
 
-    `min(1, M / tau_m) / s_m` with tau_m from `typical_delays`. Slow workers count even
-    less than with constant steps.
+    `min(1, M / tau_m) / s_m` with tau_m from `typical_delays`. Slow workers have even
+    less weight than with constant steps.
     """
     step = (len(times) / typical_delays(times)).clamp(max=1)
     return step / times / (step / times).sum()

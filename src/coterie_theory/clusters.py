@@ -1,4 +1,4 @@
-"""All-for-all in clusters that are found from a few samples: section 8.6.
+"""All-for-all in clusters that are found from a few samples; section 8.6.
 
 Notation as in `coterie_theory.collaboration`.
 
@@ -6,7 +6,7 @@ References:
     Even, PhD thesis, 2024, section 8.6, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): Theorem 8.4 has other constants,
-d_eff is a trace, and the threshold is for squared distances.
+d_eff uses a trace, and the threshold is for squared distances.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def noise_of(covariance: Float[Tensor, "p p"]) -> tuple[float, float]:
 class Clusters:
     """M clusters of C clients, found by thresholding distances of sample means.
 
-    Clients i and j are joined where |m_i - m_j|^2 <= u, with m_i the mean of S samples
-    of Gaussian-like vectors (Assumption 8.6.1), whose means differ by at least Delta
-    between clusters.
+    Clients i and j are joined if |m_i - m_j|^2 <= u. Here m_i is the mean of S samples
+    of Gaussian-like vectors (Assumption 8.6.1). The expectations of these vectors
+    differ by at least Delta between clusters.
     """
 
     clusters: int  # M
@@ -58,7 +58,7 @@ class Clusters:
 
     @property
     def miss_chance(self) -> float:
-        """A bound on the chance to miss a cluster member: `exp(-S u / (16 nu^2))`.
+        """A bound on the chance to miss a member: `exp(-S u / (16 nu^2))`.
 
         The difference of two means has twice the variance of one; the printed exponent
         has 8.
@@ -67,7 +67,7 @@ class Clusters:
 
     @property
     def confusion_chance(self) -> float:
-        """A bound on the chance to join a client of another cluster.
+        """A bound on the probability that a client of another cluster is joined.
 
         The distance of the two clients is Delta or 2 sqrt(u):
 
@@ -97,14 +97,15 @@ class Clusters:
 
 
 def cluster_threshold(separation: float) -> float:
-    """The threshold `u = Delta^2 / 4` on squared distances; printed is Delta / 4."""
+    """The threshold `u = Delta^2 / 4` on squared distances, printed as Delta / 4."""
     return separation**2 / 4
 
 
 def cluster_samples(separation: float, *, noise: float, dimension: float) -> int:
-    """Samples to tell clusters apart: `S >= 32 nu^2 d_eff / Delta^2`; Corollary 8.6.1.
+    """Samples to separate clusters: `S >= 32 nu^2 d_eff / Delta^2`; Corollary 8.6.1.
 
-    Then `cluster_threshold` is above the noise; the printed 16 is for one mean.
+    Then `cluster_threshold` is above the noise. The printed 16 ignores that both means
+    have noise.
     """
     return math.ceil(32 * noise * dimension / separation**2)
 
@@ -113,7 +114,7 @@ def linear_diameter(optima: Float[Tensor, "n d"]) -> float:
     """`D = sqrt(1 + max_i |x_i^*|^2)` for linear regression (a'x - b)^2 / 2.
 
     A gradient is the moment matrix z z', z = (a, b), times (x, -1). So the distance of
-    two clients is at most D |E z_i z_i' - E z_j z_j'|; the printed D forgets the 1.
+    two clients is at most D |E z_i z_i' - E z_j z_j'|. The printed D lacks the 1.
     """
     return math.sqrt(1 + float(optima.square().sum(1).max()))
 
@@ -129,16 +130,17 @@ def estimated_bound(
 ) -> float:
     """A bound on the mean excess of All-for-all in found clusters; Theorem 8.4.
 
-    `tuned_bound` with variance `sigma^2 inverse_size`, and the bias
-    `D^2 / (2 mu) bias(farthest)`. As in the thesis, its first part treats the weights
-    that were found as if they were those of the true clusters, with rho = s = 1.
+    `tuned_bound` with variance `sigma^2 inverse_size`, and the bias `D^2 / (2 mu)
+    bias(farthest)`. As in the thesis, its first part treats the found weights as if
+    they were those of the true clusters, with rho = s = 1.
 
     Args:
         found: how the clusters are found.
         start: F^0.
-        calls: K. Their samples must not be those that the clusters are found with.
+        calls: K. Their samples must be different from those with which the clusters are
+            found.
         losses: of every client.
-        diameter: D, from means to gradients, see `linear_diameter`.
+        diameter: D, the factor from means to gradients, see `linear_diameter`.
         farthest: b_max, the largest |E xi_i - E xi_j|.
     """
     own = replace(losses, variance=losses.variance * found.inverse_size)
@@ -147,7 +149,7 @@ def estimated_bound(
 
 
 def samples_needed(samples: Samples, separation: float) -> int:
-    """The number of samples per client that the theorem needs to tell clusters apart.
+    """The number of samples per client that the theorem needs to separate clusters.
 
     32 nu^2 d_eff / Delta^2 for clusters whose means differ by Delta = `separation`,
     with the noise nu^2 and effective dimension of the clients' pooled covariance.

@@ -1,28 +1,29 @@
-"""Guarantees of All-for-one and All-for-all with known biases, in numbers.
+"""Bounds and step sizes of All-for-one and All-for-all with known biases.
 
-Client i wants the minimiser x_i^* of its own loss f_i, from gradients of variance at
-most sigma^2 = `variance` that all clients draw at every call. All f_i are mu-strongly
-convex and beta-smooth (`LossClass`). How much client j can help i is bounded by a
+Client i wants the minimiser x_i^* of its own loss f_i. At every call, all clients draw
+gradients, of variance at most sigma^2 = `variance`. All f_i are mu-strongly convex and
+beta-smooth (`LossClass`). A number of one of two kinds bounds how much client j can
+help i:
 
-- `distance` b_ij >= |grad f_i - grad f_j|, everywhere for All-for-one, at the optima
-  x_j^* for All-for-all, or by a
-- `gap` c_ij >= f_i(x_j^*) - f_i(x_i^*), which is at most b_ij^2 / (2 mu).
+- a `distance` b_ij >= |grad f_i - grad f_j|: everywhere for All-for-one, and at the
+  optima x_j^* for All-for-all;
+- a `gap` c_ij >= f_i(x_j^*) - f_i(x_i^*); the right side is at most b_ij^2 / (2 mu).
 
 With `N_i^eps(c) = #{j : c_ij <= eps}`, every method needs at least sigma^2 / (mu eps) /
-N_i^eps(b^2 / (4 mu)) calls for precision eps, up to a constant, and the two methods
-need little more. For any weights L, All-for-one is stochastic gradient descent with
-variance sigma^2 sum_j l_ij^2. All-for-all is descent with the constants of `effective`.
-So every guarantee is one of `coterie_theory.rates` plus a bias.
+N_i^eps(b^2 / (4 mu)) calls for precision eps, up to a constant. The two methods need
+little more. For any weights L, All-for-one is stochastic gradient descent with variance
+sigma^2 sum_j l_ij^2. All-for-all is gradient descent with the constants of `effective`.
+So every bound here is a bound of `coterie_theory.rates` plus a bias.
 
 References:
     Even, PhD thesis, 2024, chapter 8, tel-04877971.
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
     personalized federated and collaborative learning", report hal-03550407, 2022.
 
-Differences (each with a test; see docs/errata.md):
-    beta is multiplied by rho(L L^T), which is not 1 for every L; logarithms in step
-    sizes are at least 1; rates of All-for-all use the smallest positive eigenvalue of
-    L L^T; numbers of calls are those that the proofs support.
+Differences (each with a test; see docs/errata.md): beta is multiplied by rho(L L^T),
+    which is not 1 for every L. Logarithms in step sizes are at least 1. Rates of
+    All-for-all use the smallest positive eigenvalue of L L^T. Numbers of calls are
+    those that follow from the proofs.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def collaboration_radius(eps: float, mu: float, *, share: float = 0.5) -> float:
     """The distance b at which the bias b^2 / (2 mu) is `share` times the precision eps.
 
     `b = sqrt(2 mu share eps)` is a threshold for `threshold_weights`. All-for-all needs
-    b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis). All-for-one needs
-    b^2 <= mu eps / 2 (share 1/4, Theorem 8.2). Above b^2 = 4 mu eps (share 2, Theorem
-    8.1), no client can help with any method.
+    b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis). All-for-one needs b^2
+    <= mu eps / 2 (share 1/4, Theorem 8.2). If b^2 is above 4 mu eps (share 2, Theorem
+    8.1), the other client cannot help, with any method.
 
     >>> collaboration_radius(eps=0.5, mu=2.0)
     1.0
@@ -70,7 +71,7 @@ def collaboration_radius(eps: float, mu: float, *, share: float = 0.5) -> float:
 
 
 def count_near(cost: Float[Tensor, "n n"], eps: float) -> Int[Tensor, " n"]:
-    """`N_i^eps(c) = #{j : c_ij <= eps}`, where i counts itself.
+    """`N_i^eps(c) = #{j : c_ij <= eps}`, the number of near clients, i included.
 
     >>> count_near(torch.tensor([[0.0, 1.0], [3.0, 0.0]]), 2.0)
     tensor([2, 1])
@@ -88,8 +89,8 @@ def all_for_one_speed_up(
 def share_of_calls(distance: Float[Tensor, "n n"], eps: float, mu: float) -> float:
     """The share of local training's calls that All-for-all needs, from 0 to 1.
 
-    `mean 1 / N_i(b^2 / mu)`. This holds if noise, and not the condition number,
-    determines the number of calls.
+    `mean 1 / N_i(b^2 / mu)`. This holds if noise determines the number of calls, and
+    not the condition number.
     """
     near = count_near(distance.square() / mu, eps)
     return float((1 / near.to(distance.dtype)).mean())
@@ -100,7 +101,7 @@ def gap_of_distance(distance: Float[Tensor, "n n"], mu: float) -> Tensor:
     return distance.square() / (2 * mu)
 
 
-# All-for-one: each client descends along a blend of gradients at its own model.
+# All-for-one: each client steps along a weighted sum of gradients at its own model.
 
 
 def all_for_one_weights(
@@ -156,16 +157,16 @@ def all_for_one_relaxed_bound(
     *,
     slope: float = 0.0,
 ) -> Float[Tensor, " n"]:
-    """The report's bound if gradients differ in proportion to their norm; 6.b.
+    """A bound for gradients that differ in proportion to their norm; report, 6.b.
 
     If `|grad f_i - g|^2 <= m |g|^2 + sum_j l_ij b_ij^2` for g = sum_j l_ij grad f_j,
-    the bound is `2 (m + 1) kappa` times `sgd_bound` plus `sum_j l_ij b_ij^2 / mu`. The
-    price for m > 0 is the factor kappa.
+    the bound is `2 (m + 1) kappa` times `sgd_bound` plus `sum_j l_ij b_ij^2 / mu`. So m
+    > 0 costs a factor kappa.
 
     Args:
         weights: l.
         distance: b.
-        start: sum_j l_ij (f_j(x_i^0) - f_j(x_j^*)), the excess of the blend.
+        start: sum_j l_ij (f_j(x_i^0) - f_j(x_j^*)), the excess of the weighted loss.
         lr: step sizes of at most 1 / beta.
         calls: K.
         losses: of every client.
@@ -183,11 +184,11 @@ def all_for_one_calls(
     start: Float[Tensor, " n"],
     losses: LossClass,
 ) -> Int[Tensor, " n"]:
-    """Each client's calls to precision eps with `all_for_one_weights`; Theorem 8.2.
+    """Each client's calls until precision eps, with `all_for_one_weights`; Theorem 8.2.
 
     `2 kappa max(1, sigma^2 / (mu eps N_i)) ln(2 start_i / eps)`, N_i = N_i^eps(2 b^2 /
-    mu), for the step of `precision_step`: a half of eps for the start, a quarter for
-    the noise, a quarter for the bias.
+    mu), for the step of `precision_step`. Half of eps is for the start, a quarter for
+    the noise, and a quarter for the bias.
     """
     weights = all_for_one_weights(distance, eps, losses.mu)
     pairs = zip(start.tolist(), _of_each(weights, losses), strict=True)
@@ -216,7 +217,7 @@ def all_for_one_bounded_bound(
     """A bound on the mean excess over K samples, one client at a time; report, 6.a.
 
     `R B sqrt(n sum_j l_ij^2 / K) + sum_j l_ij c_ij`, for models within R of the optima
-    and c_ij = R |grad f_i - grad f_j|; n is missing in print.
+    and c_ij = R |grad f_i - grad f_j|. The report leaves out n.
     """
     spread = (len(weights) * weights.square().sum(1) / calls).sqrt()
     return losses.radius * losses.bound * spread + (weights * gap).sum(1)
@@ -230,7 +231,7 @@ def all_for_one_bounded_samples(
     return 4 * (losses.radius * losses.bound / eps) ** 2 * len(gap) / near
 
 
-# All-for-all: one gradient of each client, at its own model.
+# All-for-all: each client computes one gradient, at its own model.
 
 
 def all_for_all_weights(
@@ -247,7 +248,7 @@ def mean_bias(weights: Float[Tensor, "n n"], gap: Float[Tensor, "n n"]) -> float
     """`1/n sum_ij l_ij (f_i(x_j^*) - f_i(x_i^*))`; Lemma 8.5.2.
 
     The mean excess of the best models of the form x = L y is at most this bias. The
-    theorem prints f_j(x_i^*), which can be less.
+    theorem prints f_j(x_i^*), which can be smaller.
     """
     return float((weights * gap).sum()) / len(weights)
 
@@ -260,7 +261,7 @@ def smallest_eigenvalue(weights: Float[Tensor, "n n"]) -> float:
 
 
 def effective(weights: Float[Tensor, "n n"], losses: LossClass) -> LossClass:
-    """The constants of the loss `1/n sum_i f_i((L y)_i)` that All-for-all descends.
+    """The constants of the loss `1/n sum_i f_i((L y)_i)` that All-for-all minimises.
 
     `mu s, beta rho, sigma^2 / n sum_ij l_ij^2`, with s the smallest positive and rho
     the largest eigenvalue of L L^T. Both are 1 for clusters. Only then does
@@ -279,8 +280,8 @@ def all_for_all_step(
 ) -> float:
     """The step size (8.6), with beta rho(L L^T) in place of beta.
 
-    This is `sgd_step` with mu, not with mu s. The eigenvalue s of `effective` belongs
-    to the worst direction, so mu s is too pessimistic in practice.
+    This is `sgd_step` with mu in place of mu s. The eigenvalue s of `effective` is that
+    of the worst direction, so in practice mu s is too small.
     """
     there = effective(weights, losses)
     return sgd_step(start, calls, replace(there, mu=losses.mu))
@@ -306,12 +307,12 @@ def all_for_all_bound(
 def all_for_all_calls(
     weights: Float[Tensor, "n n"], eps: float, start: float, losses: LossClass
 ) -> int:
-    """Calls to a mean excess of eps where the bias is at most half; Corollary 8.5.1.
+    """Calls until a mean excess of eps, if the bias is at most half; Corollary 8.5.1.
 
     `2 kappa max(1, sigma^2 / (mu eps) mean_i 1 / N_i) ln(4 F^0 / eps)` for clusters.
     For other weights, the formula has the constants of `effective`. The step is
-    `precision_step` with the same constants. The printed logarithm has no 4, but then
-    the parts of its proof add up to 7/4 eps.
+    `precision_step` with the same constants. The printed logarithm has no 4. Then the
+    terms in the proof add up to 7/4 eps.
     """
     there = effective(weights, losses)
     return calls_for(4 * start / eps, precision_step(eps, there), there)
@@ -329,7 +330,7 @@ def all_for_all_convex_step(
 ) -> float:
     """`min(1 / (2 beta rho), R sqrt(n) / (sigma sqrt(K sum_ij l_ij^2)))` for mu = 0.
 
-    In print, a beta is inside the root.
+    The thesis prints a beta inside the root.
     """
     return convex_sgd_step(calls, _effective_convex(weights, losses))
 
@@ -353,8 +354,8 @@ def all_for_all_bounded_step(
 ) -> float:
     """`R n / (B sqrt(K sum_ij l_ij^2))` for one active client per call; report, 3.a.
 
-    R^2 is at least the mean of |y_i^0 - y_i|^2 for the minimiser y of f(L y). The
-    report prints an extra factor sqrt(2), which makes the bound 6 percent worse.
+    R^2 is at least the mean of |y_i^0 - y_i|^2, where y minimises f(L y). The report
+    prints an extra factor sqrt(2), which makes the bound 6 percent worse.
     """
     spread = math.sqrt(calls * float(weights.square().sum()))
     return losses.radius * len(weights) / (losses.bound * spread)
@@ -385,13 +386,12 @@ def all_for_all_bounded_samples(
 def anytime_samples(
     gap: Float[Tensor, "n n"], eps: float, losses: BoundedLosses
 ) -> float:
-    """Samples of all clients after which the time-adaptive method is eps-precise.
+    """Samples of all clients until time-adaptive All-for-all has precision eps.
 
     `64 R^2 B^2 / (3 eps^2) sum_i 1 / N_i^(eps / 2)(2 c)`, for every eps <= 1. The
     method does not know eps. Its phases have precision 2^-p and take
-    `all_for_all_bounded_samples` each. The first phase that is precise enough may be
-    twice as precise as necessary. The printed 16 and N_i^eps are right if eps is a
-    power of 2.
+    `all_for_all_bounded_samples` each. The first phase with precision eps may be twice
+    as precise as needed. The printed 16 and N_i^eps are right if eps is a power of 2.
     """
     near = count_near(2 * gap, eps / 2).to(gap.dtype)
     scale = (losses.radius * losses.bound / eps) ** 2

@@ -1,4 +1,4 @@
-"""Delays of gradients, from the order of arrivals and from the active nodes.
+"""Delays of gradients, computed from the order of arrivals or from the active nodes.
 
 With a server, update k = 1, ..., K applies a gradient of worker m_k. The worker took
 this gradient at the model after its previous update, number prev(k):
@@ -40,8 +40,8 @@ class UpdateDelays(NamedTuple):
 def delays_of(order: Int[Tensor, " k"], workers: int) -> UpdateDelays:
     """The delays of all updates, for workers 0 to M - 1 in order of arrival.
 
-    Whatever the order, `sum_k tau(k) + sum_m (K - open_m) = K M`, so that the mean
-    delay is at most M: (3.9), where the second sum is over gradients on their way.
+    For any order, `sum_k tau(k) + sum_m (K - open_m) = K M` (3.9). The second sum is
+    over gradients that have not arrived yet. So the mean delay is at most M.
 
     >>> delays_of(torch.tensor([0, 0, 1]), workers=2).tau
     tensor([1, 1, 3])
@@ -64,11 +64,12 @@ def delays_of(order: Int[Tensor, " k"], workers: int) -> UpdateDelays:
 
 
 def applied_steps(delays: UpdateDelays, steps: Steps) -> Float[Tensor, " k"]:
-    """`gamma_hat_k`, the step with which the gradient at x_k is applied, k = 1, ..., K.
+    """`gamma_hat_k`: the step size with which the gradient at x_k is applied later.
 
-    They are the weights of x_k in the output of Theorems 3.2.1, 3.2.3 and 3.3.
-    Gradients under way at the stop get `tau = max(1, K - k)`, so nobody waits for them.
-    For `nonconvex_steps` the sum is at least K gamma_max / 18 for every order.
+    Here k = 1, ..., K. These are the weights of x_k in the output of Theorems 3.2.1,
+    3.2.3 and 3.3. Gradients that have not arrived at the end get `tau = max(1, K - k)`,
+    so nobody waits for them. For `nonconvex_steps` the sum is at least K gamma_max / 18
+    for every order.
     """
     models = range(1, len(delays.next) + 1)
     return _steps_of(delays.next, torch.tensor(models), delays, steps)
@@ -80,7 +81,7 @@ def _steps_of(
     delays: UpdateDelays,
     steps: Steps,
 ) -> Float[Tensor, " j"]:
-    """The step of each gradient at a model `read`, by the update that applies it."""
+    """The step size of the update that applies the gradient at each model `read`."""
     end = len(delays.tau)
     values = [
         steps(k, k - j) if k else steps(end, max(1, end - j))
@@ -94,8 +95,8 @@ def strongly_convex_weights(
 ) -> Float[Tensor, " k"]:
     """Weights of the average for strongly convex losses, which sum to 1.
 
-    `w_k ~ gamma_hat_k prod_{j <= k} (1 - mu gamma_hat_j / 2)^{-1}`; the thesis leaves
-    them open.
+    `w_k ~ gamma_hat_k prod_{j <= k} (1 - mu gamma_hat_j / 2)^{-1}`. The thesis does not
+    say what they are.
     """
     growth = -torch.log1p(-mu * applied / 2).cumsum(0)
     return torch.softmax(applied.log() + growth, 0)
@@ -108,17 +109,17 @@ def virtual_iterates(
     delays: UpdateDelays,
     steps: Steps,
 ) -> Float[Tensor, "k d"]:
-    """x_hat_1, ..., x_hat_K, which take every gradient when it starts; (3.3).
+    """Models x_hat_1, ..., x_hat_K: a gradient is applied when it starts; (3.3).
 
-    `x_hat_1 = x_0 - sum_m gamma_{next(1,m)} g_m(x_0)` and
-    `x_hat_{k+1} = x_hat_k - gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of M - 1
-    gradients, which are on their way from workers other than m_k. For |g| <= G its norm
-    is at most (M - 1) G times the largest step (Lemma 3.2.1).
+    `x_hat_1 = x_0 - sum_m gamma_{next(1,m)} g_m(x_0)` and `x_hat_{k+1} = x_hat_k -
+    gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of M - 1 gradients: those that
+    workers other than m_k are computing. For |g| <= G its norm is at most (M - 1) G
+    times the largest step (Lemma 3.2.1).
 
     Args:
         x: x_0.
         first: the gradient of each worker at x_0.
-        later: row k - 1 is the gradient that is started at x_k.
+        later: row k - 1 is the gradient that starts at x_k.
         delays: from `delays_of`.
         steps: the rule of the run.
     """
@@ -129,7 +130,7 @@ def virtual_iterates(
 
 
 def starts_of(active: Bool[Tensor, "k n"]) -> Int[Tensor, "k n"]:
-    """`s(k, v) = 1 + max{l < k : v in I_l}`, or 0: where v's gradient was taken.
+    """`s(k, v) = 1 + max{l < k : v in I_l}`, or 0: the step when v's gradient began.
 
     If all nodes take part in every step, s(k, v) = k and nothing is delayed.
 
@@ -144,10 +145,10 @@ def starts_of(active: Bool[Tensor, "k n"]) -> Int[Tensor, "k n"]:
 
 
 def longest_wait(active: Bool[Tensor, "k n"]) -> int:
-    """tau_max, the most gradients that all nodes apply while one node computes one.
+    """tau_max, the largest number of gradients applied while one node computes one.
 
     `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. It includes
-    gradients that start at x^0, and those not finished at the end.
+    gradients that start at x^0, and those that are not finished at the end.
 
     >>> longest_wait(torch.ones(5, 3, dtype=torch.bool))
     3

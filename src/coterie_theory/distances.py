@@ -1,8 +1,8 @@
-"""Distances of clients that studies do not use, and weights without a threshold.
+"""More distances between clients, which studies do not use, and weights from them.
 
-The distances of `coterie.similarity.distances` are about data only. Distances of
-gradients and gaps of losses are about the loss of given models, and ask the clients
-through an oracle. `exact_wasserstein` is about data too, but it is slow.
+The distances of `coterie.similarity.distances` depend only on data. The distances of
+gradients and the gaps of losses here depend on given models; clients compute them
+through an oracle. `exact_wasserstein` depends only on data, but it is slow.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from coterie.types import Clients, Oracle
 def gradient_distances(
     oracle: Oracle, x: Float[Tensor, "n d"], *, samples: int | None = None
 ) -> Distances:
-    """|grad f_j - grad f_i|^2 at client i's model, from halves of the samples of each.
+    """Distances |grad f_j - grad f_i|^2 at client i's model, from halves of the data.
 
-    The error comes from what halves of two clients have in common by chance, as in
-    `collaboration.beliefs`. Pairs with an inactive client have an infinite error.
+    The standard error is estimated from the two halves, as in `collaboration.beliefs`.
+    It is infinite for pairs with an inactive client.
 
     Args:
         oracle: asks the clients.
@@ -48,9 +48,9 @@ def gaps_of(
     candidates: Float[Tensor, "n c d"],
     batches: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: how much worse candidates are than the client's own model.
+    """A client program: the losses of candidates minus that of the client's own model.
 
-    The gap is measured on all training data, and its variance between minibatches.
+    The gap is measured on all training data, and its variance on minibatches.
     """
     del gap, variance  # the places for the results
 
@@ -70,19 +70,19 @@ def generalisation_gaps(
     batch_size: int,
     batches: int = 8,
 ) -> Distances:
-    """What client i loses with client j's model: f_i(x_j) - f_i(x_i).
+    """Gaps f_i(x_j) - f_i(x_i): how much worse client j's model is for client i.
 
-    Gaps are not symmetric. They are on the scale of squared distances b^2, since they
-    are at most b^2 / (2 mu). They need samples that the models were not trained with:
+    Gaps are not symmetric. They are comparable to squared distances b^2, since they are
+    at most b^2 / (2 mu). They need samples on which the models were not trained. So
     train on the second federation of `split_for_partners`, and use the oracle of the
     first.
 
     Args:
         oracle: asks the clients.
-        models: x, one of each client.
-        sizes: training samples of each client, those that the oracle uses.
+        models: x, one model for each client.
+        sizes: the number of training samples of each client in the oracle.
         batch_size: samples of the oracle's minibatches, drawn with replacement.
-        batches: minibatches from which the error is estimated.
+        batches: the number of minibatches from which the error is estimated.
     """
     checks.integer("batch_size", batch_size, at_least=1)
     checks.integer("batches", batches, at_least=2)
@@ -98,10 +98,10 @@ def generalisation_gaps(
 
 
 def filled_weights(distances: Distances, c: float) -> Float[Tensor, "n n"]:
-    """Weights that balance squared distances / 2 against c times the variance.
+    """Weights that minimise c times the variance plus half of the squared distances.
 
-    See `water_filling`; estimates below 0 count as 0, so that a client's own weight is
-    the largest in its row.
+    See `water_filling`. Estimates below 0 count as 0, so a client's own weight is the
+    largest in its row.
     """
     unknown = distances.error.isinf()
     bias = torch.where(unknown, torch.inf, distances.squared.clamp(min=0))
@@ -109,15 +109,16 @@ def filled_weights(distances: Distances, c: float) -> Float[Tensor, "n n"]:
 
 
 _MOST_CLIENTS = 64
-"""Clients whose pairs are still solved one by one."""
+"""The largest number of clients, because pairs are solved one by one."""
 
 
 def exact_wasserstein(samples: Samples) -> Float[Tensor, "n n"]:
     """Wasserstein-1 distances between the samples of all pairs, one pair at a time.
 
-    These are distances between the samples, not estimates between the distributions:
-    they are too large by about S^(-1/d), no unbiased estimate is known, and so they
-    have no error. For more clients or dimensions use `sliced_distances`.
+    These are distances between samples. As estimates of distances between
+    distributions, they are too large by about S^(-1/d). No unbiased estimate is known,
+    so there is no standard error. For more clients or dimensions use
+    `sliced_distances`.
     """
     try:
         import ot
@@ -132,6 +133,6 @@ def exact_wasserstein(samples: Samples) -> Float[Tensor, "n n"]:
     for i in range(n):
         for j in range(i):
             cost = torch.cdist(rows[i], rows[j]).cpu().numpy()
-            # Empty marginals stand for equal masses.
+            # Empty marginals mean equal masses.
             distance[i, j] = ot.emd2([], [], cost, numItermax=10_000_000)
     return (distance + distance.T).to(samples.values)

@@ -1,28 +1,29 @@
-"""All-for-all among infinitely many agents; only finitely many ever wake.
+"""All-for-all among infinitely many agents, such as all places of a region.
 
-Agents are points theta of a space, drawn from a law nu: sensors, or places. At call t
-one agent theta_t wakes, draws one sample, and takes a gradient g_t at its own model.
-With the windows `l(theta, z) = 1{|theta - z| <= h} / nu(window)` and the kernel
-`w(theta, theta') = int l(theta, z) l(theta', z) nu(dz)`, All-for-all becomes
+Agents are points theta of a space, such as sensors or places, with a distribution nu.
+At call t one agent theta_t becomes active (it wakes), draws one sample, and computes a
+gradient g_t at its own model. With the windows `l(theta, z) = 1{|theta - z| <= h} /
+nu(window)` and the kernel `w(theta, theta') = int l(theta, z) l(theta', z) nu(dz)`,
+All-for-all becomes
 
     x_theta <- x_theta - eta_t w(theta, theta_t) g_t   for every theta,
 
-so that the model of any agent, woken or not, is a sum over the events so far:
+So the model of any agent, also of one that never woke, is a sum over the events so far:
 
     x_theta = x^0 - sum_t eta_t w(theta, theta_t) g_t.
 
-Nothing is stored but the events. For n agents of equal mass, w is n times the matrix
-W = Lambda Lambda^T of All-for-all with one active client at a time.
+Only the events are stored. For n agents of equal mass, w is n times the matrix W =
+Lambda Lambda^T of All-for-all with one active client at a time.
 
 References:
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
     personalized federated and collaborative learning", report hal-03550407, 2022,
     section 6.3 and appendix A.4.
 
-Differences: the report leaves the kernel open; ours is the limit of All-for-all as n
-grows. It prints that theta gets g_t if w(theta, theta_t) is small, but means that the
-bias is small.
-Proposition 2 has the density upside down (see docs/errata.md).
+Differences: the report does not define the kernel; ours is the limit of All-for-all as
+n grows. The report says that theta gets g_t if w(theta, theta_t) is small; it means
+that the bias is small. Proposition 2 prints the inverse of the density (see
+docs/errata.md).
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ from torch import Tensor
 from coterie.checks import InputError, number
 
 AgentKernel = Callable[[Tensor, Tensor], Tensor]
-"""w, which maps agents (a, p) and (b, p) to the weights (a, b) of their pairs."""
+"""The kernel w: maps agents (a, p) and (b, p) to the weights (a, b) of their pairs."""
 
 _AT_ONCE = 4_000_000
-"""The most entries of the kernel, agents times events, that one pass computes."""
+"""The largest number of entries of the kernel, agents times events, in one pass."""
 
 
 class History(NamedTuple):
@@ -52,7 +53,7 @@ class History(NamedTuple):
 
 
 def windows(half_width: float, *, low: float = 0.0, high: float = 1.0) -> AgentKernel:
-    """The kernel of a uniform law on the cube [low, high]^p, in closed form.
+    """The kernel of a uniform distribution on the cube [low, high]^p, in closed form.
 
     The window of theta is the part of {z : |z_k - theta_k| <= h for all k} in the cube.
     For two windows, w is the volume that they share, divided by both their volumes, and
@@ -60,8 +61,8 @@ def windows(half_width: float, *, low: float = 0.0, high: float = 1.0) -> AgentK
 
     Args:
         half_width: h; for |theta - theta'|^q <= eps / 2 it is (eps / 2)^(1/q).
-        low: the start of the cube in every direction.
-        high: the end of the cube in every direction.
+        low: the lower end of the cube in every direction.
+        high: the upper end of the cube in every direction.
     """
     number("half_width", half_width, above=0.0)
     number("high", high, above=low)
@@ -81,15 +82,16 @@ def nodes(
     masses: Float[Tensor, " m"],
     near: Callable[[Tensor, Tensor], Tensor],
 ) -> AgentKernel:
-    """The kernel of a law on finitely many points, or of one that they approximate.
+    """The kernel of a distribution on finitely many points, or approximated by them.
 
     Args:
-        points: the agents, or a grid, or draws from the law.
+        points: the agents, or a grid, or draws from the distribution.
         masses: the masses of the points; they sum to 1.
-        near: maps agents (a, p) and points (m, p) to (a, m): whether the bias is small.
+        near: a function of agents (a, p) and points (m, p) that says (a, m) whether the
+            bias is small.
 
     Raises:
-        InputError: raised by the kernel if an agent is not near any point.
+        InputError: raised by the kernel, if an agent is not near any point.
     """
     total = float(masses.sum())
     if not bool((masses > 0).all()) or abs(total - 1) > 1e-5:
@@ -129,13 +131,14 @@ def run_agents(
     gradient: Callable[[int, Tensor], Tensor],
     lr: Callable[[int], float],
 ) -> History:
-    """The history of agents that wake one after the other.
+    """The log of a run, in which agents wake one after the other.
 
     Args:
         kernel: w, from `windows` or `nodes`.
         start: the model that all agents begin with.
         theta: theta_t, the agent that wakes at call t = 0, 1, ...
-        gradient: maps call t and the model (D,) of its agent to g_t (D,).
+        gradient: a function of call t and the model (D,) of its agent that gives g_t
+            (D,).
         lr: eta_t of call t; stable below 2 / (beta w(theta, theta)).
     """
     move = start.new_zeros(len(theta), len(start))
@@ -153,7 +156,7 @@ def one_agents_calls(
     diameter: float,
     bound: float,
 ) -> float:
-    """Calls to precision eps for one agent: `4 D^2 B^2 / (eps^2 nu(window))`.
+    """Calls until precision eps for one agent: `4 D^2 B^2 / (eps^2 nu(window))`.
 
     Proposition 2, first part, for gradients with E|g|^2 <= B^2 and the window of bias
     eps / 2. Around a point of density nu(theta) it grows like
@@ -168,14 +171,14 @@ def one_agents_calls(
 def all_agents_calls(
     eps: float, masses: Float[Tensor, " a"], *, diameter: float, bound: float
 ) -> float:
-    """Calls to a mean excess of eps: `4 D^2 B^2 / eps^2 int nu(dtheta) / nu(window)`.
+    """Calls until mean excess eps: `4 D^2 B^2 / eps^2 int nu(dtheta) / nu(window)`.
 
     Proposition 2, second part; it grows like eps^(-2 - p/q).
 
     Args:
         eps: the precision.
-        masses: nu(window) of agents that are drawn from the law.
-        diameter: D, from the start to the optima.
+        masses: nu(window) of agents that are drawn from nu.
+        diameter: D, the distance from the start to the optima.
         bound: B.
     """
     number("eps", eps, above=0.0)

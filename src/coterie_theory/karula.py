@@ -1,21 +1,22 @@
-"""Guarantees of Karula, in numbers.
+"""Bounds and step sizes of Karula.
 
 The objective is f(x) = (1/n) sum_i a_i f_i(x_i), subject to |x_i - x_j|^2 <= t D_ij for
 all pairs. Every a_i f_i is L-smooth, and s of the n clients take part in a round. A
-point is stationary where the gradient mapping
+point is stationary if the gradient mapping
 
     G_eta(x) = (x - Proj(x - eta grad f(x))) / eta
 
-vanishes. Theorem 4.4 bounds its smallest expected squared norm in K rounds.
+is 0 there. Theorem 4.4 bounds the smallest expected squared norm of this mapping in K
+rounds.
 
 Reference:
     Erickson, Johansson, "Personalized federated learning under model dissimilarity
     constraints", 2025, arXiv 2505.07575.
 
-Differences (each with a test; see docs/errata.md):
-    The theorem's constant is 64 L / 3, as in its proof, not 8 L / 3. The noise in its
-    bound is multiplied by eta. A geometric series in the proof is larger than printed,
-    so s must be of the order of sqrt(n), and may be n.
+Differences (each with a test; see docs/errata.md): The theorem's constant is 64 L / 3,
+    as in its proof, not 8 L / 3. The noise in its bound is multiplied by eta. A
+    geometric series in the proof is larger than printed. So s must be at least of the
+    order of sqrt(n); s = n is allowed.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ def optima_bound(distance: float, *, lipschitz: float, growth: float) -> float:
 
     Args:
         distance: W_1, the 1-Wasserstein distance of the data of two clients.
-        lipschitz: L_X, of the loss of a sample as a function of the sample.
-        growth: gamma, where f_i(x) - f_i(x_i^*) >= gamma / 2 |x - x_i^*|^2.
+        lipschitz: L_X, the Lipschitz constant of a sample's loss as a function of the
+            sample.
+        growth: gamma, with f_i(x) - f_i(x_i^*) >= gamma / 2 |x - x_i^*|^2.
 
     >>> optima_bound(0.5, lipschitz=3.0, growth=1.0)
     3.0
@@ -63,7 +65,7 @@ def gradient_mapping(
     squared_radius: Float[Tensor, "n n"],
     eta: float,
 ) -> Float[Tensor, "n d"]:
-    """`(x - Proj(x - eta gradient)) / eta`, which is 0 at stationary points only."""
+    """`(x - Proj(x - eta gradient)) / eta`, which is 0 only at stationary points."""
     return (x - project(x - eta * gradient, squared_radius, tolerance=1e-12).x) / eta
 
 
@@ -71,7 +73,7 @@ def fewest_active(clients: int) -> int:
     """The smallest s for which the proof of Theorem 4.4 holds: `10 s^4 >= 9 n^2`.
 
     With eta = 3 / (8 L), the proof needs `L / 2 - 1 / (2 eta) + 2 eta L^2 n^2 / s^4` to
-    be at most 0. Too few rounds per client leave stored gradients too old.
+    be at most 0. With a smaller s, stored gradients become too old.
 
     >>> [fewest_active(n) for n in (2, 6, 30, 1000)]
     [2, 3, 6, 31]
@@ -95,8 +97,8 @@ def gradient_mapping_bound(
 ) -> float:
     """A bound on `min_k E |G_eta(x^k)|^2` over k < K rounds (Theorem 4.4, corrected).
 
-    `(64 L / 3) ((f(x^0) - f^*) / K + 4 eta sigma^2 (s + 1) / s + 2 delta)` with
-    eta = 3 / (8 L), from a feasible start with gradients of all clients stored.
+    `(64 L / 3) ((f(x^0) - f^*) / K + 4 eta sigma^2 (s + 1) / s + 2 delta)` with eta = 3
+    / (8 L), from a feasible start, with stored gradients of all clients.
 
     Args:
         start: f(x^0) - f^*.

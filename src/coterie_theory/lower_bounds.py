@@ -1,4 +1,4 @@
-"""Lower bounds on the calls of any method, and the hard problems that prove them.
+"""Lower bounds on the number of calls of any method, and problems that prove them.
 
 Notation as in `coterie_theory.collaboration`: b is a `distance` of gradients, c a `gap`
 of losses, and N_i^eps counts near clients (`count_near`).
@@ -9,8 +9,8 @@ References:
     personalized federated and collaborative learning", report hal-03550407, 2022,
     Theorem 1 and Corollary 1.
 
-Differences (see docs/errata.md): the loss of the hard instance is that of the shown
-coordinate only, as its proof needs. The text prints |x - xi|^2 / 2.
+Differences (see docs/errata.md): the loss of the hard instance depends only on the
+shown coordinate, as the proof needs. The thesis prints |x - xi|^2 / 2.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def lower_bound(
 ) -> Float[Tensor, " n"]:
     """Calls that each client needs: `sigma^2 / (mu eps N_i^eps(b^2 / (4 mu)))`.
 
-    Theorem 8.1, for mu = beta = 1 / r^2 and eps < 1/16. This bound and the others here
-    hold up to a constant. Only clients with b_ij^2 <= 4 mu eps can help. See
-    `fano_calls` for the constant.
+    Theorem 8.1, for mu = beta = 1 / r^2 and eps < 1/16. This bound and the next ones
+    hold up to a constant. Only clients with b_ij^2 <= 4 mu eps can help. `fano_calls`
+    has a constant.
     """
     near = count_near(distance.square() / (4 * losses.mu), eps)
     return losses.variance / (losses.mu * eps) / near.to(distance.dtype)
@@ -77,11 +77,10 @@ def fano_calls(
 ) -> float:
     """Calls that any method needs for loss delta^2 / 36 of client 1 of `hard_samples`.
 
-    The bound is `(2/3 ln |V| - ln 2) / I` (8.3). V is a set of
-    `|V| = (2 / sqrt(e))^{d/2}` tilts that differ in a quarter of their signs.
-    `I = sum_i (ln 2 - h(1/2 + delta_i)) / variance` bounds the information that one
-    call gives about the tilts, with h the binary entropy. A printed version has |V| in
-    place of ln |V|.
+    The bound is `(2/3 ln |V| - ln 2) / I` (8.3). V is a set of `|V| = (2 /
+    sqrt(e))^{d/2}` tilts that differ in a quarter of their signs. `I = sum_i (ln 2 -
+    h(1/2 + delta_i)) / variance` bounds the information that one call gives about the
+    tilts, with h the binary entropy. The thesis once prints |V| in place of ln |V|.
     """
     p = 0.5 + tilts.double()
     h = -(torch.xlogy(p, p) + torch.xlogy(1 - p, 1 - p))

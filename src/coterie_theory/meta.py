@@ -1,25 +1,25 @@
 """Smoothness, bias and noise of the meta-gradients of Per-FedAvg.
 
 Client i has the loss f_i, and `F_i(w) = f_i(w - alpha grad f_i(w))` is its loss after
-one step. The gradient
+one step. There are three estimates of the gradient
 
     grad F_i(w) = (I - alpha H_i(w)) grad f_i(w - alpha grad f_i(w))
 
-is estimated with independent minibatches of D, D' and D'' samples as
+with independent minibatches of D, D' and D'' samples:
 
     exact   (I - alpha H_i(w; D'')) u,   u = g_i(w - alpha g_i(w; D); D')
     fo      u
     hf      u - alpha (g_i(w + delta u; D'') - g_i(w - delta u; D'')) / (2 delta)
 
-All of it holds for `alpha <= 1 / L`.
+All bounds hold for `alpha <= 1 / L`.
 
 Reference:
     Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical
     guarantees: a model-agnostic meta-learning approach", NeurIPS 2020, arXiv
     2002.07948.
 
-Differences: section 5 misprints `hf`. A step in the proof of Theorem 4.5 needs all
-clients to take part, so that theorem is left out here (see docs/errata.md).
+Differences: section 5 prints a wrong formula of `hf`. The proof of Theorem 4.5 holds
+only if all clients take part, so we leave out this theorem (see docs/errata.md).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from coterie import checks
 
 @dataclass(frozen=True)
 class MetaProblem:
-    """What the bounds depend on: Assumptions 2 to 4 and the sizes of minibatches."""
+    """The constants of the bounds: those of Assumptions 2 to 4 and minibatch sizes."""
 
     alpha: float  # step size inside F_i, at most 1 / smoothness
     smoothness: float  # L, gradients of f_i are L-Lipschitz
@@ -48,7 +48,7 @@ class MetaProblem:
     def __post_init__(self) -> None:
         """Checks that the numbers can belong together."""
         checks.number("smoothness", self.smoothness, above=0.0)
-        # A little more than 1 / L may be rounding.
+        # A value slightly above 1 / L may come from rounding.
         most = (1 + 1e-12) / self.smoothness
         checks.number("alpha", self.alpha, at_least=0.0, at_most=most)
         for name in ("steepness", "twist", "gradient_noise", "hessian_noise"):
@@ -70,8 +70,8 @@ def meta_smoothness(problem: MetaProblem) -> float:
 def exact_bias(problem: MetaProblem) -> float:
     """A bound `2 alpha L sigma_G / sqrt(D)` on the bias of `exact` (Lemma 4.3).
 
-    It comes from the gradient within a gradient only, so no size of D' or D'' lowers
-    it.
+    Only the inner gradient, on D, causes it. So larger minibatches D' or D'' do not
+    lower it.
     """
     alpha, smooth, _, _, noise, _, (first, _, _) = astuple(problem)
     return 2 * alpha * smooth * noise / math.sqrt(first)
@@ -85,7 +85,7 @@ def exact_variance(problem: MetaProblem) -> float:
     """
     alpha, _, steep, _, _, noise, (_, _, third) = astuple(problem)
     relative = alpha**2 * noise**2 / (4 * third)
-    # Multiplied out, which loses no digits where the noise is small.
+    # We multiply the formula out, so that no digits are lost if the noise is small.
     inner = _inner_variance(problem)
     return 12 * (inner + (steep**2 + inner) * relative)
 
@@ -99,8 +99,8 @@ def first_order_bias(problem: MetaProblem) -> float:
 def first_order_variance(problem: MetaProblem) -> float:
     """A bound `2 s^2 + 2 (alpha L B)^2` on the squared error of `fo` (Lemma H.1).
 
-    With `s^2 = sigma_G^2 (1 / D' + (alpha L)^2 / D)`. The second term stays however
-    large the minibatches are.
+    Here `s^2 = sigma_G^2 (1 / D' + (alpha L)^2 / D)`. The second term does not depend
+    on the sizes of minibatches.
     """
     alpha, smooth, steep, *_ = astuple(problem)
     return 2 * _inner_variance(problem) + 2 * (alpha * smooth * steep) ** 2
@@ -121,9 +121,9 @@ def hessian_free_variance(problem: MetaProblem, delta: float) -> float:
     """A bound on the mean squared error of `hf` (Lemma H.2).
 
     `6 sigma_G^2 (2 (alpha L)^2 / D + 2 / D' + alpha^2 / (2 delta^2 D'')) + 2 (alpha rho
-    delta)^2 B^4`. The term with 1 / delta^2 comes from taking the noise of the two
-    gradients as if it were independent. The two gradients share D'', so their noise
-    cancels, and a small delta does no harm.
+    delta)^2 B^4`. The term with 1 / delta^2 assumes that the noise of the two gradients
+    is independent. In fact both use D'', so their noise cancels, and a small delta does
+    no harm.
     """
     checks.number("delta", delta, above=0.0)
     alpha, smooth, steep, twist, noise, _, (first, second, third) = astuple(problem)
@@ -135,7 +135,7 @@ def hessian_free_variance(problem: MetaProblem, delta: float) -> float:
 def meta_dissimilarity(
     problem: MetaProblem, gradients: float, hessians: float
 ) -> float:
-    """A bound on `mean_i |grad F_i - grad F|^2`, gamma_F^2 (Lemma 4.4).
+    """A bound gamma_F^2 on `mean_i |grad F_i - grad F|^2` (Lemma 4.4).
 
     `3 (alpha B gamma_H)^2 + 192 gamma_G^2`.
 
@@ -149,7 +149,7 @@ def meta_dissimilarity(
 
 
 def total_variation(p: Float[Tensor, "n z"]) -> Float[Tensor, " n"]:
-    """Distance `|p_i - p|_TV = sum_z |p_i(z) - p(z)| / 2` of each row to the mean row.
+    """Distances `|p_i - p|_TV = sum_z |p_i(z) - p(z)| / 2` of the rows to their mean.
 
     >>> import torch
     >>> total_variation(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
@@ -161,10 +161,10 @@ def total_variation(p: Float[Tensor, "n z"]) -> Float[Tensor, " n"]:
 def wasserstein_on_a_line(
     p: Float[Tensor, "n z"], points: Float[Tensor, " z"]
 ) -> Float[Tensor, " n"]:
-    """W_1(p_i, p) of each row to the mean row, on ascending points with d = |z - z'|.
+    """Distances W_1(p_i, p) of the rows to their mean, on points in ascending order.
 
-    On a line, W_1 is the area between the two distribution functions. In more
-    dimensions use a solver of optimal transport.
+    The distance of points is |z - z'|. On a line, W_1 is the area between the two
+    distribution functions. In more dimensions, use a solver of optimal transport.
 
     >>> import torch
     >>> wasserstein_on_a_line(torch.eye(2), torch.tensor([0.0, 3.0]))
@@ -181,8 +181,8 @@ def dissimilarity_by_total_variation(
 ) -> tuple[float, float]:
     """(gamma_G^2, gamma_H^2) from total variation to the mean distribution (eq. 14).
 
-    `4 B^2 mean_i TV_i^2` and `4 L^2 mean_i TV_i^2`, where every single sample has a
-    gradient of at most B and a Hessian of at most L.
+    These are `4 B^2 mean_i TV_i^2` and `4 L^2 mean_i TV_i^2`, if every single sample
+    has a gradient of at most B and a Hessian of at most L.
     """
     mean = float(distances.square().mean())
     return 4 * steepness**2 * mean, 4 * smoothness**2 * mean
@@ -198,7 +198,7 @@ def dissimilarity_by_wasserstein(
     Args:
         distances: W_1(p_i, p).
         gradients: L_Z, how fast the gradient changes with the sample.
-        hessians: rho_Z, how fast the Hessian does.
+        hessians: rho_Z, how fast the Hessian changes with the sample.
     """
     mean = float(distances.square().mean())
     return gradients**2 * mean, hessians**2 * mean

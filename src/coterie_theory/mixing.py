@@ -4,8 +4,8 @@ Matrices W_0, W_1, ... mix with constants rho and k_rho if, for all k and x,
 
     E |W_{k+k_rho-1} ... W_k x - x_bar|^2 <= (1 - rho)^2 |x - x_bar|^2         (5.5)
 
-whatever happened before step k. Rates depend on rho_bar, which is about rho / k_rho,
-with
+for anything that happened before step k. Rates depend on rho_bar, which is about rho /
+k_rho and has
 
     E |W_{k+l-1} ... W_k x - x_bar|^2 <= 2 (1 - rho_bar)^{2l} |x - x_bar|^2    (5.9)
 
@@ -20,10 +20,10 @@ References:
     asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
     2311.00465.
 
-Differences (each with a test; see docs/errata.md): matrices are doubly stochastic, not
-symmetric. In Proposition 5.A.1, k_rho adds logarithms and rho_bar caps rho for
-k_rho > 1. Logarithms of Theorem 5.5 are positive. Theorem 5.6 has half the printed
-weights, and Corollary 5.C.1 has k_rho = 3 T.
+Differences (each with a test; see docs/errata.md): matrices must be doubly stochastic,
+but need not be symmetric. In Proposition 5.A.1, k_rho is a sum of logarithms, and
+rho_bar uses rho up to a limit if k_rho > 1. Logarithms of Theorem 5.5 are positive.
+Theorem 5.6 has half the printed weights, and Corollary 5.C.1 has k_rho = 3 T.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from coterie.graphs.families import degrees, nodes_of
 from coterie.graphs.spectra import contraction, eigengap
 
 _SHARE = 1 - math.exp(-1)
-# An edge rings within 1 / p seconds with chance 1 - 1/e; it is idle with chance 1/e.
+# An edge rings within 1 / p seconds with probability 1 - 1/e, and is idle with 1/e.
 _TRIES = -1 / math.log1p(-_SHARE / math.e)  # 3.7782
 
 
@@ -61,10 +61,10 @@ class Mixing:
 
     @property
     def rho_bar(self) -> float:
-        """`(1 - 1/e) rho / k_rho`, where rho is at most 1 - 1/sqrt(2) if k_rho > 1.
+        """`(1 - 1/e) rho / k_rho`; if k_rho > 1, rho counts as at most 1 - 1/sqrt(2).
 
-        Proposition 5.A.1(1). Its proof takes the cap for granted, and without it (5.9)
-        fails just before a window ends.
+        This is Proposition 5.A.1(1). Its proof assumes this limit of rho without saying
+        so. Without the limit, (5.9) fails just before the end of a window.
 
         >>> round(Mixing(0.5).rho_bar, 4), round(Mixing(1.0, window=10).rho_bar, 4)
         (0.3161, 0.0185)
@@ -76,8 +76,8 @@ class Mixing:
 def window_of(rho: float, rho_bar: float) -> int:
     """A k_rho with which (5.9) for rho_bar implies (5.5) for rho; Proposition 5.A.1(2).
 
-    `ceil((ln(2) / 2 - ln(1 - rho)) / -ln(1 - rho_bar))`; printed as a product of
-    logarithms.
+    It is `ceil((ln(2) / 2 - ln(1 - rho)) / -ln(1 - rho_bar))`. The thesis prints a
+    product of logarithms.
 
     >>> window_of(0.5, 0.1)
     10
@@ -94,7 +94,7 @@ def window_of(rho: float, rho_bar: float) -> int:
 def fixed_mixing(matrix: Float[Tensor, "n n"]) -> Mixing:
     """The same W at every step: `1 - rho = |W - J|_2`.
 
-    For symmetric W that is max(|lambda_2|, |lambda_n|). A sparse W may be large.
+    For a symmetric W, the norm is max(|lambda_2|, |lambda_n|). A sparse W may be large.
     """
     return periodic_mixing(matrix[None])
 
@@ -138,7 +138,7 @@ def random_mixing(
 def pairwise_mixing(
     edges: Int[Tensor, "e 2"], probabilities: Float[Tensor, " e"]
 ) -> Mixing:
-    """One edge averages at a step: `rho = 1 - sqrt(1 - lambda_2(pi) / 2)`, k_rho = 1.
+    """One edge averages in a step: `rho = 1 - sqrt(1 - lambda_2(pi) / 2)`, k_rho = 1.
 
     Edge e averages with probability pi_e. Probabilities may sum to less than 1.
 
@@ -155,7 +155,7 @@ def pairwise_mixing(
 
 
 def every(steps: int, mixing: Mixing | None = None) -> Mixing:
-    """Averaging at each `steps`-th step only, exactly or with the mixing given."""
+    """Averaging only at each `steps`-th step, exactly or with the given mixing."""
     checks.integer("steps", steps, at_least=1)
     rho, window = (1.0, 1) if mixing is None else (mixing.rho, mixing.window)
     return Mixing(rho, steps * window)
@@ -175,8 +175,8 @@ def estimated_rho_bar(
 
     Args:
         draw: the matrices W_0, ..., W_{K-1} of one run.
-        rng: what `draw` is given.
-        runs: over which the expectation is a mean.
+        rng: the generator for `draw`.
+        runs: the number of runs in the mean.
     """
     checks.integer("runs", runs, at_least=1)
     moments: list[Tensor] = []
@@ -204,7 +204,7 @@ def busy_times(
     links: Float[Tensor, " e"],
     computing: Float[Tensor, " n"],
 ) -> Float[Tensor, " e"]:
-    """`tau'_vw = tau_vw + max(tau_v, tau_w)`, from delays of links and of nodes."""
+    """`tau'_vw = tau_vw + max(tau_v, tau_w)`: how long an exchange keeps nodes busy."""
     checks.positive("links", links, len(edges))
     checks.positive("computing", computing, nodes_of(edges))
     return links + computing[edges].amax(1)
@@ -213,8 +213,9 @@ def busy_times(
 def loss_eigengap(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> float:
     """Lambda, the order of rho / k_rho in a loss network, per exchange; Theorem 5.5.
 
-    The eigengap of the weights `min_{e' ~ e} p_e' / (d_max sum_e'' p_e'')`. Logarithms
-    are left out, and the appendix has d_max^2 and, by (5.33), `p_e^2 / max p_e'`.
+    Lambda is the eigengap of the weights `min_{e' ~ e} p_e' / (d_max sum_e'' p_e'')`.
+    Logarithms are left out. The appendix has d_max^2 and, by (5.33), `p_e^2 / max
+    p_e'`.
     """
     checks.positive("rates", rates, len(edges))
     least = 1 / most_around(edges, 1 / rates)
@@ -228,7 +229,7 @@ def waiting_times(
     *,
     chance: float,
 ) -> Float[Tensor, " e"]:
-    """Times within which edges are used, except with the given chance; Lemma 5.C.2.
+    """Times within which edges are used, except with probability delta; Lemma 5.C.2.
 
     `l_e = ln(1 / delta) (1 / p_e + max_{e' ~ e} tau'_e') / |ln(1 - (1 - 1/e) / e)|`, a
     factor 3.7782; the printed logarithm is negative.
@@ -243,7 +244,7 @@ def waiting_times(
 
 @dataclass(frozen=True, eq=False)  # tensors do not compare
 class Activations:
-    """What is known of the order of edges, one per step; Assumption 5.C.1."""
+    """What is known about the order of edges, one per step; Assumption 5.C.1."""
 
     lengths: Tensor  # (E,) l_e, a scale of the time between two uses of edge e
     a: float  # edge e is used in every a l_e steps
@@ -252,10 +253,11 @@ class Activations:
 
 
 def activation_gap(edges: Int[Tensor, "e 2"], known: Activations) -> float:
-    """g, the rate per step at which the mean of |x^l - x_bar|^2 over T steps falls.
+    """g: the rate per step at which the mean of |x^l - x_bar|^2 over T steps falls.
 
-    Theorem 5.6: the eigengap of `nu_e / 2`, `nu_e = C min_{e' ~ e} l_e' / l_e^2`, with
-    `C = 1 / (2 a + 8 d_max^2 a b)`. The statement lacks the 2 of its proof (5.33).
+    By Theorem 5.6, g is the eigengap of `nu_e / 2`, with `nu_e = C min_{e' ~ e} l_e' /
+    l_e^2` and `C = 1 / (2 a + 8 d_max^2 a b)`. The statement lacks the 2 of its proof
+    (5.33).
     """
     lengths = checks.positive("lengths", known.lengths, len(edges))
     least = 1 / most_around(edges, 1 / lengths)
@@ -265,7 +267,7 @@ def activation_gap(edges: Int[Tensor, "e 2"], known: Activations) -> float:
 
 
 def likely_mixing(gap: float, window: int) -> Mixing:
-    """The mixing constants if `Activations` hold with chance 1/2; Corollary 5.C.1.
+    """The mixing constants if `Activations` hold with probability 1/2; Corollary 5.C.1.
 
     `(1 - rho)^2 = (1 - g)^{T/3} / 4 + 3/4`, k_rho = 3 T. The printed proof takes the
     mean over T steps to be at least half its first term. It is only at least its last
@@ -278,7 +280,7 @@ def likely_mixing(gap: float, window: int) -> Mixing:
 def loss_activations(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]
 ) -> Activations:
-    """`Activations` that hold in a loss network with chance 1/2; 5.C.3.
+    """`Activations` that hold in a loss network with probability 1/2; 5.C.3.
 
     The rates p are those of `loss_rates`. With l_e = 1 / p_e, I = sum_e p_e, and c the
     factor 3.7782 of `waiting_times`: `T = 2 I max_e (1 / p_e) c ln(6 |E|)`, `a = I b`

@@ -1,4 +1,4 @@
-"""Rates of stochastic gradient descent, and the steps that reach them.
+"""Rates of stochastic gradient descent, and the step sizes with which it has them.
 
 The method is `x <- x - eta g(x)` with E g = grad f. `LossClass` holds the constants of
 the loss f.
@@ -11,7 +11,7 @@ References:
     (Lemmas 4 to 6).
 
 Differences (each with a test; see docs/errata.md): logarithms in step sizes are at
-least 1; the precision of Lemma 8.B.1 is that of the last iterate, not of the average.
+least 1. The precision of Lemma 8.B.1 is that of the last iterate, not of the average.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def sgd_step(start: float, calls: int, losses: LossClass) -> float:
     """The step size for K calls from an excess loss of `start`; (8.5), (8.6), Lemma 4.
 
     `eta = min(1 / (2 beta), ln(2 mu^2 K start / (beta sigma^2)) / (mu K))`, where the
-    logarithm is at least 1: as printed it is negative for few calls, and the step goes
-    uphill.
+    logarithm counts as at least 1. The printed one is negative for few calls, so steps
+    would go uphill.
     """
     checks.integer("calls", calls, at_least=1)
     cap = 1 / (2 * losses.beta)
@@ -68,7 +68,7 @@ def sgd_bound(start: float, lr: float, calls: int, losses: LossClass) -> float:
 
 
 def tuned_bound(start: float, calls: int, losses: LossClass) -> float:
-    """A closed form that is at least `sgd_bound` at the step of `sgd_step`.
+    """A closed form that is at least `sgd_bound` with the step of `sgd_step`.
 
     `start e^{-K mu / (2 beta)} + beta sigma^2 / (2 mu^2 K) (1 + l)` with the logarithm
     l of `sgd_step`. The printed `2 l` in place of `1 + l` fails where l < 1.
@@ -85,7 +85,7 @@ def tuned_bound(start: float, calls: int, losses: LossClass) -> float:
 def precision_step(eps: float, losses: LossClass) -> float:
     """`eta = min(mu eps / (2 beta sigma^2), 1 / (2 beta))`; Lemma 8.B.1.
 
-    The noise of `sgd_bound` is then eps / 4 at most.
+    Then the noise term of `sgd_bound` is at most eps / 4.
     """
     checks.number("eps", eps, above=0.0)
     cap = 1 / (2 * losses.beta)
@@ -96,13 +96,14 @@ def precision_calls(eps: float, start: float, losses: LossClass) -> int:
     """Calls after which the last iterate has excess eps; Lemma 8.B.1, corrected.
 
     `ln(4 start / (3 eps)) / (eta mu)` with the step of `precision_step`. The lemma
-    claims it for the average of all iterates, which remembers the start for too long.
+    claims this for the average of all iterates, in which the start has weight for too
+    long.
     """
     return calls_for(4 * start / (3 * eps), precision_step(eps, losses), losses)
 
 
 def calls_for(ratio: float, lr: float, losses: LossClass) -> int:
-    """Calls that divide the excess loss by the ratio."""
+    """The number of calls that divide the excess loss by `ratio`."""
     return math.ceil(math.log(max(1.0, ratio)) / (lr * losses.mu))
 
 

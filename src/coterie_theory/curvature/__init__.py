@@ -1,4 +1,4 @@
-"""How curvatures of samples differ, what that saves, and which solution descent finds.
+"""How curvatures of samples differ, and which solutions gradient descent finds.
 
 `concentration` and `preconditioning` are chapter 10 of Even's thesis, `implicit_bias`
 chapter 11.

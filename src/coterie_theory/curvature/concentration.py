@@ -1,12 +1,12 @@
-"""Effective dimensions, and how far empirical means of products are from expectations.
+"""Effective dimensions, and how far means of products over samples deviate.
 
 With sigma_1^2 >= sigma_2^2 >= ... the eigenvalues of a covariance Sigma,
 
     d_eff(r) = sum_i (sigma_i / sigma_1)^(2/r) = Tr(Sigma^(1/r)) / |Sigma^(1/r)|  (10.4)
 
-is 1 for one direction and d if all directions are equal; d_eff(1) is the stable rank.
-Bounds have universal constants that are not known; `scale` stands for them. Rely only
-on how the bounds grow.
+d_eff is 1 for one direction and d if all directions are equal; d_eff(1) is the stable
+rank. Bounds have universal constants that are not known; `scale` is in place of them.
+So only the growth of the bounds is meaningful.
 
 References:
     Even, PhD thesis, 2024, chapter 10, tel-04877971.
@@ -32,7 +32,7 @@ def effective_dimension(covariance: Tensor, r: int = 1) -> float:
     (7.0, 1.25)
 
     Raises:
-        InputError: if it is not a covariance.
+        InputError: if the argument is not a covariance.
     """
     integer("r", r, at_least=1)
     values = _eigenvalues(covariance)
@@ -40,7 +40,7 @@ def effective_dimension(covariance: Tensor, r: int = 1) -> float:
 
 
 def _eigenvalues(covariance: Tensor) -> Float[Tensor, " d"]:
-    """The given eigenvalues, or those of a covariance; negative rounding becomes 0."""
+    """The given eigenvalues, or those of a covariance; negative values become 0."""
     known = covariance.dim() == 1
     values = covariance if known else torch.linalg.eigvalsh(covariance)
     values = values.double()
@@ -54,7 +54,7 @@ def _eigenvalues(covariance: Tensor) -> Float[Tensor, " d"]:
 
 
 def norm_bound(covariance: Tensor, n: int, delta: float) -> float:
-    """A bound on the squared norms of n vectors that fails with chance delta.
+    """A bound on the squared norms of n vectors, which fails with probability delta.
 
     `4 sigma_1^2 (2 d_eff(1) + ln(1/delta) + ln n)` (Remark 10.2.1).
     """
@@ -77,14 +77,14 @@ def product_deviation(
 ) -> float:
     """The deviation of means of products of r Lipschitz functions over the unit ball.
 
-    Theorem 10.1 with the norms of Remark 10.2.1. For r = 3 and functions l'', id and id
-    it is Proposition 10.4.1 on Hessians.
+    This is Theorem 10.1 with the norms of Remark 10.2.1. For r = 3 and the functions
+    l'', id and id, it is Proposition 10.4.1 on Hessians.
 
     Args:
-        covariance: of the sample, or its eigenvalues.
-        n: samples.
+        covariance: the covariance of the sample, or its eigenvalues.
+        n: the number of samples.
         r: the number of factors, at least 2.
-        delta: the chance of a larger deviation.
+        delta: the probability of a larger deviation.
         scale: the constant, times all Lipschitz constants and the radius of the ball.
     """
     integer("r", r, at_least=2)

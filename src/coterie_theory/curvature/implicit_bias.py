@@ -1,8 +1,8 @@
 """Which of many solutions gradient descent finds: diagonal linear networks.
 
 The model is beta = u v, entry by entry, with u_0 = sqrt(2) alpha and v_0 = 0. Its loss
-is L(beta) = (1/2n) sum_i (<beta, x_i> - y_i)^2. With gradients g_k of minibatches in
-beta,
+is L(beta) = (1/2n) sum_i (<beta, x_i> - y_i)^2. Let g_k be the gradient of minibatch k
+by beta. Then
 
     q_-+(x) = +-2 x - ln((1 +- x)^2),    q = (q_+ + q_-) / 2 = -ln |1 - x^2|
     alpha_+-^2 = alpha^2 exp(-sum_k q_+-(lr g_k)),    alpha_k^2 = alpha_+ alpha_-
@@ -10,8 +10,8 @@ beta,
     psi_alpha(beta) = 1/2 sum_i (b_i arcsinh(b_i / alpha_i^2) - sqrt(b_i^2 + alpha_i^4)
     + alpha_i^2),  phi = ln(alpha_+ / alpha_-) / 2.
 
-Large steps shrink alpha where gradients are large: Gain = ln(alpha^2 / alpha_inf^2).
-Gradient flow has no gain.
+Large steps shrink alpha in coordinates with large gradients. The gain is ln(alpha^2 /
+alpha_inf^2). Gradient flow has gain 0.
 
 References:
     Even, PhD thesis, 2024, chapter 11, tel-04877971.
@@ -19,8 +19,8 @@ References:
     regularisation, large stepsizes and edge of stability", NeurIPS 2023, arXiv
     2302.08982.
 
-Differences: the sign of 2 x in q is printed the other way round; psi of large alpha is
-|beta|^2 / (4 alpha^2), printed with 2; for small alpha, gains count half.
+Differences: the thesis prints the opposite sign of 2 x in q. For large alpha, psi is
+|beta|^2 / (4 alpha^2), printed with 2 in place of 4. For small alpha, gains count half.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torch import Tensor
 from coterie.checks import InputError, number
 
 _NEWTON, _HALVINGS = 200, 60
-"""The most Newton steps, and the most halvings of a step in a line search."""
+"""Limits on Newton steps, and on halvings of a step in a line search."""
 
 
 class RunGains(NamedTuple):
@@ -70,7 +70,7 @@ def scales(alpha: Float[Tensor, " d"], gains: RunGains) -> tuple[Tensor, Tensor]
 
 
 def hypentropy(beta: Float[Tensor, " d"], alpha: Float[Tensor, " d"]) -> Tensor:
-    """The potential psi_alpha(beta): like |beta|_1 for small alpha, |beta|^2 for large.
+    """The potential psi_alpha(beta), like |beta|_1 or (large alpha) like |beta|^2.
 
     >>> hypentropy(torch.zeros(2), torch.ones(2))
     tensor(0.)
@@ -99,9 +99,10 @@ def limit(
     *,
     tolerance: float = 1e-12,
 ) -> Float[Tensor, " d"]:
-    """The solution of X beta = y that a run with these gains converges to.
+    """The solution of X beta = y to which a run with these gains converges.
 
-    beta = alpha_k^2 sinh(2 (X' nu + phi)), with nu by Newton's method on the dual.
+    beta = alpha_k^2 sinh(2 (X' nu + phi)), where Newton's method on the dual problem
+    finds nu.
 
     Raises:
         InputError: if X beta = y has no solution, or a gain is infinite.
@@ -156,7 +157,7 @@ def network_hessian(
 
 
 def batch_curvatures(features: Float[Tensor, "n d"], batch: int) -> tuple[float, float]:
-    """lambda_b and Lambda_b with lambda_b H <= E[H_B^2] <= Lambda_b H.
+    """The numbers lambda_b and Lambda_b with lambda_b H <= E[H_B^2] <= Lambda_b H.
 
     With w = X v / sqrt(n), v' H v = |w|^2 and v' E[H_B^2] v = w' K w. For batches
     without repetition, K = (1 - s) X X' / n + s diag(|x_i|^2).

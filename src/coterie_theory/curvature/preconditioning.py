@@ -1,22 +1,23 @@
-"""Rounds of statistical preconditioning, and how much regularisation it needs.
+"""How many rounds statistical preconditioning takes, and how large mu must be.
 
     phi = f_ref + (lam / 2) |x|^2 + (mu / 2) |x|^2                               (10.30)
 
-If mu is at least the distance of the Hessians of reference and mean loss, F is 1-smooth
-and 1/kappa-strongly convex relatively to phi, with kappa = 1 + 2 mu / lam, and
+Let F be the mean loss of all clients, and let mu be at least the distance of the
+Hessians of f_ref and F. Then F is 1-smooth and 1/kappa-strongly convex relative to phi,
+with kappa = 1 + 2 mu / lam, and
 
     F(x_t) - F(x*) <= (1 - 1/kappa)^t D_phi(x*, x_0),
 
-while the bound of plain gradient descent is L (1 - lam/L)^t |x_0 - x*|^2.
+For plain gradient descent, the bound is L (1 - lam/L)^t |x_0 - x*|^2.
 
 References:
     Even, PhD thesis, 2024, section 10.4, tel-04877971.
     Hendrikx, Xiao, Bubeck, Bach, Massoulié, "Statistically preconditioned accelerated
     gradient method for distributed optimization", ICML 2020, arXiv 2002.10726.
 
-Differences: (10.29) lacks the factor D_phi(x*, x_0). Before Proposition 10.4.2,
-(1 - kappa)^t is printed for (1 - 1/kappa)^t. The proposition prints n for the size of
-the reference.
+Differences: (10.29) lacks the factor D_phi(x*, x_0). Before Proposition 10.4.2, the
+thesis prints (1 - kappa)^t in place of (1 - 1/kappa)^t. The proposition prints n in
+place of the size N of the reference.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .concentration import effective_dimension, product_deviation
 
 
 def relative_condition(mu: float, lam: float) -> float:
-    """The condition number 1 + 2 mu / lam of F relatively to phi."""
+    """The condition number 1 + 2 mu / lam of F relative to phi."""
     number("mu", mu, at_least=0)
     return 1 + 2 * mu / number("lam", lam, above=0)
 
@@ -66,16 +67,16 @@ def prescribed_mu(
     delta: float,
     scale: float = 1.0,
 ) -> float:
-    """A mu that covers the deviation of Hessians, except with chance delta.
+    """A mu above the deviation of the Hessians, except with probability delta.
 
-    Proposition 10.4.2, up to its universal constant.
+    This is Proposition 10.4.2, up to its universal constant.
 
     Args:
-        covariance: of the data, or its eigenvalues.
-        samples: of the reference, N.
-        radius: of the ball that holds the models.
-        lipschitz: constant of l''.
-        delta: the chance that this mu is too small.
+        covariance: the covariance of the data, or its eigenvalues.
+        samples: N, the number of samples of the reference.
+        radius: the radius of a ball that contains the models.
+        lipschitz: the Lipschitz constant of l''.
+        delta: the probability that this mu is too small.
         scale: the universal constant.
     """
     factor = scale * radius * lipschitz
@@ -83,9 +84,9 @@ def prescribed_mu(
 
 
 def isotropic_gain(covariance: Tensor, samples: int) -> float:
-    """How many times smaller effective dimensions make kappa - 1 than d does.
+    """The factor by which effective dimensions in place of d make kappa - 1 smaller.
 
-    The ratio of max(sqrt(d/N), d^1.5/N) in (10.33) to max(sqrt(d_eff(1)/N),
+    It is the ratio of max(sqrt(d/N), d^1.5/N) in (10.33) to max(sqrt(d_eff(1)/N),
     sqrt(d_eff(1)) d_eff(3)/N) in (10.32), without logarithms.
     """
     d = covariance.shape[-1]

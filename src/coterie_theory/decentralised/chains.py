@@ -3,9 +3,9 @@
     tau_mix(eps) = inf{t >= 1 : max_v d_TV(P^t(v, .), pi) <= eps},   tau_mix at pi_min/2
     tau_cov = max_v E[max_w tau_w | v_0 = v],   tau_rel = 1 / (1 - max |lambda|)
 
-where lambda is any eigenvalue but 1. P, pi, tau_w and hitting times are those of
-`coterie.graphs.chains`. Mixing times take dense matrices: milliseconds for 200 states,
-a minute for 1500.
+where lambda is any eigenvalue except 1. P, pi, tau_w and hitting times are those of
+`coterie.graphs.chains`. Mixing times are computed with dense matrices, in milliseconds
+for 200 states and a minute for 1500.
 
 References:
     Even, PhD thesis, 2024, chapter 7, tel-04877971.
@@ -31,7 +31,7 @@ def mixing_time(chain: Chain, eps: float | None = None) -> int:
     """tau_mix(eps), by default tau_mix = tau_mix(pi_min / 2).
 
     Raises:
-        InputError: for a periodic chain, which never forgets where it began.
+        InputError: for a periodic chain, which never forgets its start.
     """
     law = stationary_law(chain)
     steps = period(chain)
@@ -45,7 +45,7 @@ def mixing_time(chain: Chain, eps: float | None = None) -> int:
     def far(power: Tensor) -> bool:
         return float((power - law).abs().sum(1).max()) / 2 > target
 
-    # The distance never grows with t: powers of two, then a bisection.
+    # The distance never grows with t. So we try powers of two, and then bisect.
     powers = [chain.to_dense().double().cpu()]
     if not far(powers[0]):
         return 1
@@ -62,7 +62,7 @@ def mixing_time(chain: Chain, eps: float | None = None) -> int:
 def relaxation_time(chain: Chain) -> float:
     """tau_rel = 1 / lambda_P, infinite for a periodic chain.
 
-    A symmetric matrix needs no dense computation.
+    For a symmetric matrix, the computation is sparse.
     """
     matrix = irreducible(chain)
     if abs(matrix - matrix.T).max() < 1e-12:
@@ -108,8 +108,8 @@ def paths(
 def cover_time(chain: Chain, rng: torch.Generator, *, runs: int = 400) -> float:
     """An estimate of tau_cov: the largest mean cover time of `runs` walks per state.
 
-    A maximum of means is a little too large. The means deviate by about tau_cov / 2
-    over the root of `runs`.
+    A maximum of means is a little too large. The means deviate by about tau_cov / (2
+    sqrt(`runs`)).
     """
     n = len(irreducible(chain).indptr) - 1
     integer("runs", runs, at_least=1)

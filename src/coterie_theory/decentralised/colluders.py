@@ -1,23 +1,23 @@
-"""Private averaging if some clients, the colluders V, share all they see.
+"""Private averaging if some clients, the colluders V, share all that they see.
 
-The colluders act as one node, so n clients make n - |V| + 1 nodes. The degree d_V of
-the joint node is the number of clients outside of V with a link into V. Losses are in
-units of local privacy, as in `muffliato`: multiply by alpha Delta^2 / (2 s^2) for
-divergences.
+The colluders act as one node, so n clients are n - |V| + 1 nodes. The degree d_V of the
+joint node is the number of clients outside of V that have a link to V. Losses are in
+units of local privacy, as in `muffliato`. To get divergences, multiply them by alpha
+Delta^2 / (2 s^2).
 
     mean loss            d_V T / n, by `muffliato.mean_loss`                      (6.16)
     its noise            s^2 = alpha Delta^2 d_V T / (2 n epsilon), by
                          `muffliato.noise_for_mean` with degree d_V     Corollary 6.D.2
     on a secret graph    min(1, 2 T d_V / (n - |V| + 1 - d_V))          Corollary 6.D.3
 
-With one client in V, they are the losses of `muffliato`.
+With one client in V, these are the losses of `muffliato`.
 
 References:
     Even, PhD thesis, 2024, 6.D.1, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): losses have the factor Delta^2,
-which the thesis forgets twice. A secret graph has n - |V| + 1 nodes, not n. V has about
-c |V| ln n neighbours, not one n-th of that.
+which the thesis leaves out twice. A secret graph has n - |V| + 1 nodes, not n. V has
+about c |V| ln n neighbours, not 1/n times this number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .muffliato import secret_graph_loss
 
 
 def joint_degree(matrix: Float[Tensor, "n n"], colluders: Sequence[int]) -> int:
-    """d_V, the number of clients outside of V with a link into it.
+    """d_V, the number of clients outside of V that have a link to V.
 
     >>> line = torch.tensor([[2.0, 1, 0], [1, 1, 1], [0, 1, 2]]) / 3
     >>> joint_degree(line, [0, 1]), joint_degree(line, [0, 2])
@@ -68,7 +68,7 @@ def colluders_walk_bound(
 
 
 def _inwards(matrix: Tensor, colluders: Sequence[int]) -> Tensor:
-    """(n, |V|) the weights of links into V; the rows of colluders are 0."""
+    """(n, |V|) the weights of links to V; the rows of colluders are 0."""
     weights, n = matrix.to_dense().double(), len(matrix)
     there = set(colluders)
     wrong = len(there) != len(colluders) or not there <= set(range(n))
@@ -82,14 +82,14 @@ def _inwards(matrix: Tensor, colluders: Sequence[int]) -> Tensor:
     return links
 
 
-# Graphs where each client knows its own links only.
+# Graphs where each client knows only its own links.
 
 
 def secret_colluders_loss(n: int, colluders: int, degree: int, rounds: int) -> float:
     """Corollary 6.D.3: the loss of a client without a link to a colluder.
 
-    `min(1, 2 T d_V / (n - |V| + 1 - d_V))`, for orders up to `largest_order`. With a
-    link, which has the chance `linked_chance`, the loss is 1.
+    `min(1, 2 T d_V / (n - |V| + 1 - d_V))`, for orders up to `largest_order`. The loss
+    of a client with a link is 1. A client has one with probability `linked_chance`.
 
     >>> round(secret_colluders_loss(2000, 3, 24, 27), 4)
     0.6565
@@ -105,13 +105,13 @@ def secret_colluders_loss(n: int, colluders: int, degree: int, rounds: int) -> f
 
 
 def linked_chance(chance: float, colluders: int) -> float:
-    """`1 - (1 - q)^|V|`, the chance of a link between a client and V.
+    """`1 - (1 - q)^|V|`, the probability of a link between a client and V.
 
     >>> round(linked_chance(0.1, 2), 4)
     0.19
 
     Args:
-        chance: q of every link.
+        chance: q, the probability of each link.
         colluders: |V|.
     """
     checks.number("chance", chance, at_least=0, at_most=1)
@@ -142,8 +142,8 @@ def redrawn_graphs_loss(
     `sum_t beta_t + (1 - beta_t) min(1, 2 K d_V(t) / (n - |V| + 1 - d_V(t)))`.
 
     The sum treats later messages and steps as if they did not depend on earlier steps,
-    as (6.13) does. So it is not a guarantee. The total loss of a client, T, is a
-    guarantee.
+    as (6.13) does. So it is not a guarantee. A guarantee is that the total loss is at
+    most the number of steps, T.
 
     >>> round(redrawn_graphs_loss(2000, 3, [24] * 10, [0.0] * 9 + [1.0], 5), 3)
     2.094
@@ -152,9 +152,9 @@ def redrawn_graphs_loss(
         n: clients.
         colluders: |V|.
         degrees: d_V of each step.
-        linked: beta of each step, 1 for a link between the client and V. Use
-            `linked_chance` for each step to get the expectation.
-        exchanges: K in a step.
+        linked: beta of each step: 1 if the client has a link to V, otherwise 0. To get
+            the expectation, use `linked_chance` for each step.
+        exchanges: K, the number of exchanges in a step.
     """
     if len(degrees) != len(linked):
         raise InputError(

@@ -1,18 +1,18 @@
-"""Guarantees of continuized acceleration: bounds, their constants, and exact rates.
+"""Bounds of continuized acceleration, their constants, and exact rates.
 
-The methods are in `coterie_theory.descent.continuized`; t is time, which is the
-expected number of gradients. `radius` is |z_0 - x*|, `gap` is f(x_0) - f*, L the
-smoothness, mu the curvature. Bounds are on expected values, so single runs may exceed
-them. Each bound comes from a Lyapunov function
-`A_t (f(x_t) - f*) + (B_t / 2) |z_t - x*|^2` whose mean does not grow, where
+The methods are in `coterie_theory.descent.continuized`. The time t is also the expected
+number of gradients. `radius` is |z_0 - x*|, `gap` is f(x_0) - f*, L the smoothness, and
+mu the curvature. Bounds are for expected values, so single runs may exceed them. Each
+bound comes from a Lyapunov function `A_t (f(x_t) - f*) + (B_t / 2) |z_t - x*|^2`, whose
+mean does not grow. Here
 
     (sqrt A)'' = (mu / 4L) sqrt A,    sqrt B = 2 sqrt L (sqrt A)'.
 
 References are those of `coterie_theory.descent.continuized`.
 
 Differences (each with a test; see docs/errata.md): eta = sqrt(B/(LA)); (2.36) prints a
-factor 2 under the root. The bound of Theorem 2.4.1 has a factor 2. Additive noise and
-the unified schedule are ours, by the same Lyapunov functions.
+factor 2 under the root. The bound of Theorem 2.4.1 needs a factor 2. Bounds for
+additive noise and the unified schedule are ours, from the same Lyapunov functions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coterie import checks
 
 
 class Rates(NamedTuple):
-    """Parameters of the flow and of z at a time; gamma is 1 / L."""
+    """The parameters eta, eta' and gamma' at a time; gamma is 1 / L."""
 
     eta: float
     eta_back: float  # eta'
@@ -59,7 +59,7 @@ def family(a: float, b: float, smoothness: float, curvature: float = 0.0) -> Rat
 def nesterov_bound(
     k: int, radius: float, smoothness: float, curvature: float = 0.0, gap: float = 0.0
 ) -> float:
-    """The bound of Theorem 2.1 after k steps of Nesterov's method, for every run.
+    """A bound after k steps of Nesterov's method, for every run; Theorem 2.1.
 
     `2 L r^2 / k^2` for mu = 0, otherwise `(gap + mu r^2 / 2) (1 - sqrt(mu / L))^k`.
     """
@@ -74,16 +74,16 @@ def convex_bound(
 ) -> float:
     """`2 L r^2 / t^2 + sigma^2 t / (3 L)`: Theorem 2.2.1, with additive noise.
 
-    It also holds for coordinates, with their L and the norm of R: Theorem 2.8.1.
-    Without noise, at the times T_k of gradients, E[T_k^2 (f(x_k) - f*)] is at most
-    `2 L r^2`: Theorem 2.3.
+    The bound also holds for coordinate descent, with its L and the norm of R: Theorem
+    2.8.1. Without noise, at the times T_k of gradients, E[T_k^2 (f(x_k) - f*)] is at
+    most `2 L r^2`: Theorem 2.3.
     """
     noise = variance * t / (3 * smoothness)
     return 2 * smoothness * radius**2 / t**2 + noise
 
 
 def convex_best_time(radius: float, smoothness: float, variance: float) -> float:
-    """The time at which `convex_bound` is smallest; later, noise adds up.
+    """The time at which `convex_bound` is smallest; after it, noise adds up.
 
     >>> convex_best_time(1.0, 2.0, 6.0)
     2.0
@@ -102,9 +102,9 @@ def strongly_convex_bound(
 ) -> float:
     """`(gap + mu r^2 / 2) e^{-sqrt(mu / L) t} + sigma^2 / sqrt(mu L)`: Theorem 2.2.2.
 
-    It also holds for coordinates: Theorem 2.8.2. Without noise, at the times T_k of
-    gradients, E[e^{sqrt(mu / L) T_k} (f(x_k) - f*)] is at most `gap + mu r^2 / 2`:
-    Theorem 2.3.
+    The bound also holds for coordinate descent: Theorem 2.8.2. Without noise, at the
+    times T_k of gradients, E[e^{sqrt(mu / L) T_k} (f(x_k) - f*)] is at most `gap + mu
+    r^2 / 2`: Theorem 2.3.
     """
     rate = math.sqrt(curvature / smoothness)
     noise = variance / math.sqrt(curvature * smoothness)
@@ -123,7 +123,7 @@ def unified_bound(
 
 
 class FeatureMoments(NamedTuple):
-    """Constants of features a: E |a|^2 a a' <= R^2 H, and the condition number."""
+    """Constants of features a: R^2 with E |a|^2 a a' <= R^2 H, and conditions of H."""
 
     smoothness: float  # R^2
     condition: float  # the statistical condition number
@@ -147,10 +147,11 @@ def gaussian(eigenvalues: Float[Tensor, " d"]) -> FeatureMoments:
 def empirical(
     features: Float[Tensor, "m d"], chances: Float[Tensor, " m"] | None = None
 ) -> FeatureMoments:
-    """The exact constants for finitely many features, drawn uniformly or with chances.
+    """The exact constants for features drawn from a finite list.
 
-    They are the largest eigenvalues of `H^-1/2 E[w a a'] H^-1/2` for w = |a|^2 and for
-    w = a' H^-1 a. H must be invertible.
+    Features are drawn uniformly, or with the given probabilities. The constants are the
+    largest eigenvalues of `H^-1/2 E[w a a'] H^-1/2` for w = |a|^2 and for w = a' H^-1
+    a. H must be invertible.
 
     >>> empirical(torch.eye(3), torch.tensor([0.5, 0.25, 0.25]))
     FeatureMoments(smoothness=1.0, condition=4.0, curvature=0.25)
@@ -173,8 +174,8 @@ def empirical(
 def convex_samples_bound(t: float, distance: float, samples: FeatureMoments) -> float:
     """A bound on E |x_t - x*|^2 / 2: Theorem 2.4.1 with the factor 2 that it needs.
 
-    `2 R^2 kappa |z_0 - x*|^2 / t^2`, with the squared norm of H^-1 as `distance` and
-    the statistical condition number.
+    It is `2 R^2 kappa |z_0 - x*|^2 / t^2`. Here kappa is the statistical condition
+    number, and `distance` is |z_0 - x*|^2 in the norm of H^-1.
     """
     return 2 * samples.smoothness * samples.condition * distance / t**2
 
@@ -203,8 +204,8 @@ def second_moment_rate(
     """The exact decay rate of E[s s'], if ds = B s dt and s <- J_e s at rate p_e.
 
     `dS/dt = B S + S B' + sum_e p_e (J_e S J_e' - S)`. The rate is minus the largest
-    real part of the eigenvalues of this linear map. It is negative if the second moment
-    grows.
+    real part of the eigenvalues of this linear map. If the second moment grows, the
+    rate is negative.
 
     >>> half = torch.tensor([[0.5]])
     >>> second_moment_rate(torch.zeros(1, 1), [half], [4.0])

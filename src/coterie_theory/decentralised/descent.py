@@ -1,23 +1,23 @@
-"""Descent without a server: rates, gains and conditions.
+"""Gradient descent without a server: rates, gains and conditions.
 
 The methods are `coterie.algorithms.decentralised_sgd` and its variants,
 `coterie_theory.descent.dual` (Theorem 2.6) and `coterie_theory.descent.delayed` (DDO,
 Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants. Bounds for
-decentralised SGD are in `coterie_theory.agraf`, as its case without delays.
+decentralised SGD are those of `coterie_theory.agraf` without delays.
 
 Bounds of chapter 4 are on weighted means over time,
 
     int_0^T e^{gamma t} E h(t) dt / int_0^T e^{gamma t} h(0) dt <= `delayed_bound`
 
-of `coterie_theory.decentralised.gossip`. Here h is the excess of the dual problem, and
-for DDO the squared distance of models.
+of `coterie_theory.decentralised.gossip`. Here h is the excess of the dual problem; for
+DDO, it is the squared distance of models.
 
 References are those of the methods, and:
     Koloskova, Loizou, Boreiri, Jaggi, Stich, "A unified theory of decentralized SGD
     with changing topology and local updates", ICML 2020, arXiv 2003.10422.
 
 Differences (each with a test; see docs/errata.md): the dual rate has kappa = L / mu and
-2 R. Gains and the rate of DDO count all neighbours in the augmented graph.
+2 R. Gains and the rate of DDO include all neighbours in the augmented graph.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def minibatch_bound(rounds: int, clients: int, losses: ConvexLosses) -> float:
 
 
 def local_rate(rounds: int, clients: int, steps: int, losses: ConvexLosses) -> float:
-    """The order of local SGD with H local steps in a round, H at least 2; (1.7).
+    """The order of the rate of local SGD with H >= 2 local steps in a round; (1.7).
 
     `L B^2 / K + (sqrt(L) sigma B^2 / K)^{2/3} + sqrt(sigma^2 B^2 / (n H K))`.
     """
@@ -59,10 +59,11 @@ def local_rate(rounds: int, clients: int, steps: int, losses: ConvexLosses) -> f
 def decentralised_rate(
     rounds: int, clients: int, rho: float, losses: ConvexLosses
 ) -> float:
-    """The order of decentralised SGD on matrices with E|W y|^2 <= (1 - rho) |y|^2; 1.8.
+    """The order of the rate of decentralised SGD; (1.8).
 
     `L B^2 / (rho K) + (sqrt(L) sigma B^2 / (rho K))^{2/3} + sqrt(sigma^2 B^2 / (n K))`.
-    After enough rounds the graph does not matter.
+    The matrices W satisfy E|W y|^2 <= (1 - rho) |y|^2. After enough rounds, the graph
+    has no effect on the order.
     """
     checks.number("rho", rho, above=0, at_most=1)
     return _rate(rounds, clients, rho, losses)
@@ -95,13 +96,13 @@ def dual_rate(graph: MeetingRates, smoothness: float, curvature: float) -> float
 def coordinate_gains(
     rates: Float[Tensor, " m"], delays: Float[Tensor, " m"], ratio: Float[Tensor, "m m"]
 ) -> Float64[Tensor, " m"]:
-    """K of delayed coordinate descent, with equality in (4.21).
+    """The gains K of delayed coordinate descent, with equality in (4.21).
 
     `K_k = p_k / (1 + sum_{l ~ k} p_l (tau_k m_kl + e tau_l m_lk))`; a step is
     K_k / (p_k L_k).
 
     Args:
-        rates: p, of ticks of each block.
+        rates: p, how often each block is updated.
         delays: tau.
         ratio: `m_kl = M_kl / sqrt(L_k L_l)`, 0 if the gradient in one block does not
             depend on the other. Otherwise 1 is always enough, also for k = l.
@@ -125,7 +126,7 @@ def coordinate_rate(
         smoothness: L of each block.
         delays: tau.
         curvature: sigma.
-        accepted: eps, a lower bound on the share of ticks that are kept.
+        accepted: eps, a lower bound on the share of updates that are kept.
     """
     descent = curvature * accepted * float((gains / smoothness).min())
     return min(descent, _patience(delays))
@@ -137,7 +138,7 @@ def _patience(*delays: Tensor) -> float:
 
 
 class AugmentedGraph(NamedTuple):
-    """The graph of DDO: every node v has a second node n + v that computes."""
+    """The graph of DDO: every node v has an additional node n + v, which computes."""
 
     edges: Int[Tensor, "m 2"]
     rates: Float64[Tensor, " m"]
@@ -145,7 +146,7 @@ class AugmentedGraph(NamedTuple):
 
     @property
     def neighbours(self) -> Float64[Tensor, "m m"]:
-        """Entry (e, e') is 1 if edges e and e' share a node, so also if e' = e."""
+        """Entry (e, e') is 1 if edges e and e' share a node; this includes e' = e."""
         here = self.edges[:, None, :, None] == self.edges[None, :, None, :]
         return here.flatten(2).any(2).double()
 
@@ -162,7 +163,7 @@ def augmented_graph(network: Network) -> AugmentedGraph:
 
 
 def ddo_gains(network: Network) -> Gains:
-    """K of DDO: equality in (4.27) with all neighbours in the augmented graph.
+    """The gains K of DDO: equality in (4.27), for all neighbours of augmented edges.
 
     The printed condition leaves out computations at both ends of an edge, and a node's
     own computations.
@@ -183,8 +184,8 @@ def ddo_rate(
 ) -> float:
     """The gamma of Theorem 4.3: `min((sigma / 4L) lambda_2(K), 1 / tau_max)`.
 
-    lambda_2 belongs to the augmented graph, while (4.28) prints that of the graph. It
-    is at least a quarter of `min(lambda_2 of the graph, min_v K_v)` (Lemma 4.A.4). With
+    lambda_2 is that of the augmented graph; (4.28) prints that of the graph. It is at
+    least a quarter of `min(lambda_2 of the graph, min_v K_v)` (Lemma 4.A.4). With
     capacities and `limited_rates`, at least half of all ticks are accepted, and the
     first term is half as large: Theorem 4.4.
     """
@@ -202,8 +203,8 @@ def ddo_bound(
 ) -> float:
     """`2 L / sigma` times `delayed_bound`: (4.29), in the form that its proof gives.
 
-    It bounds the weighted mean of E sum_v |x_v(t) - x*|^2 over
-    `sum_v |x_v(0) - x*|^2 + sum_v |grad phi_v^*(y_v(0)) - x*|^2`.
+    It bounds a ratio: the weighted mean of E sum_v |x_v(t) - x*|^2 over time, divided
+    by `sum_v |x_v(0) - x*|^2 + sum_v |grad phi_v^*(y_v(0)) - x*|^2`.
     """
     return 2 * smoothness / curvature * delayed_bound(gamma, time, longest)
 
@@ -215,11 +216,11 @@ def limited_rates(
     node: int | None = None,
     computing: int | None = None,
 ) -> Network:
-    """The network with rates as high as (4.33) allows, and at most those given.
+    """The network with the given rates, lowered as far as (4.33) requires.
 
-    `c p tau <= q` for edges and computations, and `c tau_v sum_w p_vw <= q` at nodes
-    with the longest delay there. Then at least half of all ticks are kept, and gamma is
-    half as large (Theorem 4.4).
+    (4.33) is `c p tau <= q` for edges and computations, and `c tau_v sum_w p_vw <= q`
+    for nodes, where tau_v is the longest delay at v. Then at least half of all ticks
+    are kept, and gamma is half as large (Theorem 4.4).
     """
     edges, rates, delays, clients, lengths = network.check()
     if link is not None:

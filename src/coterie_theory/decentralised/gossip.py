@@ -1,22 +1,23 @@
-"""How fast averaging over a graph is: bounds, and exact rates of small graphs.
+"""How fast averaging over a graph is: bounds, and exact rates on small graphs.
 
 A rate r means that `E |x(t) - x_bar|^2` falls like exp(-r t). If the rates of edges sum
-to 1, time is the number of meetings. With mu the eigengap of the Laplacian of the
-rates, and R the largest effective resistance between the ends of an edge,
+to 1, time is the expected number of meetings. With mu the eigengap of the Laplacian of
+the rates, and R the largest effective resistance between the ends of an edge,
 
     randomised    mu / 2 at least, mu at most
     accelerated   sqrt(mu / (2 R)) at least
     delayed       gamma <= min(lambda_2(K) / 2, 1 / tau_max), with (4.12) as the bound
 
-The second moment S of the rows obeys a linear equation. Its slowest eigenvalue is the
-exact rate. It is real, because the flow keeps the cone of positive matrices, and a
-factorisation with a few steps finds it.
+The second moment S of the rows obeys a linear equation, whose slowest eigenvalue is the
+exact rate. This eigenvalue is real, because S stays positive semi-definite. A
+factorisation and a few steps find it.
 
 References:
     Even, PhD thesis, 2024, chapters 1, 2, 4 and 6, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): randomised gossip has half the
-printed rate. Accelerated gossip has half the printed eta, as its theorem needs.
+printed rate. Accelerated gossip has half the printed eta, because its theorem needs
+this.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from coterie.graphs.spectra import eigengap
 from ..gossip.accelerated import GossipPace, pace
 
 CAPACITY = 1 / (1 - math.sqrt(math.log(6) / 2))  # 18.6948
-"""c of (4.33): with c times fewer messages than the capacity, half are kept."""
+"""c of (4.33): with c times fewer messages than the capacity, half of them are kept."""
 
 _NODES = 30
-"""The largest number of nodes for exact rates: unknowns grow with its square."""
+"""The largest number of nodes for exact rates; unknowns grow with the square of it."""
 
 
 # In rounds.
 
 
 def synchronous_bound(gap: float, rounds: int) -> float:
-    """`(1 - rho)^{2t}`: what is left of |x - x_bar|^2 after t rounds of x <- W x.
+    """`(1 - rho)^{2t}`: the share of |x - x_bar|^2 after t rounds of x <- W x.
 
     >>> round(synchronous_bound(0.1, 10), 4)
     0.1216
@@ -61,7 +62,7 @@ def synchronous_bound(gap: float, rounds: int) -> float:
 
 
 def chebyshev_bound(gap: float, rounds: int) -> float:
-    """`2 exp(-t sqrt(l))`: a bound on what is left after t rounds of Chebyshev gossip.
+    """`2 exp(-t sqrt(l))`: a bound on this share after t rounds of Chebyshev gossip.
 
     >>> round(chebyshev_bound(0.01, 100), 7)
     9.08e-05
@@ -75,7 +76,7 @@ def chebyshev_bound(gap: float, rounds: int) -> float:
 
 
 def randomised_rate(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> float:
-    """The rate mu / 2, exact for complete graphs, and a lower bound for others."""
+    """The rate mu / 2, exact on complete graphs, and a lower bound on other graphs."""
     return eigengap(edges, rates) / 2
 
 
@@ -88,7 +89,7 @@ def accelerated_rate(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> f
 
 
 def accelerated_bound(rate: float, time: float) -> float:
-    """`2 exp(-theta t)`, a bound on what is left of |x - x_bar|^2 in expectation."""
+    """`2 exp(-theta t)`, a bound on E |x - x_bar|^2, relative to the start."""
     checks.number("rate", rate, at_least=0)
     return 2 * math.exp(-rate * checks.number("time", time, at_least=0))
 
@@ -96,7 +97,7 @@ def accelerated_bound(rate: float, time: float) -> float:
 def exact_randomised_rate(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]
 ) -> float:
-    """The rate of E |x(t) - x_bar|^2 from the worst start; at most 30 nodes."""
+    """The exact rate of E |x(t) - x_bar|^2 from the worst start; at most 30 nodes."""
     a, p = _differences(edges, rates)
     return _exact(np.zeros((a.shape[1],) * 2), a / 2, a, p)
 
@@ -115,7 +116,7 @@ def exact_accelerated_rate(
 
     Args:
         edges: of a connected graph.
-        rates: how often they ring.
+        rates: how often the clocks of edges ring.
         given: eta and gamma, by default those of the graph.
     """
     eta, gamma = pace(edges, rates) if given is None else given
@@ -127,7 +128,7 @@ def exact_accelerated_rate(
 
 
 def _differences(edges: Tensor, rates: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Rows e_v - e_w of edges, in a basis of the vectors of sum 0, and their rates."""
+    """Rows e_v - e_w of edges, in a basis of vectors with the sum 0, and rates."""
     n = nodes_of(edges)
     checks.integer("number of nodes", n, at_least=2, at_most=_NODES)
     eigengap(edges, rates)  # refuses a graph that is not connected
@@ -157,7 +158,7 @@ def _exact(flow: np.ndarray, out: np.ndarray, read: np.ndarray, p: np.ndarray) -
     generator = moved[:, i, k].T
     if len(generator) < 200:
         return -float(np.linalg.eigvals(generator).real.max())
-    # The largest eigenvalue is the nearest one to any number above it.
+    # The largest eigenvalue is the one nearest to any number above it.
     above = 2 * np.abs(flow).sum(1).max() + 1e-9
     inverse = np.linalg.inv(generator - above * np.eye(len(generator)))
     solver = LinearOperator(inverse.shape, matvec=inverse.dot, dtype=np.float64)
@@ -191,7 +192,8 @@ def delayed_rate(
         edges: of a connected graph.
         gains: K_e of (4.11), as of `coterie.graphs.delayed_gains`.
         delays: tau_e.
-        kept: q, the least chance that a message is kept; 1/2 under (4.33), Thm 4.4.
+        kept: q, a lower bound on the probability that a message is kept; 1/2 under
+            (4.33), Theorem 4.4.
     """
     checks.number("kept", kept, above=0, at_most=1)
     longest = float(not_negative("delays", delays, len(edges)).max())
@@ -200,11 +202,11 @@ def delayed_rate(
 
 
 def delayed_bound(gamma: float, time: float, longest: float) -> float:
-    """The right side of (4.12), (4.23): `e^{-gamma T/2} (1 + tau/T) / (1 - gamma tau)`.
+    """The bound `e^{-gamma T/2} (1 + tau/T) / (1 - gamma tau)` of (4.12) and (4.23).
 
-    For gossip, in units of |x(0) - x_bar|^2, it bounds the mean of E |x(t) - x_bar|^2
-    over [0, T] with weights e^{gamma t}. It also bounds the deviation of the average of
-    the past (Corollary 4.2.1).
+    For gossip, it bounds the mean of E |x(t) - x_bar|^2 over [0, T] with weights
+    e^{gamma t}, divided by |x(0) - x_bar|^2. It also bounds the deviation of the
+    average of the past (Corollary 4.2.1).
 
     Args:
         gamma: at most `delayed_rate`, and below 1 / tau.
@@ -231,9 +233,9 @@ def capacity_load(
 ) -> float:
     """The largest ratio of the two sides of (4.33).
 
-    If it is at most 1, at least half of the messages are kept. The ratios are
-    `c p_e tau_e / q_e` of edges and `c tau_v sum_w p_vw / q_v` of nodes, where tau_v is
-    the longest delay at v. Divide the rates by a load above 1.
+    If this load is at most 1, at least half of the messages are kept. The ratios are `c
+    p_e tau_e / q_e` of edges and `c tau_v sum_w p_vw / q_v` of nodes, where tau_v is
+    the longest delay at v. If the load is above 1, divide the rates by it.
 
     Args:
         edges: pairs of nodes.

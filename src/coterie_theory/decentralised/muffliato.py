@@ -1,22 +1,25 @@
-"""Private averaging over a graph: rounds, errors, mean losses and noise.
+"""Private averaging over a graph: numbers of rounds, errors, mean losses and noise.
 
-Every row gets noise once, of standard deviation s in each of its D coordinates. Then it
-is averaged with neighbours. With `spread` a public bound on (1/n) sum |x_v - x_bar|^2
+Every client adds noise to its row once, with standard deviation s in each of the D
+coordinates. Then neighbours average their rows. Let `spread` be a public bound on (1/n)
+sum |x_v - x_bar|^2. Then
 
     T = ceil(ln((n / (D s^2)) max(D s^2, spread)) / sqrt(l))                 Chebyshev
     (1/2n) sum E|x_v^T - x_bar|^2 <= (spread + D s^2) e^{-T sqrt(l)} + D s^2 / n  (6.8)
 
-where l is the absolute gap of W. By random pairs, sqrt(l) is replaced by half the
-eigengap of the Laplacian of the chances of pairs. The mean loss of an observer, in
-units of local privacy, is at most the number of messages it receives, divided by n.
+where l is the absolute gap of W. If random pairs meet, replace sqrt(l) by half the
+eigengap of the Laplacian of the pairs' probabilities. The mean loss to an observer, in
+units of local privacy, is at most the number of messages that it receives, divided by
+n.
 
-All losses are in this unit; multiply by alpha Delta^2 / (2 s^2) for divergences.
+All losses are in this unit. To get divergences, multiply them by alpha Delta^2 / (2
+s^2).
 
 References:
     Even, PhD thesis, 2024, chapter 6, tel-04877971.
 
-Differences (each with a test; see docs/errata.md): the rate by random pairs has a
-factor 1/2. The mean loss by random pairs has no such factor. The mean loss of rounds
+Differences (each with a test; see docs/errata.md): the rate with random pairs has a
+factor 1/2. The mean loss with random pairs has no such factor. The mean loss of rounds
 has n, not n^2.
 """
 
@@ -50,11 +53,12 @@ def stopping_time(
     19
 
     Args:
-        pace: sqrt(l) by Chebyshev's recursion. By random pairs, the rate of squares:
-            `gossip.randomised_rate` or `gossip.accelerated_rate` (Remark 6.3.1).
+        pace: sqrt(l) with Chebyshev's recursion. With random pairs, the rate of
+            squares: `gossip.randomised_rate` or `gossip.accelerated_rate` (Remark
+            6.3.1).
         n: nodes.
         noise: s.
-        spread: a public bound on (1/n) sum |x_v - x_bar|^2, not found from the data.
+        spread: a public bound on (1/n) sum |x_v - x_bar|^2, not computed from the data.
         dim: D.
     """
     checks.number("pace", pace, above=0, at_most=1)
@@ -73,7 +77,7 @@ def error_bound(
     spread: float = 0.25,
     dim: int = 1,
 ) -> float:
-    """(6.8) and (6.9), a bound on `(1/2n) sum E|x_v^T - x_bar|^2`.
+    """A bound on `(1/2n) sum E|x_v^T - x_bar|^2`; (6.8) and (6.9).
 
     At `stopping_time` it is at most 3 D s^2 / n.
 
@@ -92,7 +96,7 @@ def _square(noise: float, dim: int) -> float:
     return noise**2 * checks.integer("dim", dim, at_least=1)
 
 
-# Mean losses are sums of ranks. They are right even where losses of pairs are wrong.
+# Mean losses are sums of ranks. They are right even if losses of pairs are wrong.
 
 
 def mean_loss(degree: float, rounds: int, n: int) -> float:
@@ -107,7 +111,8 @@ def mean_loss(degree: float, rounds: int, n: int) -> float:
 def mean_loss_by_pairs(rounds: int, n: int) -> float:
     """`2 T / n^2`, a bound on the expected mean loss of T meetings.
 
-    Pairs meet with chances 2 W / n. Each of the two messages adds at most 1 to the sum.
+    Pair {v, w} meets with probability 2 W_vw / n. Each of the two messages adds at most
+    1 to the sum.
     """
     return 2 * rounds / n**2
 
@@ -130,12 +135,12 @@ def walk_bound(matrix: Float[Tensor, "n n"], rounds: int) -> Float64[Tensor, "n 
 
 
 def secret_graph_loss(n: int, degree: int, rounds: int) -> float:
-    """Theorem 6.4: the loss of a node that is not a neighbour, on a secret graph.
+    """The loss of a node that is not a neighbour, on a secret graph; Theorem 6.4.
 
     `min(1, 2 T d / (n - d))` for an observer that knows only its d neighbours, if all
-    other nodes are exchangeable. It holds for orders up to `largest_order` and for one
-    averaging. Over several steps of SGD such losses add only if all nodes hold the same
-    model after each step (docs/privacy_gossip.md).
+    other nodes are exchangeable. It holds for one averaging and for orders up to
+    `largest_order`. Over several steps of SGD, such losses add up only if all nodes
+    have the same model after each step (docs/privacy_gossip.md).
 
     >>> round(secret_graph_loss(2000, 8, 27), 4)
     0.2169
@@ -154,17 +159,18 @@ def largest_order(mu: float) -> float:
     return (1 + math.sqrt(1 + 8 / mu**2)) / 2
 
 
-# Noise for a loss. It depends on the number of rounds, which depends on the noise.
+# Noise for a given loss. It depends on the number of rounds, which depends on the
+# noise.
 
 
 def plan_noise(
     noise_after: Callable[[int], float], rounds_with: Callable[[float], int]
 ) -> PlannedNoise:
-    """The fewest rounds that are enough for the noise they need, and this noise.
+    """The smallest number of rounds that is enough for the noise it needs; that noise.
 
     Args:
-        noise_after: the noise that a number of rounds needs; it grows with rounds.
-        rounds_with: the rounds that an amount of noise needs; it falls with the noise.
+        noise_after: the noise needed for a number of rounds; it grows with the rounds.
+        rounds_with: the rounds needed with an amount of noise; it falls with the noise.
     """
     high = 1
     while rounds_with(noise_after(high)) > high:
@@ -193,7 +199,7 @@ def noise_for_mean(
     sensitivity: float = 1.0,
     spread: float = 0.25,
 ) -> PlannedNoise:
-    """`s^2 = alpha Delta^2 d T(s) / (2 n epsilon)`: a mean divergence of epsilon.
+    """The s with `s^2 = alpha Delta^2 d T(s) / (2 n epsilon)`: mean divergence epsilon.
 
     Args:
         loss: epsilon, the mean over all clients of the Renyi divergence.
@@ -215,7 +221,7 @@ def noise_for_mean(
 
 
 def error_of(noise: float, n: int) -> float:
-    """`3 s^2 / n`, a bound on the error of averaging for the stopping time."""
+    """`3 s^2 / n`, a bound on the error of averaging at the stopping time."""
     return 3 * noise**2 / n
 
 
@@ -238,7 +244,8 @@ def gossip_steps(
         n: clients.
         noise: s on gradients.
         dissimilarity: zeta^2, the mean of |grad f_v - grad f|^2 at the optimum.
-        sampling: rho^2, the variance of gradients of samples there; 0 with all data.
+        sampling: rho^2, the variance of sampled gradients at the optimum; 0 with all
+            data.
         dim: D.
     """
     pace = math.sqrt(checks.number("gap", gap, above=0, at_most=1))
@@ -267,7 +274,7 @@ class PrivateDescent(NamedTuple):
 
 
 def sgd_rate(problem: PrivateDescent) -> float:
-    """Theorem 6.8: the excess loss, up to constants and logarithms.
+    """The excess loss of Theorem 6.8, up to constants and logarithms.
 
     `(D s^2 + rho^2) / (n mu T) + L |theta_0 - theta*|^2 e^{-T / (2 kappa)}`; it does
     not depend on the graph.
@@ -322,7 +329,7 @@ def sgd_noise(
     alpha: float = 2.0,
     sensitivity: float = 1.0,
 ) -> float:
-    """`s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`, for a mean divergence.
+    """The s with `s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`: mean divergence.
 
     With T = kappa steps and this noise, `sgd_rate` is the trade-off of Theorems 6.7 and
     6.9. It is not a guarantee for T > 1: later steps depend on earlier messages, and
@@ -334,7 +341,8 @@ def sgd_noise(
     Args:
         loss: epsilon, the mean over all clients of the divergence of all steps.
         n: clients.
-        received: messages that the busiest client receives, K d_v(t) in step t.
+        received: the number of messages to the client that receives most, K d_v(t) in
+            step t.
         alpha: order of the divergence.
         sensitivity: Delta of a gradient, 2 clip.
     """

@@ -1,12 +1,13 @@
-"""A model that walks on a graph: step sizes, guarantees and lower bounds.
+"""A model that walks on a graph: step sizes, bounds and lower bounds.
 
-A walk v_0, v_1, ... is a Markov chain with the stationary law pi, and
+A walk v_0, v_1, ... is a Markov chain with the stationary distribution pi, and
 
     x_{t+1} = x_t - gamma g_{v_t}(x_t)                                (7.2), MC-SGD
 
 finds the minimum of f = sum_v pi_v f_v. Times tau_mix, tau_hit and tau_cov are those of
-`coterie.graphs.chains` and `.chains` here. F_0 is the `start`, f(x_0) - f^*, and B^2
-the `distance`, |x_0 - x^*|^2. Rates up to constants and logarithms say so.
+`coterie.graphs.chains` and `.chains` here. F_0, the `start`, is f(x_0) - f^*, and B^2,
+the `distance`, is |x_0 - x^*|^2. If a rate holds only up to constants and logarithms,
+its docstring says so.
 
 References:
     Even, PhD thesis, 2024, chapter 7, tel-04877971.
@@ -14,9 +15,9 @@ References:
     arXiv 2302.14428.
 
 Differences (each with a test; see docs/errata.md): Matthews' bound has H_n, because
-returns count. The noise of Theorem 7.3.1 has tau. The step of Theorem 7.3.2 has L, and
-its rate 1/384. The variance of two states is twice as large. Theorem 7.6.2 has 1 / (4
-L) and 1 / L.
+returns count. The noise term of Theorem 7.3.1 has tau. In Theorem 7.3.2, the step has L
+and the rate 1/384. The variance with two states is twice the printed one. Theorem 7.6.2
+has 1 / (4 L) and 1 / L.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class TokenProblem:
 
     @property
     def delay(self) -> float:
-        """`tau = tau_mix ln T`, where `T >= 2 tau_mix ln tau_mix`; Theorem 7.3."""
+        """`tau = tau_mix ln T`, for `T >= 2 tau_mix ln tau_mix`; Theorem 7.3."""
         least = 2 * self.mixing * math.log(max(self.mixing, 1.0))
         checks.integer("steps", self.steps, at_least=max(2, math.ceil(least)))
         return self.mixing * math.log(self.steps)
@@ -64,7 +65,7 @@ class TokenProblem:
 def reversible_mixing(relaxation: float, smallest: float, eps: float = 0.0) -> int:
     """`tau_mix(eps) <= ceil(tau_rel ln(1 / (eps pi_min)))`; Lemma 7.2.1.
 
-    Without eps it bounds tau_mix, with eps = pi_min / 2: `ceil(tau_rel ln(2 /
+    Without eps, it bounds tau_mix, which has eps = pi_min / 2, by `ceil(tau_rel ln(2 /
     pi_min^2))`.
 
     >>> reversible_mixing(10.0, 0.25), reversible_mixing(10.0, 0.25, eps=0.01)
@@ -81,13 +82,13 @@ def hitting_bound(mixing: float, smallest: float) -> float:
 def regular_hitting_bound(edges: int, diameter: int, degree: int) -> float:
     """`tau_hit <= 2 |E| diameter / d` on an edge-transitive graph; Lemma 7.2.3.
 
-    For the simple walk with equal degrees d, it is n times the diameter.
+    For the simple walk with equal degrees d, the bound is n times the diameter.
     """
     return 2 * edges * diameter / degree
 
 
 def cover_bound(hitting: float, clients: int) -> float:
-    """`tau_cov <= H_n tau_hit`, Matthews' bound; the way back to the start counts too.
+    """Matthews' bound `tau_cov <= H_n tau_hit`, where the way back to the start counts.
 
     Theorem 7.1 prints H_{n-1}.
 
@@ -183,7 +184,7 @@ def stated_pathwise_bound(
 def _noise_sums(
     noise: Tensor, lr: float, beta: float, mu: float
 ) -> tuple[Tensor, float, Tensor]:
-    """The sums |G_t|^2 for every t, the factor q, and q^{T-t}."""
+    """|G_t|^2 for every t, the factor q, and q^{T-t}."""
     checks.number("lr", lr, above=0.0, below=1 / beta)
     sums = noise.double().flip(0).cumsum(0).flip(0).square().sum(1)
     q = 1 - lr * checks.number("mu", mu, at_least=0.0, at_most=beta)
@@ -209,7 +210,7 @@ def strongly_convex_step(
 ) -> float:
     """`min(1 / L, ln(max(2, mu^3 T B^2 / (L s))) / (mu T))`; Corollary 7.4.1.
 
-    The thesis only asks for a good step, so this one is ours. s is that of
+    The thesis only asks for a good step; this one is ours. s is defined in
     `strongly_convex_rate`.
     """
     mu = checks.number("mu", problem.mu, above=0.0)
@@ -226,7 +227,7 @@ def strongly_convex_rate(
     """E|x_T - x^*|^2 up to constants and logarithms; Corollary 7.4.1, Theorem 7.5.
 
     `2 e^{-T / kappa} B^2 + L s / (mu^3 T)` with `s = sigma_local^2 + tau_mix(1/4)
-    sigma_*^2`. Noise within clients does not depend on the walk.
+    sigma_*^2`. The noise within clients, sigma_local^2, does not depend on the walk.
     """
     mu = checks.number("mu", problem.mu, above=0.0)
     noise = problem.beta * (local + problem.mixing * problem.variance)
@@ -235,11 +236,11 @@ def strongly_convex_rate(
 
 
 def two_state_moment(flip: float, lr: float) -> float:
-    """E x^2 in the long run for f_0 = (x - 1)^2 / 2, f_1 = (x + 1)^2 / 2; Prop. 7.4.1.
+    """The limit of E x^2 for f_0 = (x - 1)^2 / 2, f_1 = (x + 1)^2 / 2; Prop. 7.4.1.
 
-    The walk goes to the other state with chance p = `flip`:
-    `gamma / (2 - gamma) (1 + (1 - gamma) r) / (1 - (1 - gamma) r)`, `r = 1 - 2 p`,
-    about gamma (1 - p) / (2 p) for small steps.
+    The walk goes to the other state with probability p = `flip`. Then E x^2 is `gamma /
+    (2 - gamma) (1 + (1 - gamma) r) / (1 - (1 - gamma) r)`, `r = 1 - 2 p`, about gamma
+    (1 - p) / (2 p) for small steps.
 
     >>> round(two_state_moment(0.1, 0.05), 5), two_state_moment(0.5, 1.0)
     (0.18803, 1.0)
@@ -301,7 +302,7 @@ def sag_descent(
         lr: gamma_t.
         gradient: of f, at x_t.
         mean: h_bar_{t+1}.
-        drifts: row v is `x_{d_v(t)} - x_t`, the steps since the last visit to v.
+        drifts: row v is `x_{d_v(t)} - x_t`, the sum of steps since the last visit to v.
         beta: L.
     """
     checks.number("lr", lr, above=0.0, at_most=1 / (2 * beta))
@@ -324,8 +325,8 @@ def lower_bound(
     """A lower bound on the error after T steps, up to a constant; Theorem 7.2.
 
     `L scale (tau_hit / T)^2`, or `L scale e^{-T / (sqrt(kappa) tau_hit)}` for mu > 0.
-    With scale = F_0 it bounds |grad f|^2 of smooth losses; with B^2, f - f^* of convex
-    ones.
+    With scale = F_0, it bounds |grad f|^2 of smooth losses; with scale = B^2, it bounds
+    f - f^* of convex losses.
     """
     if mu:
         return beta * scale * math.exp(-steps * math.sqrt(mu / beta) / hitting)
@@ -335,11 +336,11 @@ def lower_bound(
 def hard_instance(
     dimension: int, *, alpha: float = 1.0, b: float = 1.0
 ) -> tuple[Float64[Tensor, "2 d d"], Float64[Tensor, "2 d"]]:
-    """Hessians A and vectors c of pi_v f_v and pi_w f_w, gradients A x - c; 7.3.
+    """Hessians A and vectors c of pi_v f_v and pi_w f_w, with gradients A x - c; 7.3.
 
-    One client has all products x(2k-1) x(2k), the other client all x(2k) x(2k+1). A run
-    starts at 0. Each time the walk goes from one client to the other, one more
-    coordinate can become nonzero:
+    The loss of client v has all products x(2k-1) x(2k), and that of client w all
+    products x(2k) x(2k+1). A run starts at 0. Each time the walk goes from one client
+    to the other, one more coordinate can become different from 0:
 
         pi_v f_v = sum_{k>=1} (x(2k)^2 - x(2k-1) x(2k)) + alpha x(0)^2 / 2 - b x(0)
         pi_w f_w = sum_{k>=0} (x(2k+1)^2 - x(2k+1) x(2k))
@@ -376,7 +377,7 @@ def alternations(path: Int[Tensor, " t"], v: int, w: int) -> Int[Tensor, " t"]:
 def communications(
     eps: float, *, clients: int, edges: int, mixing: float, hitting: float
 ) -> dict[str, float]:
-    """Messages until |grad f|^2 <= eps, up to constants and logarithms; Table 7.1."""
+    """The messages until |grad f|^2 <= eps, up to constants and logs; Table 7.1."""
     checks.number("eps", eps, above=0.0)
     return {
         "gossip": edges * mixing / eps,
@@ -387,11 +388,11 @@ def communications(
 
 
 def hop_time(chain: Float[Tensor, "n n"], seconds: Float[Tensor, "n n"]) -> float:
-    """`sum_{v,w} pi_v P_vw T_{v->w}`, the limit of time / T for a token; 7.6.3.
+    """`sum_{v,w} pi_v P_vw T_{v->w}`, the mean time of a token's step; 7.6.3.
 
     Args:
         chain: P, sparse or dense.
-        seconds: T_{v->w}, of computing at v and then sending to w.
+        seconds: T_{v->w}, the seconds for computing at v and then sending to w.
     """
     law = stationary_law(chain)
     return float((law[:, None] * chain.to_dense().double() * seconds.double()).sum())

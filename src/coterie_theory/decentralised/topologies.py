@@ -1,19 +1,19 @@
-"""Times to agree on a graph where messages and computations take time.
+"""How long agreement on a graph takes, if messages and computations take time.
 
-A message on edge e takes `lengths` s_e (or tau_e), and a computation at node v takes
-`computing` tau_v. What v knows reaches w after
+A message on edge e takes the time s_e (`lengths`, or tau_e), and a computation at node
+v the time tau_v (`computing`). Information from v reaches w after
 
     dist(v, w) = tau_v + tau_w + smallest sum of s_e over paths from v to w,
 
-and the largest of these distances is the time diameter D.
+The largest of these distances is the time diameter D.
 
 References:
     Even, PhD thesis, 2024, sections 1.3.2, 1.3.3 and 4.1, tel-04877971.
     Scaman, Bach, Bubeck, Lee, Massoulié, "Optimal algorithms for smooth and strongly
     convex distributed optimization in networks", ICML 2017, arXiv:1702.08704.
 
-Differences: the typical time of asynchronous gossip is printed as `1 / lambda_2(p)`,
-with chances p in place of rates 1 / s.
+Differences: the thesis prints the typical time of asynchronous gossip as `1 /
+lambda_2(p)`, with probabilities p in place of rates 1 / s.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def time_diameter(
     lengths: Float[Tensor, " e"],
     computing: Float[Tensor, " n"] | None = None,
 ) -> float:
-    """D, the largest distance; with `lengths` of 1 it is the diameter of the graph.
+    """The largest distance D; if all `lengths` are 1, the diameter of the graph.
 
-    Every node is a source in turn: seconds for 1,000 nodes, a minute for 10,000.
+    Every node is a source in turn. This takes seconds for 1,000 nodes, and a minute for
+    10,000.
     """
     parts = torch.arange(nodes_of(edges)).split(_AT_ONCE)
     return max(
@@ -83,9 +84,10 @@ def synchronous_lower_bound(
     condition: float,
     accuracy: float,
 ) -> float:
-    """(4.2) `s_max Diam(G) sqrt(kappa) ln(1 / eps)`, up to a constant.
+    """The bound `s_max Diam(G) sqrt(kappa) ln(1 / eps)` of (4.2), up to a constant.
 
-    A lower bound on the time of rounds, each as long as the slowest link.
+    It is a lower bound on the time of any method in rounds, where each round takes as
+    long as the slowest link.
     """
     ones = torch.ones(len(edges), dtype=torch.float64)
     way = float(lengths.max()) * time_diameter(edges, ones)
@@ -99,7 +101,7 @@ def lower_bound(
     accuracy: float,
     computing: Float[Tensor, " n"] | None = None,
 ) -> float:
-    """(4.3) `D sqrt(kappa) ln(1 / eps)`, up to a constant, for any algorithm."""
+    """(4.3): `D sqrt(kappa) ln(1 / eps)`, up to a constant, for any algorithm."""
     way = time_diameter(edges, lengths, computing)
     return way * _precision(condition, accuracy)
 
@@ -111,7 +113,7 @@ def _precision(condition: float, accuracy: float) -> float:
 
 
 def synchronous_time(edges: Int[Tensor, "e 2"], lengths: Float[Tensor, " e"]) -> float:
-    """`d / lambda_2(1 / s_max)`: typical time of rounds that last s_max; 1.3.2.
+    """`d / lambda_2(1 / s_max)`: the typical time with rounds that last s_max; 1.3.2.
 
     d is the largest degree, as in `W = I - (D - A) / d`.
     """
@@ -121,9 +123,10 @@ def synchronous_time(edges: Int[Tensor, "e 2"], lengths: Float[Tensor, " e"]) ->
 
 
 def asynchronous_time(edges: Int[Tensor, "e 2"], lengths: Float[Tensor, " e"]) -> float:
-    """`1 / lambda_2(1 / s)`: typical time if pairs meet 1 / s_e times a second.
+    """`1 / lambda_2(1 / s)`: the typical time if pairs meet 1 / s_e times a second.
 
-    It is a heuristic: exchanges take no time, and a node serves all its links at once.
+    This is a heuristic: it assumes that exchanges take no time, and that a node can use
+    all its links at once.
     """
     rates = 1 / checks.positive("lengths", lengths, len(edges)).double()
     return 1 / eigengap(edges, rates)

@@ -1,14 +1,15 @@
-"""Nesterov acceleration in continuous time: gradients at random times, exact flows.
+"""Nesterov acceleration in continuous time, with gradients at random times.
 
 Two points x and z flow towards each other. At the times T_1 < T_2 < ... of a Poisson
-process of rate 1, both take a step along the same gradient, taken at x just before:
+process of rate 1, both take a step along the same gradient, taken at the x just before
+this time:
 
     dx = eta_t (z - x) dt,         dz = eta'_t (x - z) dt
     x <- x - gamma_t grad f(x),    z <- z - gamma'_t grad f(x)
 
 A `Schedule` has the four parameters, and the flow between two times in closed form. So
-the process is computed exactly. At the times T_k it is Nesterov's recursion with random
-parameters (`recursion`). T_k = k gives a deterministic method of the same form.
+we compute the process exactly. At the times T_k it is Nesterov's recursion with random
+parameters (`recursion`). If T_k = k, it is a deterministic method of the same form.
 
     convex            eta = 2/t,            eta' = 0,             gamma' = t/(2L)
     strongly_convex   eta = r,              eta' = r,             gamma' = 1/sqrt(mu L)
@@ -16,9 +17,9 @@ parameters (`recursion`). T_k = k gives a deterministic method of the same form.
                                             gamma' = tanh(rt/2)/sqrt(mu L)
 
 with r = sqrt(mu/L) and gamma = 1/L. `unified` is near `convex` for small t and near
-`strongly_convex` for large t. A gradient oracle is `grad(x, rng)`, which may be noisy.
-Several runs at once have points (runs, d) and times (runs, k). Guarantees are in
-`coterie_theory.decentralised.continuized`.
+`strongly_convex` for large t. A gradient oracle is a function `grad(x, rng)`, which may
+be noisy. To compute several runs at once, give points (runs, d) and times (runs, k).
+Guarantees are in `coterie_theory.decentralised.continuized`.
 
 References:
     Even, Berthier, Bach, Flammarion, Hendrikx, Gaillard, Massoulié, Taylor,
@@ -26,8 +27,8 @@ References:
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
     Even, PhD thesis, 2024, chapter 2, tel-04877971.
 
-Differences (each with a test; see docs/errata.md): gamma' belongs to the time of the
-jump, T_{k+1}, not to T_k. The unified schedule is ours.
+Differences (each with a test; see docs/errata.md): gamma' is that of the time of the
+jump, T_{k+1}, not of T_k. The unified schedule is ours.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Gradient = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Mix(NamedTuple):
-    """A flow: x <- x + forward (z - x) and z <- z + back (x - z), at once."""
+    """A flow: x <- x + forward (z - x) and z <- z + back (x - z), at the same time."""
 
     forward: Tensor
     back: Tensor
@@ -68,7 +69,7 @@ class Schedule:
 
     Attributes:
         flow: the mixture from one time to a later one.
-        jump: the steps at a time.
+        jump: the step sizes gamma and gamma' at a time.
     """
 
     flow: Callable[[Tensor, Tensor], Mix]
@@ -80,8 +81,8 @@ def convex(smoothness: float, *, second: float | None = None) -> Schedule:
 
     Args:
         smoothness: L, or R^2 of least squares.
-        second: gamma' = t / (2 second), by default L. For least squares, R^2 times the
-            statistical condition number.
+        second: gamma' is t / (2 second). By default it is L. For least squares, give
+            R^2 times the statistical condition number.
     """
     checks.number("smoothness", smoothness, above=0)
     second = smoothness if second is None else checks.number("second", second, above=0)
@@ -93,7 +94,7 @@ def convex(smoothness: float, *, second: float | None = None) -> Schedule:
 
 
 def steady(eta: float, jump: Jump) -> Schedule:
-    """The schedule with constant parameters and eta' = eta, whatever the time."""
+    """The schedule with parameters that are constant in time, and eta' = eta."""
 
     def flow(t0: Tensor, t1: Tensor) -> Mix:
         share = share_of_way(t1 - t0, eta)
@@ -123,7 +124,7 @@ def unified(smoothness: float, curvature: float) -> Schedule:
         kept = ((r * t0).sinh() / (r * t1).sinh()) ** 2
         early = Mix(1 - back - kept, back)
         start = Mix(torch.ones_like(t1), torch.zeros_like(t1))
-        # For long times differences of the primitive cancel.
+        # For long times, the difference of two values of the primitive loses digits.
         found = (
             torch.where(t0 == 0, first, torch.where(r * t0 > 12, last, between))
             for first, last, between in zip(start, late(t0, t1), early, strict=True)
@@ -166,9 +167,10 @@ def arrivals(
 
     Args:
         shape: the number of runs, and last the number of times.
-        rng: of the times.
-        tick: 0 for Exp(1) waiting times. Otherwise a coin with chance `tick` is flipped
-            every `tick` seconds; 1 gives the times 1, 2, ...
+        rng: the generator of the times.
+        tick: 0 for Exp(1) waiting times. Otherwise a coin is flipped every `tick`
+            seconds, and a gradient comes with probability `tick`; 1 gives the times 1,
+            2, ...
     """
     checks.number("tick", tick, at_least=0, at_most=1)
     waiting = torch.ones(shape, dtype=torch.float64, device=rng.device)
@@ -210,11 +212,12 @@ def continuized(
 
     Args:
         grad: the gradient oracle.
-        schedule: of the parameters.
+        schedule: the schedule of the parameters.
         x: the start.
-        times: of gradients, ascending, for each run or for all.
+        times: the times of gradients, ascending, for each run or for all.
         rng: for the oracle.
-        scale: applied to the gradient in the step of x, such as factors of coordinates.
+        scale: a function of the gradient for the step of x, such as factors of
+            coordinates.
     """
     points = Points(x, x, torch.zeros_like(times[..., 0]))
     for time in times.unbind(-1):
@@ -300,7 +303,7 @@ class Coordinates(NamedTuple):
 def coordinates(
     curvatures: Float[Tensor, " d"], projector: Float[Tensor, " d"] | None = None
 ) -> Coordinates:
-    """Coordinates with the chances that minimise L, proportional to sqrt(M_ii R_ii)."""
+    """Coordinates, drawn with the probabilities that minimise L: ~ sqrt(M_ii R_ii)."""
     projector = torch.ones_like(curvatures) if projector is None else projector
     checks.positive("curvatures", curvatures, len(curvatures))
     roots = (curvatures * projector).sqrt()
@@ -318,7 +321,7 @@ def coordinate_descent(
     """Continuized accelerated coordinate descent; (2.44) to (2.46).
 
     In coordinate i, z moves by gamma' g_i / P_i and x by gamma (R_ii / P_i) g_i / P_i.
-    The schedule is for the L of `drawn`.
+    The schedule must be for the L of `drawn`.
     """
 
     def one(x: Tensor, rng: torch.Generator) -> Tensor:

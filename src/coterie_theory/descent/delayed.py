@@ -1,19 +1,20 @@
-"""DDO, delayed decentralised optimisation: messages and computations take their time.
+"""DDO, delayed decentralised optimisation: messages and computations take time.
 
     minimise sum_v f_v(x),    f_v sigma-strongly convex and L-smooth
 
 Node v has a model x_v and a dual value y_v of phi_v(x) = f_v(x) - (sigma / 4) |x|^2.
-Edges and nodes tick at the times of Poisson processes of rates p. What is written at a
-tick T was read at T - tau:
+Edges and nodes have clocks, which tick at the times of Poisson processes of rates p. At
+a tick T, a node writes a change that is computed from values at T - tau:
 
     edge {v, w}:  x_v <- x_v - (K / 2p) (x_v - x_w)(T - tau),   and the opposite for w
     node v:       g = argmin_x phi_v(x) - <y_v(T - tau), x>
                   y_v <- y_v - (sigma K / 4p) (g - x_v(T - tau))
                   x_v <- x_v - (K / 2p) (x_v(T - tau) - g)
 
-from x = y = 0. (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models x_v go to x*. The
-gains K depend on adjacent delays (`coterie_theory.decentralised.descent`). With
-capacities, a tick is dropped if too many others are under way (`admissible`).
+All start at x = y = 0. (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models x_v
+converge to x*. The gains K depend on adjacent delays
+(`coterie_theory.decentralised.descent`). With capacities, a tick is dropped if too many
+others are in progress (`admissible`).
 
 `coterie.algorithms.ddo` does the same on clients' data, without capacities.
 
@@ -44,7 +45,7 @@ from .dual import DualGradient
 
 
 class Network(NamedTuple):
-    """Edges and nodes, with rates of their ticks and durations of their work."""
+    """Edges and nodes, with rates of their ticks and the times of their work."""
 
     edges: Int[Tensor, "e 2"]
     rates: Float64[Tensor, " e"]
@@ -71,7 +72,7 @@ class Gains(NamedTuple):
 
 
 def ticks(network: Network, until: float, rng: torch.Generator) -> RingTimes:
-    """Ticks of all edges (numbers 0 to E - 1) and all nodes (E to E + n - 1)."""
+    """The ticks of all edges (numbers 0 to E - 1) and all nodes (E to E + n - 1)."""
     checks.number("until", until, above=0)
     rates = torch.cat([network.rates, network.computing])
     counts = torch.poisson(rates * until, generator=rng).long()
@@ -106,7 +107,7 @@ def ddo(
         gains: K.
         when: the ticks, in ascending order.
         sigma: strong convexity of all losses.
-        dimension: of a model.
+        dimension: the number of parameters of a model.
     """
     network.check()
     checks.number("sigma", sigma, above=0)
@@ -161,7 +162,7 @@ def quadratic_phi(
 
 
 class Capacities(NamedTuple):
-    """The most messages and computations at once; None: any number."""
+    """The largest numbers of messages and computations at once; None: no limit."""
 
     link: int | None = None  # messages on an edge
     node: int | None = None  # messages at a node
@@ -171,10 +172,11 @@ class Capacities(NamedTuple):
 def admissible(
     network: Network, when: RingTimes, limits: Capacities
 ) -> Bool[Tensor, " m"]:
-    """(m,) which ticks are kept if capacities limit what is under way at a time.
+    """(m,) which ticks are kept if capacities limit what is in progress at a time.
 
-    The rule is that of `coterie_theory.gossip.kept_by_truncation`. It is applied to the
-    edge and to all edges at each end, or to the computations of the node.
+    The rule is that of `coterie_theory.gossip.kept_by_truncation`. For the tick of an
+    edge, it limits the edge and all edges at each end. For the tick of a node, it
+    limits the computations of this node.
     """
     for name, value in limits._asdict().items():
         if value is not None:

@@ -1,21 +1,23 @@
 """Accelerated randomised gossip, in continuous time: two rows for every node.
 
-Between rings x_v and z_v flow towards each other, `dx = eta (z - x) dt` and
-`dz = eta (x - z) dt`, without messages. When the edge {v, w} rings,
+Every edge has a clock. Between rings, x_v and z_v flow towards each other, `dx = eta (z
+- x) dt` and `dz = eta (x - z) dt`, without messages. When the clock of the edge {v, w}
+rings,
 
     x_v, x_w <- (x_v + x_w) / 2,   z_v <- z_v + gamma (x_w - x_v),
                                    z_w <- z_w - gamma (x_w - x_v)
 
 where the right sides have the rows from just before the ring. Only x is sent. In a time
-D without a meeting, a node moves by `(1 - exp(-2 eta D)) / 2` of the way from x to z
-and from z to x. So it is enough to move it when it meets a neighbour. With the eigengap
-mu of the Laplacian of the rates and the largest effective resistance R between ends of
-an edge,
+D without a meeting, x and z of a node move towards each other by `(1 - exp(-2 eta D)) /
+2` of the way. So it is enough to compute this move when the node meets a neighbour. Let
+mu be the eigengap of the Laplacian of the rates, and R the largest effective resistance
+between ends of an edge. Then
 
     eta = sqrt(mu / (2 R)),  gamma = 1 / sqrt(2 mu R),
     E |x(t) - x_bar|^2 <= 2 exp(-eta t) |x(0) - x_bar|^2.
 
-A smaller mu or a larger R is safe, and slower. A larger mu or a smaller R is not safe.
+With a smaller mu or a larger R, the method is stable but slower. With a larger mu or a
+smaller R, it may diverge.
 
 References:
     Even, Berthier, Bach, Flammarion, Gaillard, Hendrikx, Massoulié, Taylor,
@@ -23,8 +25,8 @@ References:
     of gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
     Even, PhD thesis, 2024, 2.7, tel-04877971.
 
-Differences: the thesis prints twice this eta, with which the mean square diverges on a
-line of 20; see docs/errata.md.
+Differences: the thesis prints twice this eta. With it, the mean square diverges on a
+line of 20 nodes; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from .rings import layers, pieces, rows, until_each
 
 
 class GossipPace(NamedTuple):
-    """The speed at which x and z flow together, and how far a meeting moves z."""
+    """The speed eta of the flow, and how far a meeting moves z (gamma)."""
 
     eta: float
     gamma: float
@@ -67,7 +69,7 @@ def pace(edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"]) -> GossipPace:
 
 
 def pace_of(gap: float, resistance: float) -> GossipPace:
-    """A safe pace if the eigengap is >= `gap` and resistances are <= `resistance`."""
+    """A stable pace if the eigengap is >= `gap` and resistances are <= `resistance`."""
     checks.number("gap", gap, above=0)
     checks.number("resistance", resistance, above=0)
     found = MeetingRates(gap, resistance)
@@ -83,11 +85,11 @@ def accelerated(
 ) -> RowPairs:
     """All rows at each of these times; arguments as for `randomised`.
 
-    With `eta = 0`, x is that of `randomised`. Use double precision if x is to come
-    nearer to the mean by many orders of magnitude.
+    With `eta = 0`, x is that of `randomised`. Use double precision if x must come much
+    nearer to the mean, by many orders of magnitude.
 
     Args:
-        x: the first rows, also of z.
+        x: the rows at time 0, of x and of z.
         edges: pairs of positions of rows.
         rings: times, ascending, and positions of edges.
         at: times, ascending.
@@ -114,7 +116,7 @@ def accelerated(
 def flow_shares(
     ends: Int[Tensor, "m 2"], times: Float64[Tensor, " m"], nodes: int, eta: float
 ) -> Float64[Tensor, "m 2"]:
-    """The share of the way from x to z that each end has moved since its last ring.
+    """The share of the way from x to z by which each end has moved since its last ring.
 
     >>> ends, times = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 1.0]).double()
     >>> flow_shares(ends, times, 3, 10.0)
@@ -123,9 +125,9 @@ def flow_shares(
 
     Args:
         ends: nodes of each ring.
-        times: of rings, ascending.
+        times: the times of rings, ascending.
         nodes: n.
-        eta: of a `GossipPace`.
+        eta: the eta of a `GossipPace`.
     """
     seen = torch.zeros(nodes, dtype=torch.float64)
     return share_of_way(times[:, None] - _times_before(ends, times, seen), eta)

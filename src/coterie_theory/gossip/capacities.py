@@ -1,18 +1,19 @@
-"""Networks with capacities: which rings find both ends free, and which are lost.
+"""Networks with capacities: which rings find both ends free, and which have no effect.
 
-An exchange on an edge that rings at time t keeps both ends busy until t plus its
-length. It begins only if, at t, each end has fewer than `capacity` exchanges going on
-and the edge fewer than `edge_capacity`. Otherwise the ring is lost, and nobody waits.
-An exchange that ends at t is over at t. With capacity 1 this is a loss network.
+When an edge rings at time t, an exchange begins under two conditions: at t, each end
+has fewer than `capacity` exchanges in progress, and the edge fewer than
+`edge_capacity`. The exchange keeps both ends busy until t plus its length; at that time
+it is over. If a condition fails, the ring has no effect (it is lost), and nobody waits.
+With capacity 1 this is a loss network.
 
-A message with a delay arrives when its edge rings. So it is under way before the ring,
-not after (`kept_by_truncation`, `accepted_messages`).
+A message with a delay arrives when its edge rings. So it travels before the ring, not
+after it (`kept_by_truncation`, `accepted_messages`).
 
 References:
     Even, PhD thesis, 2024, Definition 4.3.1, Assumption 4.5.1 and 5.5.2, tel-04877971.
 
-Differences: windows of nodes are tau_v, as in Assumption 4.5.1, and not tau_e, as in
-its proof; see docs/errata.md.
+Differences: the time windows of nodes are tau_v long, as in Assumption 4.5.1; in its
+proof they are tau_e. See docs/errata.md.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def admitted_rings(
         edges: pairs of nodes.
         rings: their times, ascending, and positions in `edges`.
         lengths: how long the exchange of each ring takes if it begins.
-        capacity: exchanges at once at a node.
+        capacity: the largest number of exchanges at once at a node.
         edge_capacity: exchanges at once on an edge; None: any number.
     """
     _check(edges, rings, lengths, capacity, edge_capacity)
     nodes = int(edges.max()) + 1 if len(edges) else 0
-    # When exchanges under way end, by node and then by edge.
+    # When exchanges in progress end, by node and then by edge.
     ends: list[list[float]] = [[] for _ in range(nodes + len(edges))]
     limits = [capacity] * nodes + [edge_capacity or len(rings.times) + 1] * len(edges)
     pairs, result = edges.tolist(), []
@@ -83,10 +84,10 @@ def kept_by_truncation(
     capacity: int | None = None,
     edge_capacity: int | None = None,
 ) -> Bool[Tensor, " m"]:
-    """(m,) which messages are sent, if dropped messages count towards the limits too.
+    """(m,) which messages are sent, if dropped messages also count towards limits.
 
-    A ring of edge e at t stands for a message that is under way from t - tau_e to t. It
-    is kept under two conditions:
+    A ring of edge e at t stands for a message that travels from t - tau_e to t. The
+    message is kept under two conditions:
 
     - fewer than `edge_capacity` rings of the edge lie in [t - tau_e, t);
     - at both ends v, fewer than `capacity` rings of edges at v lie in [t - tau_v, t),
@@ -103,7 +104,7 @@ def kept_by_truncation(
     Args:
         edges: pairs of nodes.
         rings: when messages are written, ascending, and positions of edges.
-        delays: tau_e, how long a message is under way.
+        delays: tau_e, how long a message travels.
         capacity: messages at once on all edges of a node; None: any number.
         edge_capacity: messages at once on an edge; None: any number.
     """

@@ -1,4 +1,4 @@
-"""Randomised gossip whose messages take time: read, travel, write.
+"""Randomised gossip with messages that take time: read, travel, write.
 
 Edge {v, w} of delay tau rings at t. Both ends have read their rows at t - tau and sent
 them to each other. At t, both write the same difference to the rows that they have now:
@@ -10,22 +10,23 @@ with `s_e = K_e / (2 p_e)` and, from delays and rates of adjacent edges,
 
     K_e = p_e / (1 + sum_{e' ~ e} p_e' (tau_e + e tau_e')),    e = 2.718...    (4.11)
 
-where e' ~ e means that the edges share a node, so e ~ e. Rows are x(0) before time 0.
-Messages may overlap. Both ends write opposite differences, so the mean stays. With
-`gamma <= min(lambda_2(K) / 2, 1 / tau_max)`, the average of the past
+where e' ~ e means that the edges share a node, so e ~ e. Before time 0, rows are x(0).
+Messages may overlap in time. Both ends write opposite differences, so the mean of all
+rows does not change. With `gamma <= min(lambda_2(K) / 2, 1 / tau_max)`, the average of
+the past
 
     gamma int_0^T e^{gamma s} x(s) ds / (e^{gamma T} - 1)           (Corollary 4.2.1)
 
-obeys the bound of Theorem 4.1 without a further mean over time. Every node keeps its
-own average.
+obeys the bound of Theorem 4.1, without another mean over time. Every node computes the
+average of its own row.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
     2021, arXiv 2106.03585.
     Even, PhD thesis, 2024, 4.2, tel-04877971.
 
-Differences: the thesis prints `s_e = K_e / p_e`, with which two nodes without delay
-swap their rows for ever; see docs/errata.md.
+Differences: the thesis prints `s_e = K_e / p_e`. With it, two nodes without delay swap
+their rows for ever; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _run(
         ends = edges[rings.which[some.rings]].cpu()
         if past is not None:
             past.note(ends, some)
-        # Reads and writes of one layer touch different nodes: reads come first.
+        # In a layer, no node is both read and written, so reads can come first.
         order = 2 * _levels(ends, some, len(x), len(kept)) + some.writes.long()
         for number, group in enumerate(by_level(order)):
             for piece in pieces(group, x.shape[1]):
@@ -168,7 +169,7 @@ def _run(
 def _levels(ends: Tensor, some: _Operations, nodes: int, slots: int) -> Tensor:
     """The layer of each operation.
 
-    In a layer, no operation reads or writes what another operation writes.
+    Inside a layer, no operation reads or writes what another operation writes.
     """
     written, read, held = [-1] * nodes, [-1] * nodes, [-1] * slots
     found = []
@@ -203,7 +204,7 @@ class _Past:
         self._new = torch.empty(0, 2, dtype=torch.float64)
 
     def note(self, ends: Tensor, some: _Operations) -> None:
-        """Computes the weight of x for both ends of each operation that comes next."""
+        """Computes the weight of x for both ends of each of the next operations."""
         last, found = self._seen.tolist(), []
         for (v, w), write, time in zip(
             ends.tolist(), some.writes.tolist(), some.times.tolist(), strict=True
@@ -227,7 +228,7 @@ class _Past:
         return self._mean + new[:, None].to(x) * (x - self._mean)
 
     def _weight(self, since: Tensor, now: Tensor) -> Tensor:
-        """The weight of x, `b / (a + b)`; 0 while no time has passed."""
+        """The weight of x, `b / (a + b)`; it is 0 if no time has passed."""
         b = -torch.expm1(-self._gamma * (now - since))
         both = -torch.expm1(-self._gamma * now)
         return torch.where(both > 0, b / both, torch.zeros_like(b))

@@ -1,18 +1,18 @@
-"""The mean of delayed gossip, which solves a delayed differential equation.
+"""The expectation of delayed gossip, which solves a delayed differential equation.
 
     dy/dt = -sum_e K_e (e_v - e_w) (y_v(t - tau_e) - y_w(t - tau_e)),  y = x(0) before 0
                                                                                (4.13)
 
-with gains `K_e = p_e s_e`, rate times share. To first order in the delays it is
-`(I - Delta(tau K)) dy/dt = -Delta(K) y`. This is stable if and only if the largest
-eigenvalue of the Laplacian of `tau_e K_e` is below 1, and then (4.13) is stable too
-(Proposition 4.2.1). This is about means: with random rings, rows may diverge although
-their mean is stable.
+with gains `K_e = p_e s_e`, rate times share. To first order in the delays, the equation
+is `(I - Delta(tau K)) dy/dt = -Delta(K) y`. This is stable if and only if the largest
+eigenvalue of the Laplacian of `tau_e K_e` is below 1. Then (4.13) is stable too
+(Proposition 4.2.1). Only the expectation is stable: with random rings, rows may still
+diverge.
 
 References:
     Even, PhD thesis, 2024, 4.2.4, tel-04877971.
 
-Differences: the local condition has 1/2 in place of the printed 1; see docs/errata.md.
+Differences: the local condition has 1/2 where the thesis prints 1; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -87,16 +87,16 @@ def mean_path(
 ) -> Float64[Tensor, "k n d"]:
     """The solution of (4.13) at steps + 1 equal times from 0 to `until`.
 
-    Uses Heun's method; the past is read along straight lines between its points. Errors
-    fall with the square of the step.
+    Uses Heun's method, and linear interpolation between past points. Errors fall with
+    the square of the step.
 
     Args:
-        x: y(0), and before.
+        x: y at time 0 and before.
         edges: pairs of positions of rows.
         gains: K_e.
         delays: tau_e.
         until: the last time.
-        steps: the number of steps, with `until / steps` times gains small.
+        steps: the number of steps; `until / steps` times the gains must be small.
     """
     checks.number("until", until, above=0)
     checks.integer("steps", steps, at_least=1)
@@ -109,7 +109,7 @@ def mean_path(
     k = gains.double()[:, None]
 
     def slope(step: int) -> Tensor:
-        """dy/dt at a step; the path has a first guess of y there."""
+        """dy/dt at a step; at this step, `path` has a first guess of y."""
         place = (step - back).clamp(min=0)
         low = place.floor().long().clamp(max=max(step - 1, 0))
         part = (place - low)[:, None]

@@ -1,8 +1,8 @@
-"""Randomised gossip: when an edge {v, w} rings, its two ends take their mean.
+"""Randomised gossip: when an edge {v, w} rings, both ends take the mean of their rows.
 
     x_v, x_w <- (x_v + x_w) / 2                                       (4.4)
 
-The mean of all rows stays. `E |x(t) - x_bar|^2` falls at least as fast as
+The mean of all rows does not change. `E |x(t) - x_bar|^2` falls at least as fast as
 `exp(-lambda_2 t / 2)`, with the eigengap lambda_2 of the Laplacian of the rates.
 
 References:
@@ -10,7 +10,7 @@ References:
     Information Theory 52(6), 2006.
     Even, PhD thesis, 2024, 1.2.2 and 4.2.1, tel-04877971.
 
-Differences: the rate lacks its factor 1/2 in the thesis; see docs/errata.md.
+Differences: the thesis leaves out the factor 1/2 in the rate; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def randomised(
     rings: RingTimes,
     at: Float64[Tensor, " k"],
 ) -> Float[Tensor, "k n d"]:
-    """All rows at each of these times, as if rings came one after the other.
+    """All rows at each of these times, with the effect of one ring after the other.
 
     Each connected part of the graph goes to its own mean.
 

@@ -1,13 +1,13 @@
-"""When edges ring, and which rings do not touch each other.
+"""When edges ring, and which rings can be computed at the same time.
 
 Every edge e has a Poisson clock of rate p_e. All clocks together are one Poisson
-process of rate `I = sum_e p_e`, and each of its points belongs to edge e with chance
-p_e / I. Rings are drawn from this process.
+process of rate `I = sum_e p_e`, and each of its points belongs to edge e with
+probability p_e / I. We draw rings from this process.
 
-Rings without a node in common may happen in any order, or at once. The layer of a ring
-is one more than the highest layer of earlier rings at its two nodes. All rings of a
-layer are executed in one vectorised step. Each node does the same in the same order, so
-the result is that of the sequence, bit by bit.
+Rings without a node in common may be computed in any order, or at the same time. The
+layer of a ring is one more than the highest layer of earlier rings at its two nodes. We
+compute all rings of a layer in one vectorised step. Each node does the same operations
+in the same order, so the result has the same bits as one ring after the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coterie.graphs.families import nodes_of, not_negative
 def poisson_rings(
     rates: Float[Tensor, " e"], until: float, rng: torch.Generator
 ) -> RingTimes:
-    """All rings up to a time for edges with these rates; an edge of rate 0 never rings.
+    """All rings up to a time, for edges with these rates; those of rate 0 never ring.
 
     >>> rates = torch.tensor([1.0, 0.0])
     >>> rings = poisson_rings(rates, 5.0, torch.Generator().manual_seed(0))
@@ -40,7 +40,7 @@ def poisson_rings(
     if not len(rates) or not ends[-1] > 0:
         raise InputError("`rates` must have a positive entry, but all are 0.")
     count = int(torch.poisson(ends[-1] * until, generator=rng))
-    # Given their number, the points of a Poisson process are uniform.
+    # If we know their number, the points of a Poisson process are uniform.
     times = until * torch.rand(count, generator=rng, dtype=torch.float64)
     marks = ends[-1] * torch.rand(count, generator=rng, dtype=torch.float64)
     which = torch.searchsorted(ends, marks, right=True).clamp(max=len(rates) - 1)
@@ -48,7 +48,7 @@ def poisson_rings(
 
 
 def layers(ends: Int[Tensor, "m 2"], nodes: int) -> list[Int[Tensor, " k"]]:
-    """Positions of events by layer, ascending in each; `ends` are the nodes of events.
+    """Positions of events by layer, ascending in each layer; `ends` has events' nodes.
 
     >>> layers(torch.tensor([[0, 1], [2, 3], [1, 2], [0, 3], [1, 0]]), 4)
     [tensor([0, 1]), tensor([2, 3]), tensor([4])]
@@ -70,9 +70,9 @@ def by_level(levels: Int[Tensor, " m"]) -> list[Int[Tensor, " k"]]:
 
 
 def pieces(layer: Int[Tensor, " k"], width: int) -> tuple[Tensor, ...]:
-    """A layer in parts that torch does not divide between threads.
+    """A layer in parts so small that torch does not divide them between threads.
 
-    With threads, thousands of small products would each wait for the slowest thread.
+    With threads, each of thousands of small products would wait for the slowest thread.
 
     Args:
         layer: positions.
@@ -84,14 +84,14 @@ def pieces(layer: Int[Tensor, " k"], width: int) -> tuple[Tensor, ...]:
 
 
 _GRAIN = 32_000
-"""The most numbers in one operation; from 32,768 on, torch uses several threads."""
+"""The largest size of an operation; from 32,768 on, torch uses several threads."""
 
 
 # Checks of the arguments of all kinds of gossip.
 
 
 def rows(x: Float[Tensor, "n d"], edges: Int[Tensor, "e 2"]) -> Float[Tensor, "n d"]:
-    """A copy of x; refuses an x without columns, or without a row for every node."""
+    """A copy of x; refuses an x that has no columns or lacks a row for a node."""
     if not x.shape[1]:
         raise InputError("`x` must have at least one column, got none.")
     if nodes_of(edges) > len(x):

@@ -1,4 +1,4 @@
-"""Gossip in rounds: every row becomes a mean of its neighbours' rows and its own.
+"""Gossip in rounds: each node takes a mean of its row and its neighbours' rows.
 
     x^{t+1} = W x^t                                        `plain`, W_t: `time_varying`
     x^1 = W x^0,  x^{t+1} = omega W x^t + (1 - omega) x^{t-1}               `chebyshev`
@@ -9,14 +9,14 @@ For a symmetric W, l is its absolute gap, `1 - max(|lambda_2|, |lambda_n|)`. Com
 with the start, `|x^t - x_bar|^2` is at most `(1 - l)^{2t}` times as large for `plain`,
 and `2 exp(-t sqrt(l))` times for `chebyshev`, which needs one W for all rounds.
 
-`mix` may be the verb of an oracle instead of a product of matrices. Then each process
-holds its own rows, and messages are counted.
+`mix` may be the method `mix` of an oracle instead of a product of matrices. Then each
+process holds its own rows, and messages are counted.
 
 References:
     Even, PhD thesis, 2024, 1.2.2 and 6.2.1, tel-04877971.
 
-Differences: the recursion begins with W, and not with omega W, which would not keep
-the mean; see docs/errata.md.
+Differences: the recursion begins with W. The printed one begins with omega W, which
+would change the mean; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from coterie.checks import InputError
 from coterie.graphs.spectra import chebyshev_factor, contraction
 
 Mix = Callable[[Tensor, Tensor], Tensor]
-"""Weights (N, N) and rows -> the weighted means."""
+"""Maps weights (N, N) and rows to the weighted means."""
 
 
 def product(matrix: Tensor, x: Tensor) -> Tensor:
@@ -49,10 +49,10 @@ def plain(
     """W^t x.
 
     Args:
-        x: the first rows: all of them, or those at hand if `mix` is an oracle's.
+        x: the first rows: all rows, or those of this process if `mix` is an oracle's.
         matrix: doubly stochastic, sparse or dense.
         rounds: t.
-        mix: makes the product of weights and rows.
+        mix: computes the product of weights and rows.
     """
     checks.integer("rounds", rounds, at_least=0)
     return time_varying(x, (matrix for _ in range(rounds)), mix=mix)
@@ -79,14 +79,14 @@ def chebyshev(
     gap: float | None = None,
     mix: Mix = product,
 ) -> Float[Tensor, "n d"]:
-    """P_t(W) x, with the polynomials of the recursion above.
+    """P_t(W) x, where P_t is the polynomial of the recursion above.
 
     Args:
         x: the first rows.
         matrix: symmetric and doubly stochastic.
         rounds: t.
-        gap: l, by default that of the matrix. A smaller number is safe, but slower.
-        mix: makes the product of weights and rows.
+        gap: l, by default that of the matrix. A smaller number is allowed, but slower.
+        mix: computes the product of weights and rows.
     """
     checks.integer("rounds", rounds, at_least=0)
     checks.doubly_stochastic("matrix", matrix, len(matrix))

@@ -25,7 +25,7 @@ class LossesAtDistance(NamedTuple):
 
 
 def hops(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "n n"]:
-    """(n, n) the steps of the shortest way between two nodes, -1 if there is none."""
+    """(n, n) the number of edges on the shortest path between nodes; -1 without one."""
     v, w = edges.cpu().numpy().T
     graph = coo_array((np.ones(len(v)), (v, w)), shape=(n, n)).tocsr()
     found = shortest_path(graph, directed=False, unweighted=True)
@@ -35,15 +35,16 @@ def hops(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "n n"]:
 def by_distance(
     values: Float64[Tensor, "*s"], distance: Int[Tensor, "*s"]
 ) -> list[LossesAtDistance]:
-    """The mean, smallest and largest loss of all pairs, for each distance from 1 on.
+    """For each distance from 1 on, the mean, smallest and largest loss of all pairs.
 
     >>> values = torch.tensor([0.0, 1.0, 0.75, 0.25]).double()
     >>> [tuple(each)[:3] for each in by_distance(values, torch.tensor([0, 1, 2, 2]))]
     [(1, 1, 1.0), (2, 2, 0.5)]
 
     Args:
-        values: of pairs, such as `share` of `Losses`, or one row or column of it.
-        distance: of the same pairs, from `hops`.
+        values: losses of pairs, such as `share` of `Losses`, or one row or column of
+            it.
+        distance: distances of the same pairs, from `hops`.
     """
     if values.shape != distance.shape:
         raise InputError(

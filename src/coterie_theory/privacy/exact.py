@@ -29,7 +29,7 @@ from coterie.privacy.accounting.projection import (
 )
 
 _NUMBERS = 250_000_000
-"""The most numbers in all views of a block of observers: two gigabytes."""
+"""The largest size of the views of a block of observers, in numbers: two gigabytes."""
 
 
 def exact_losses(
@@ -39,15 +39,15 @@ def exact_losses(
     rtol: float = RTOL,
     tau: float = 0.0,
 ) -> Losses:
-    """What every observer learns of every client; each client must have one input.
+    """What every observer learns about every client; each client must have one input.
 
-    Observers are taken in blocks. The ledger is read once for each block.
+    The computation treats observers in blocks, and reads the ledger once per block.
 
     Args:
-        ledger: of inputs, exchanges and meetings.
-        observers: by default every client by itself.
-        rtol: of singular values.
-        tau: standard deviation of the noise on what is read.
+        ledger: the ledger of inputs, exchanges and meetings.
+        observers: groups of clients; by default every client alone.
+        rtol: the relative tolerance of singular values.
+        tau: the standard deviation of the noise on messages when they are read.
     """
     columns = columns_of(ledger)
     secret = (columns.mu > 0).nonzero()[:, 0]
@@ -76,14 +76,14 @@ def group_share(
 ) -> float:
     """The loss S of a group of clients whose inputs may change together.
 
-    If their inputs, as one vector, move by at most a sensitivity D, then S is the
-    largest eigenvalue of their block of the projection. If each of k inputs may move by
-    D, then S is k times as large, also if inputs are vectors.
+    Suppose that their inputs, as one vector, change by at most the sensitivity D. Then
+    S is the largest eigenvalue of their block of the projection. If each of k inputs
+    may change by D, S is k times as large; this also holds for inputs that are vectors.
 
     Args:
         seen: what an observer knows.
         clients: the group; its inputs must have the same noise and sensitivity.
-        each: whether each input may move by D, instead of all together.
+        each: whether each input may change by D, instead of all together.
     """
     place = _inputs_of(seen.columns, clients)
     part = seen.basis[:, place] * seen.clear.sqrt()[:, None]
@@ -104,7 +104,7 @@ def _inputs_of(columns: Columns, clients: Sequence[int]) -> Tensor:
 
 
 def _most_read(ledger: Ledger) -> int:
-    """The most messages that one client receives; a group may receive more."""
+    """The largest number of messages to one client; a group may receive more."""
     count = torch.zeros(ledger.clients, dtype=torch.long)
     for event in ledger:
         if not isinstance(event, Input):

@@ -1,20 +1,21 @@
-"""Muffliato: private averages by gossip, with noise that is added once.
+"""Muffliato: private averages by gossip, where each client adds noise once.
 
     x_v^0 = clip(x_v) + N(0, s^2 I),  then gossip
 
-Rows longer than `clip` are shortened to it before noise is added, so one client moves
-its row by at most Delta = 2 clip. Every function returns the rows with a ledger of what
-was sent. Accountants compute from it what each client learned.
+Rows longer than `clip` are shortened to the length `clip` before noise is added. So one
+client can change its row by at most Delta = 2 clip. Every function returns the rows,
+and a ledger of what was sent. From the ledger, accountants compute what each client
+learned.
 
 - `synchronous`: Algorithm 6.1, rounds of Chebyshev's recursion with one matrix.
-- `time_varying`: plain rounds with matrices that change.
-- `with_dropouts`: plain rounds on random graphs between the clients that are present.
+- `time_varying`: rounds without acceleration, with matrices that change.
+- `with_dropouts`: such rounds on random graphs between the clients that are present.
 - `randomised`: Algorithm 6.2, one random pair after another.
-- `accelerated`: the same with second rows, in continuous time.
+- `accelerated`: random pairs in continuous time, with a second row for each client.
 - `on_secret_graph`: Algorithm 6.1 on a random graph where a client knows only its
   neighbours. `decentralised.muffliato.secret_graph_loss` returns its loss.
 
-The number of rounds must not depend on the data, because it would reveal something
+The number of rounds must not depend on the data, because then it would reveal something
 about them. Use `stopping_time` with a public bound.
 
 References:
@@ -48,7 +49,7 @@ from .exact import exact_losses
 
 
 class PrivateAverage(NamedTuple):
-    """Rows near the mean of all rows, and a ledger of what was sent."""
+    """Rows near the mean of all rows, and the ledger of what was sent."""
 
     x: Float64[Tensor, "n d"]
     ledger: Ledger
@@ -57,13 +58,14 @@ class PrivateAverage(NamedTuple):
 def noisy(
     x: Float[Tensor, "n d"], *, clip: float, noise: float, rng: torch.Generator
 ) -> PrivateAverage:
-    """Rows of at most this length with fresh noise, and a ledger with these inputs.
+    """Rows of at most this length, with new noise, and a ledger with these inputs.
 
     Args:
         x: a row for each client.
-        clip: the largest length of a row; longer ones are shortened.
+        clip: the largest length of a row; longer rows are shortened.
         noise: standard deviation of every coordinate.
-        rng: of the noise, for simulation only: its state can be found from its numbers.
+        rng: the generator of the noise, for simulation only: others can compute its
+            state from its numbers.
     """
     checks.finite("x", x)
     checks.number("noise", noise, at_least=0)
@@ -82,7 +84,7 @@ def noisy(
 def exchanges(
     matrix: Float[Tensor, "n n"], rounds: int, *, factor: float = 1.0, round: int = 0
 ) -> list[Event]:
-    """The events of all rounds with one matrix; `factor` is Chebyshev's, or 1."""
+    """The events of all rounds with one matrix; `factor` is Chebyshev's omega, or 1."""
     edges = linked_pairs(matrix)
     links = torch.cat([edges, edges.flip(1)])
     gammas = [1.0] + [factor] * (rounds - 1)
@@ -108,7 +110,7 @@ def synchronous(
         clip: the largest length of a row.
         noise: standard deviation of every coordinate.
         rng: of the noise.
-        gap: of the matrix, or less; by default computed from it.
+        gap: the gap of the matrix, or less; by default it is computed from the matrix.
     """
     gap = 1 - contraction([matrix]) if gap is None else gap
     factor = chebyshev_factor(gap)
@@ -145,10 +147,10 @@ def with_dropouts(
     noise: float,
     rng: torch.Generator,
 ) -> PrivateAverage:
-    """Noise of `noisy`, then plain rounds on random graphs between present clients.
+    """Noise of `noisy`, then rounds on random graphs between present clients.
 
-    In each round, every client is away with the chance `dropout`. Two present clients
-    exchange their rows with the chance `links`.
+    In each round, every client is away with probability `dropout`. Two present clients
+    exchange their rows with probability `links`.
     """
     checks.number("dropout", dropout, at_least=0, below=1)
     drawn = []
@@ -162,9 +164,9 @@ def with_dropouts(
 
 
 def random_edges(n: int, chance: float, rng: torch.Generator) -> Int[Tensor, "e 2"]:
-    """Each pair with the same chance, independently; the graph may fall apart."""
+    """Each pair with the same probability; the graph may be unconnected."""
     checks.number("chance", chance, above=0, at_most=1)
-    # Gaps between drawn pairs are geometric, so there is about one draw per edge.
+    # Gaps between drawn pairs are geometric, so we need about one draw per edge.
     count, found, last = n * n, list[Tensor](), -1
     if chance == 1:
         return torch.triu_indices(n, n, 1).T
@@ -189,11 +191,11 @@ def on_secret_graph(
     rng: torch.Generator,
     spread: float | None = None,
 ) -> PrivateAverage:
-    """`synchronous` for `stopping_time` rounds, on a random connected graph.
+    """The result of `synchronous` on a random connected graph.
 
-    Every edge is there with the chance `links`, such as 1.5 ln(n) / n. Edges must stay
-    as secret as the noise, which is that of `noisy`. `spread` is a public bound on
-    (1/n) sum |x_v - x_bar|^2, by default clip^2.
+    There are `stopping_time` rounds. Every edge exists with probability `links`, such
+    as 1.5 ln(n) / n. Edges must stay as secret as the noise, which is that of `noisy`.
+    `spread` is a public bound on (1/n) sum |x_v - x_bar|^2, by default clip^2.
     """
     n = len(x)
     matrix = gossip_matrix(connected_edges(n, links, rng), n)
@@ -208,7 +210,7 @@ def on_secret_graph(
 def connected_edges(
     n: int, chance: float, rng: torch.Generator, *, tries: int = 1000
 ) -> Int[Tensor, "e 2"]:
-    """`random_edges` drawn again until there is a way between any two nodes."""
+    """Edges from `random_edges`, drawn again until they connect all nodes."""
     for _ in range(tries):
         edges = random_edges(n, chance, rng)
         try:
@@ -235,10 +237,10 @@ def randomised(
     noise: float,
     rng: torch.Generator,
 ) -> PrivateAverage:
-    """Algorithm 6.2: noise of `noisy`, then `meetings` ticks where one pair may meet.
+    """Algorithm 6.2: noise of `noisy`, then `meetings` ticks; in each, a pair may meet.
 
-    At each tick, at most one edge rings, each with its own chance. Chances sum to at
-    most 1; if they sum to less, some ticks have no ring.
+    At each tick, at most one edge rings, each with its own probability. If
+    probabilities sum to less than 1, no edge rings at some ticks.
     """
     checks.integer("meetings", meetings, at_least=0)
     checks.positive("chances", chances, len(edges))
@@ -267,7 +269,7 @@ def accelerated(
     noise: float,
     rng: torch.Generator,
 ) -> PrivateAverage:
-    """Remark 6.3.1: noise of `noisy`, then `gossip.accelerated` at Poisson rings.
+    """Remark 6.3.1: noise of `noisy`, then `gossip.accelerated` with Poisson rings.
 
     The graph must be connected. With rates that sum to 1 there are about `until`
     meetings.
@@ -284,7 +286,7 @@ def accelerated(
 
 
 def _write(ledger: Ledger, met: Tensor, flown: Tensor, gamma: float) -> None:
-    """Appends meetings to the ledger, a layer at a time."""
+    """Appends meetings to the ledger, one layer after the other."""
     for t, some in enumerate(gossip.layers(met, ledger.clients)):
         ledger.append(Meetings(t, met[some], flown[some], gamma))
 
@@ -302,20 +304,21 @@ def calibrate_noise(
     spread: float | None = None,
     dim: int = 1,
 ) -> PlannedNoise:
-    """Noise and rounds of `synchronous` so that no pair exceeds (epsilon, delta).
+    """Noise and rounds of `synchronous` with which no pair exceeds (epsilon, delta).
 
     More rounds need more noise, and more noise needs fewer rounds. The result has the
-    fewest rounds that are enough for their noise. On every graph, a client's neighbours
-    learn its whole input. So `pairs=None` needs the noise of local privacy.
+    smallest number of rounds that is enough for the noise it needs. On every graph, a
+    client's neighbours learn its whole noisy input. So `pairs=None` needs the noise of
+    local privacy.
 
     Args:
         matrix: symmetric and doubly stochastic.
-        epsilon: of the pairs.
-        delta: of the pairs.
+        epsilon: the largest epsilon of the pairs.
+        delta: the delta of the pairs.
         clip: the largest length of a row.
-        pairs: (client, observer); by default all, which is local privacy.
+        pairs: pairs (client, observer); by default all, which is local privacy.
         spread: a public bound on (1/n) sum |x_v - x_bar|^2, by default clip^2.
-        dim: coordinates of a row.
+        dim: the number of coordinates of a row.
     """
     n, local = len(matrix), replacement_sensitivity(clip) / mu_of(epsilon, delta)
     gap = 1 - contraction([matrix])
@@ -332,7 +335,8 @@ def calibrate_noise(
                 ledger.append(event)
             found = exact_losses(ledger, [Observer((v,)) for v in observers]).share
             share = max(float(found[u, observers.index(v)]) for u, v in pairs)
-            # A pair that learns nothing needs no noise, but `stopping_time` needs some.
+            # If an observer learns nothing, no noise is needed, but `stopping_time`
+            # needs some.
             known[rounds] = local * max(share, 1e-12) ** 0.5
         return known[rounds]
 

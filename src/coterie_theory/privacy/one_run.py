@@ -1,7 +1,8 @@
 """An audit of one client's data in one private run.
 
-Some of the client's training samples are canaries. A coin that the attacker does not
-see decides which canaries stay. Then the client answers as it would in training.
+Some of the client's training samples are canaries. For each canary, a coin that the
+attacker does not see decides whether it stays in the data. Then the client answers as
+it would in training, and the attacker guesses which canaries stayed.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ def audit_client(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Audit:
-    """What an attack on one client's answers proves, and the bound that was promised.
+    """The epsilon that an attack on one client proves, and the promised bound.
 
     Args:
         federation: the data.
         module: architecture and first model.
         client: the position of the audited client.
-        clip: length to which gradients of samples are cut.
-        noise: in units of `clip`.
-        batch_size: expected samples of a minibatch.
-        rounds: steps of descent on private gradients.
+        clip: the largest length of a sample's gradient; longer ones are shortened.
+        noise: the noise, in units of `clip`.
+        batch_size: the expected number of samples of a minibatch.
+        rounds: the number of steps along private gradients.
         lr: step size.
-        canaries: the number of training samples that the attack guesses about.
-        delta: of the promise.
-        confidence: that the lower bound holds.
-        seed: of coins, minibatches and noise.
+        canaries: the number of training samples about which the attack guesses.
+        delta: the delta of the promised bound.
+        confidence: the probability that the lower bound holds.
+        seed: the seed of coins, minibatches and noise.
     """
     own = federation.only(client)
     size = int(own.train.size[0])
@@ -93,11 +94,11 @@ def _coins(size: int, canaries: int, seed: int) -> tuple[Tensor, Tensor]:
 def collect_releases(
     clients: ClientsInRounds, x: Float[Tensor, "n d"], *, rounds: int, lr: float = 0.0
 ) -> tuple[Float[Tensor, "t n d"], Float[Tensor, "t n d"]]:
-    """Models and the clients' answers to them, in rounds of descent along the answers.
+    """Models and the clients' answers to them, in rounds of steps along the answers.
 
     Args:
         clients: the audited clients.
-        x: first models; an auditor may choose any.
+        x: the first models; an auditor may choose any models.
         rounds: the number of rounds.
         lr: step size; with 0, all rounds ask about the same models.
     """
@@ -116,9 +117,9 @@ def directions(
     """Unit gradients of each canary at each model.
 
     Args:
-        kernel: of the audited clients, without clipping.
+        kernel: the kernel of the audited clients, without clipping.
         points: models of one client.
-        canaries: their positions among the samples.
+        canaries: the positions of the canaries among the samples.
     """
     m = len(canaries)
     weight = torch.ones(m, 1, dtype=points.dtype, device=points.device)
@@ -130,5 +131,5 @@ def directions(
 def canary_scores(
     answers: Float[Tensor, "t d"], canaries: Float[Tensor, "t m d"]
 ) -> dict[str, Float[Tensor, " m"]]:
-    """For each attack, a score of each canary: higher if it seems to have stayed."""
+    """For each attack, scores of canaries: higher if a canary seems to have stayed."""
     return scores_along(torch.einsum("td,tmd->tm", answers, canaries))

@@ -1,17 +1,18 @@
-"""The printed formula for losses of gossip; it is not a guarantee.
+"""The formula for privacy losses of gossip in the thesis; it is not a guarantee.
 
     S(u, v) = sum over messages (t, w) that v receives of
               (W_{0:t})_{wu}^2 / |(W_{0:t})_w|^2                              (6.6)
 
-adds the divergences of single messages; the figures of the thesis use it. But messages
-share the same noise, and together they can reveal more. On a line u - w - v with
-weights 1/3, v learns all about u in two exchanges: S = 1, but the formula gives 1/3.
+The formula adds the divergences of single messages; the figures of the thesis use it.
+But messages contain the same noise, so together they can reveal more. On a line u - w -
+v with weights 1/3, v learns the whole noisy row of u in two exchanges: S = 1, but the
+formula gives 1/3.
 
-Over several inputs it adds rounds as if later rows held nothing of earlier inputs
-(6.12, 6.13). If neighbours exchange once in a round, others would then never learn
-anything. Sums over all u are right, because each message adds 1 to them. So mean losses
-(6.7) are right too. For true losses use `exact_losses` and, over several inputs,
-`joint_losses`.
+Over several inputs, the formula adds up rounds as if later rows contained nothing of
+earlier inputs (6.12, 6.13). If neighbours exchange once in a round, clients that are
+not neighbours would then never learn anything. Sums over all u are right, because each
+message adds 1 to them. So mean losses (6.7) are right too. For true losses use
+`exact_losses`, and over several inputs `joint_losses`.
 
 References:
     Even, PhD thesis, 2024, 6.3, 6.4 and 6.D.1, tel-04877971.
@@ -43,9 +44,11 @@ def printed_losses(
 
     Args:
         ledger: of inputs, exchanges and meetings.
-        observers: groups that share all they know, (6.15); by default single clients.
-        clients: whose losses are wanted, by default all; losses of others stay 0.
-        capped: whether the sum over one input is at most 1, as in the figures.
+        observers: groups that share all that they know (6.15); by default single
+            clients.
+        clients: the clients whose losses are computed, by default all; for others they
+            are 0.
+        capped: whether sums over one input are limited to 1, as in the figures.
     """
     columns, n = columns_of(ledger), ledger.clients
     if not bool((columns.mu > 0).all()):
@@ -80,7 +83,7 @@ def _single(message: SentRows, some: Tensor, member: Tensor) -> Tensor:
     sender, receiver = message.links.numpy().T
     there = np.ones(len(sender))
     reaches = coo_array((there, (sender, receiver)), shape=(len(member),) * 2)
-    # Senders to a group that are not in it; several receivers in a group count once.
+    # Senders to a group from outside it. Several receivers in a group count once.
     told = (reaches @ csr_array(member.numpy(), dtype=float)).tocoo()
     kept = ~member.numpy()[told.row, told.col]
     places, size = (told.col[kept], told.row[kept]), member.T.shape

@@ -1,4 +1,4 @@
-"""Estimators of models that share a subspace or centres, and their rates.
+"""Estimators of models in a common subspace or with few centres, and their rates.
 
 Models are linear or generalised linear; W has a row for each client. Rates and
 thresholds are in `rates`, `one_sample_rates` and `shells`. For networks there are the

@@ -1,13 +1,14 @@
-"""A few models, each for a group of clients; the groups are not known beforehand.
+"""Estimates a few models (centres), each for a group of clients; groups are unknown.
 
 Equation (9.5) is
 
     min over centres c_1 .. c_r, |c_s| <= cap, and groups pi of  sum_i L_i(c_pi(i)).
 
-The estimator alternates  pi(i) <- argmin_s L_i(c_s)  and  c_s <- argmin of the loss of
-its members, so the loss never rises. To choose a group, a client needs fewer samples
-than dimensions or groups. The centres need r D samples in all. The first groups are
-k-means clusters of -grad L_i(0) in its r longest directions.
+The estimator alternates two steps: pi(i) <- argmin_s L_i(c_s), and c_s <- argmin of the
+loss of the members of group s. So the loss never rises. To choose a group, a client
+needs only few samples, fewer than dimensions or groups. The centres need r D samples in
+all. The first groups are k-means clusters of the vectors -grad L_i(0), in their r main
+directions.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Theorem 9.2, tel-04877971.
@@ -52,7 +53,7 @@ def fit_clusters(
         data: samples of all clients.
         groups: the number of groups.
         cap: the largest norm of a model.
-        rng: of the starts.
+        rng: the generator of the starts.
         starts: the number of starts.
     """
     n, d = data.shape
@@ -64,7 +65,7 @@ def fit_clusters(
     warn_of_few(data, what, samples=groups * d, each=1)
     integer("starts", starts, at_least=1)
     g = gradients(data, data.features.new_zeros(n, d))
-    # In the longest directions, one for each group if there are that many.
+    # Uses the main directions: one for each group, or all if there are fewer.
     points = g @ torch.linalg.eigh(g.T @ g)[1][:, -groups:]
     runs = [
         _alternate(data, _means(points, groups, rng), groups, cap)

@@ -9,14 +9,14 @@ Burer-Monteiro writes w_i = U v_i with orthonormal U (D, r) and alternates
     v_i <- argmin_{|v| <= cap} L_i(U v)                     at every client
     U   <- argmin_U L(V U')  by conjugate gradients, then U R = qr(U), v_i <- R v_i,
 
-so clients and a server would send only U and its gradients sum_i g_i v_i'. The first U
-has the longest directions of -grad L(0), which is the method of moments for squared
-errors. Hard thresholding is
+So clients and a server would send only U and its gradients sum_i g_i v_i'. The first U
+has the main directions of -grad L(0); for squared errors, this is the method of
+moments. Hard thresholding is
 
     W <- cap_norms(SVD_r(W - eta N grad L(W))).
 
-The cap is necessary. With about r samples per client, some v_i explode without it, even
-if the subspace is good already.
+The cap is necessary. With about r samples per client and without a cap, some v_i become
+huge, even if the subspace is already good.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Theorem 9.1, tel-04877971.
@@ -49,7 +49,7 @@ from .tasks import (
 )
 
 _INNER = 8
-"""Steps of conjugate gradients on the subspace before heads change again."""
+"""Steps of conjugate gradients on the subspace, before heads change again."""
 
 
 class LowRankModels(NamedTuple):
@@ -78,14 +78,14 @@ def burer_monteiro(
     steps: int = 50,
     tolerance: float = 1e-7,
 ) -> LowRankModels:
-    """Models of the given rank, by alternating between heads and subspace.
+    """Models of the given rank, computed by alternating between heads and subspace.
 
     Args:
         data: samples of all clients.
         rank: dimensions of the subspace.
         cap: the largest norm of a model.
         steps: the most alternations.
-        tolerance: it ends when the relative fall of the loss is at most this.
+        tolerance: stop when the relative decrease of the loss is at most this.
     """
     _refuse(data, rank, cap)
     integer("steps", steps, at_least=1)
@@ -145,16 +145,16 @@ def hard_thresholding(
     steps: int = 500,
     tolerance: float = 1e-9,
 ) -> LowRankModels:
-    """Models of the given rank, by gradient steps that are cut to that rank.
+    """Models of the given rank, by gradient steps with a projection to this rank.
 
     The step size is 1 over the largest curvature of a client's loss.
 
     Args:
         data: samples of all clients.
-        rank: of the models.
+        rank: the rank of the models.
         cap: the largest norm of a model.
         steps: the most steps.
-        tolerance: it ends when the relative change of the loss is at most this.
+        tolerance: stop when the relative change of the loss is at most this.
     """
     _refuse(data, rank, cap)
     n, _ = data.shape
@@ -172,7 +172,7 @@ def hard_thresholding(
 
 
 def largest_curvature(data: Tasks) -> float:
-    """The largest curvature of N times a client's part of L; a step is its inverse."""
+    """The largest curvature of N times a client's part of L; steps are its inverse."""
     scaled = data.features * data.weights[:, :, None].sqrt()
     if scaled.shape[1] > scaled.shape[2]:
         scaled = scaled.mT

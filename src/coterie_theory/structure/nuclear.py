@@ -4,22 +4,22 @@ Equation (9.7) is
 
     min L(W)   over   |W|_* <= R = kappa cap sqrt(N r),
 
-with |W|_* the sum of singular values. Afterwards the largest s of them may be kept.
-kappa = 1 is enough, as |W*|_* <= sqrt(r) |W*|_F. FISTA projects the singular values
-onto the ball of the l1 norm. It needs a server that sees all models; the algorithm
-`nuclear_norm` needs averages of single vectors only. For any feasible W,
+where |W|_* is the sum of singular values. Afterwards we may keep only the largest s of
+them. kappa = 1 is enough, because |W*|_* <= sqrt(r) |W*|_F. FISTA projects the singular
+values onto the ball of the l1 norm. It needs a server that sees all models; the
+algorithm `nuclear_norm` needs only averages of single vectors. For any feasible W,
 
     L(W) - min L <= <grad L(W), W> + R |grad L(W)|_op.
 
-This gap certifies a result.
+So this gap is a bound on the error of a result.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Theorems 9.4 and 9.5, tel-04877971.
     Beck, Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear
     inverse problems", SIAM J. Imaging Sciences, 2009.
 
-Differences: the text asks for kappa of at least the ratio of singular values of W*. The
-norms of single models are not bounded here.
+Differences: the thesis asks for kappa of at least the ratio of singular values of W*.
+We do not bound the norms of single models.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NuclearModels(NamedTuple):
 
 
 def nuclear_radius(cap: float, clients: int, rank: int, *, kappa: float = 1.0) -> float:
-    """`R = kappa cap sqrt(N r)`: the ball holds all W of this rank with |w_i| <= cap.
+    """`R = kappa cap sqrt(N r)`; the ball has all W of this rank with |w_i| <= cap.
 
     >>> nuclear_radius(2.0, 9, 4)
     12.0
@@ -61,7 +61,7 @@ def nuclear_radius(cap: float, clients: int, rank: int, *, kappa: float = 1.0) -
 
 
 def onto_nuclear_ball(x: Float[Tensor, "n d"], radius: float) -> Float[Tensor, "n d"]:
-    """The nearest matrix with singular values that sum to at most R."""
+    """The nearest matrix whose singular values sum to at most R."""
     number("radius", radius, above=0)
     left, s, right = torch.linalg.svd(x, full_matrices=False)
     return (left * onto_simplex_ball(s, radius)) @ right
@@ -90,13 +90,14 @@ def fista(
     steps: int = 1000,
     tolerance: float = 1e-4,
 ) -> NuclearModels:
-    """The best models in the ball up to a certified relative gap, by FISTA.
+    """The best models in the ball, up to a relative duality gap, by FISTA.
 
     Args:
         data: samples of all clients.
         radius: R; see `nuclear_radius`.
         steps: the most steps.
-        tolerance: it ends at a gap of this times the loss, checked every ten steps.
+        tolerance: stop if the gap is at most this times the loss; tested every ten
+            steps.
     """
     number("radius", radius, above=0)
     integer("steps", steps, at_least=1)

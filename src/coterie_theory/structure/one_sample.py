@@ -1,22 +1,24 @@
 """A subspace from a single noiseless sample of each client.
 
 One sample y_i = <w_i, x_i> does not determine the model of a client. But all samples
-together can determine a subspace U in which every client has a model of norm at most
-`cap` that fits:
+together can determine the subspace. A subspace U is admissible if every client has a
+model in U that fits its sample and has norm at most `cap`:
 
     U is admissible  <=>  |U' x_i| >= |y_i| / cap  for all i            (Lemma 9.4.1)
 
-With enough clients, only subspaces near the true one are admissible (Theorem 9.3). With
-A of full rank for U, the loss
+With enough clients, only subspaces near the true one are admissible (Theorem 9.3). Let
+the columns of A be a basis of U, not necessarily orthonormal. The loss
 
     (1/N) sum_i [y_i^2 - cap^2 x_i' A (A' A)^-1 A' x_i]_+^2
 
-is zero for admissible subspaces only. L-BFGS minimises it from a few random starts.
+is zero only for admissible subspaces. L-BFGS minimises this loss from a few random
+starts.
 
 References:
     Even, PhD thesis, 2024, chapter 9, section 9.4, tel-04877971.
 
-Differences: the text calls this setting noisy; the statement is for noiseless samples.
+Differences: the thesis calls this setting noisy, but the statement is for noiseless
+samples.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from coterie.optim.heads import refuse_rank
 from .tasks import Tasks, warn_of_few
 
 _ZERO = 1e-12
-"""The largest loss that is due to rounding; targets are about 1."""
+"""The largest loss that may come from rounding; targets are about 1."""
 
 
 class Subspace(NamedTuple):
@@ -46,8 +48,8 @@ class Subspace(NamedTuple):
 def admissibility(basis: Float[Tensor, "d r"], data: Tasks) -> Float[Tensor, " n"]:
     """The norm of each client's shortest head v_i that fits all of its samples.
 
-    It is infinite if no head fits. U is delta-admissible if delta times all norms are
-    at most cap. For one sample, the norm is |y_i| / |U' x_i|.
+    The norm is infinite if no head fits. U is delta-admissible if delta times every
+    norm is at most cap. For one sample, the norm is |y_i| / |U' x_i|.
     """
     if data.loss != "squared":
         raise InputError(f"`data` must have the loss 'squared', got {data.loss!r}.")
@@ -67,14 +69,15 @@ def one_sample_subspace(
     rng: torch.Generator,
     starts: int = 20,
 ) -> Subspace:
-    """An admissible subspace for clients with one noiseless sample each, or nearly so.
+    """An (almost) admissible subspace for clients with one noiseless sample each.
 
     Args:
         data: one sample of every client, with squared errors.
         rank: dimensions of the subspace.
-        cap: norm of the clients' models.
+        cap: the largest norm of the clients' models.
         rng: of the starts.
-        starts: the most starts; the first with an admissible result ends the search.
+        starts: the largest number of starts; the first with an admissible result ends
+            the search.
     """
     n, d = data.shape
     refuse_rank(rank, n, d)

@@ -1,9 +1,9 @@
-"""The number of clients with one sample each that determine a common subspace.
+"""How many clients with one sample each are needed to determine a common subspace.
 
 References:
     Even, PhD thesis, 2024, chapter 9, section 9.4, tel-04877971.
 
-Differences (see docs/errata.md): samples are noiseless; the text says noisy.
+Differences (see docs/errata.md): samples are noiseless; the thesis says noisy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from coterie.checks import InputError, integer, number
 def clients_needed(
     dimension: int, rank: int, eps: float, *, spread: float = 1.0
 ) -> float:
-    """Theorem 9.3: `D ln D e^(r/(lam eps))` clients, in order, for dist_F^2/r <= eps.
+    """`D ln D e^(r/(lam eps))`: the order of clients for dist_F^2/r <= eps; Thm 9.3.
 
     Args:
         dimension: D.
         rank: r.
-        eps: of the subspace.
-        spread: lam, with `(1/N) sum_i w_i w_i' >= (lam B^2/r) U U'`; 1: evenly.
+        eps: the error of the subspace.
+        spread: lam, with `(1/N) sum_i w_i w_i' >= (lam B^2/r) U U'`; 1: models are
+            spread evenly.
     """
     d, r = integer("dimension", dimension, at_least=2), _rank(rank)
     number("eps", eps, above=0)
@@ -36,10 +37,10 @@ def clients_needed(
 
 
 def wrong_is_admissible(rank: int, clients: int) -> float:
-    """The chance `P(chi^2_r >= chi^2_1)^N` that an orthogonal subspace fits.
+    """The probability `P(chi^2_r >= chi^2_1)^N` that an orthogonal subspace fits.
 
-    It compares the norms of a sample in this subspace and in a direction of the true
-    one.
+    The subspace fits a sample if the sample is at least as long in it as in a direction
+    of the true one.
 
     >>> [round(wrong_is_admissible(r, 1), 3) for r in (1, 2, 3, 5)]
     [0.5, 0.707, 0.818, 0.924]
@@ -48,7 +49,7 @@ def wrong_is_admissible(rank: int, clients: int) -> float:
 
 
 def clients_that_mislead(rank: int, chance: float = 7 / 8) -> int:
-    """The largest N for which a wrong subspace fits with this chance; Prop. 9.4.2.
+    """The largest N for which a wrong subspace fits with this probability; Prop. 9.4.2.
 
     The number grows exponentially in the rank.
 

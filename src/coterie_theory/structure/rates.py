@@ -1,15 +1,16 @@
-"""Errors of estimators of shared structure, chapter 9 of Even's thesis.
+"""Errors of estimators of shared structure; chapter 9 of Even's thesis.
 
 There are N clients with m samples each; models have D dimensions, norm at most B and
-rank r. Errors are `(1/N) |W - W*|_F^2` if losses are mu-strongly convex, and otherwise
-gaps of the mean loss. Rates hold up to constants and logarithms; lemmas are exact.
+rank r. If losses are mu-strongly convex, errors are `(1/N) |W - W*|_F^2`. Otherwise
+they are gaps of the mean loss. Rates hold up to constants and logarithms; lemmas are
+exact.
 
 References:
     Even, PhD thesis, 2024, chapter 9, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): Proposition 9.3.1 and two terms of
-Theorem 9.5 have B^2. Proposition 9.3.1 is about U v and w*, not about v and v*. kappa =
-1 is enough in (9.7). Probabilities have negative exponents.
+Theorem 9.5 have B^2. Proposition 9.3.1 compares U v and w*, not v and v*. kappa = 1 is
+enough in (9.7). Probabilities have negative exponents.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class ProblemSizes(NamedTuple):
     Args:
         clients: N.
         dimension: D.
-        rank: r, of the models, or the number of centres.
-        samples: m, of each client.
+        rank: r, the rank of the models, or the number of centres.
+        samples: m, the number of samples of each client.
         cap: B, the largest norm of a model.
         mu: strong convexity; 0: none.
-        smoothness: L of the losses.
-        curvature_noise: sigma^2, of Hessians (9.2.2).
-        label_noise: sigma_*^2, of gradients at the optimum (9.2.1).
+        smoothness: L, the smoothness of the losses.
+        curvature_noise: sigma^2, the noise of Hessians (9.2.2).
+        label_noise: sigma_*^2, the noise of gradients at the optimum (9.2.1).
     """
 
     clients: int
@@ -77,7 +78,7 @@ def alone_rate(setting: ProblemSizes) -> float:
 
 
 def low_rank_rate(setting: ProblemSizes) -> float:
-    """Theorem 9.1, the low-rank estimator: `r(D + N)/(m N)`.
+    """The rate of the low-rank estimator: `r(D + N)/(m N)`; Theorem 9.1.
 
     >>> low_rank_rate(ProblemSizes(100, 50, 2, 100))
     0.06
@@ -87,13 +88,16 @@ def low_rank_rate(setting: ProblemSizes) -> float:
 
 
 def clustered_rate(setting: ProblemSizes) -> float:
-    """Theorem 9.2, the clustered estimator: `r D/(m N) + ln(r)/m`, also for m < r."""
+    """The rate of the clustered estimator: `r D/(m N) + ln(r)/m`; Theorem 9.2.
+
+    It also holds for m < r.
+    """
     n, d, r, m = setting[:4]
     return _rate(setting, r * d / (m * n) + max(math.log(r), 0.0) / m)
 
 
 def failure(setting: ProblemSizes, *, clustered: bool = False) -> float:
-    """A bound on the chance that Theorem 9.1 fails: `4 e^-(r(D+N)) + 4 e^-(N m D)`.
+    """The probability that Theorem 9.1 fails is at most `4 e^-(r(D+N)) + 4 e^-(N m D)`.
 
     For the clustered estimator (Theorem 9.2), the first exponent is N.
     """
@@ -103,7 +107,7 @@ def failure(setting: ProblemSizes, *, clustered: bool = False) -> float:
 
 
 def lower_bound(setting: ProblemSizes) -> float:
-    """`r D/(N m)`: no estimator of the subspace has a smaller dist_rho^2, in order."""
+    """`r D/(N m)`: no estimator of the subspace has a dist_rho^2 of smaller order."""
     n, d, r, m = setting[:4]
     return r * d / (n * m)
 
@@ -131,7 +135,7 @@ def truncation(setting: ProblemSizes) -> int:
 
 
 def nuclear_rate(setting: ProblemSizes, *, kappa: float = 1.0) -> float:
-    """Theorem 9.4, the nuclear norm, with `truncation` singular values:
+    """The rate of Theorem 9.4 for the nuclear norm, with `truncation` singular values:
 
     `kappa^2 B^2 (L/mu) sqrt(r/(D+N)) + (B^2/mu) ((1+kappa^2) sigma^2
     + (1+kappa) sigma_*^2) sqrt(r(D+N))/m`.
@@ -145,7 +149,7 @@ def nuclear_rate(setting: ProblemSizes, *, kappa: float = 1.0) -> float:
 
 
 def nuclear_bound(setting: ProblemSizes, cut: int, *, kappa: float = 1.0) -> float:
-    """Theorem 9.5, for any number s = `cut` of singular values that are kept.
+    """The bound of Theorem 9.5, if s = `cut` singular values are kept.
 
     `B^2/mu (2 M kappa^2 r/s + 4 sigma_*^2 (a/s + sqrt(a/(N s))) kappa sqrt(N r)
     + 16 a sigma^2 + 8 sigma_*^2 (a + sqrt(a)))` with `a = s(D + N)/(N m)` and
@@ -164,7 +168,8 @@ def nuclear_bound(setting: ProblemSizes, cut: int, *, kappa: float = 1.0) -> flo
 def subspace_bound(x: Float[Tensor, "n d"], error: float, rank: int) -> float:
     """Lemma 9.3.4: a bound on dist_F^2/r for models of this rank with this error.
 
-    `eps/nu^2` with `nu^2 = (r/N) lambda_min(V* V*')`, of the true models `W* = V* U*`.
+    It is `eps/nu^2`, with `nu^2 = (r/N) lambda_min(V* V*')` for the true models `W* =
+    V* U*`.
 
     Args:
         x: the true models.
@@ -185,7 +190,7 @@ def few_shot_bias(
     true_basis: Float[Tensor, "d r"],
     setting: ProblemSizes,
 ) -> float:
-    """The error of a newcomer's model that no number of samples removes; Prop. 9.3.1.
+    """The error of a newcomer's model that more samples do not remove; Prop. 9.3.1.
 
     With delta the spectral distance of subspaces, |U v - w*|^2 is at most
     `(L/mu) delta^2 B^2`. Without strong convexity, the loss gap is `L delta^2 B^2/2`.

@@ -3,8 +3,8 @@
 References:
     Even, PhD thesis, 2024, Definitions 9.B.1 and 9.B.2, Lemma 9.B.1, tel-04877971.
 
-Differences (see docs/errata.md): a shell is zero for k above ceil(min(D, N)/s), where
-the text says from this k on.
+Differences (see docs/errata.md): a shell is zero for k above ceil(min(D, N)/s); the
+thesis says from this k on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Subspaces of models: angles, nearest matrices of low rank, minima in a ball.
+"""Subspaces of models: angles, nearest matrices of low rank, and minima in a ball.
 
 With orthonormal U and U', the sines of the principal angles are the singular values of
 (I - U U') U', and
 
     dist_F^2 = sum_k sin^2 theta_k = r - |U' U|_F^2,  dist_rho^2 = max_k sin^2 theta_k.
 
-Both do not depend on the bases of the two subspaces.
+These distances do not depend on the bases of the two subspaces.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Definition 9.2.1, tel-04877971.
@@ -24,13 +24,14 @@ from coterie.optim.heads import refuse_rank
 from coterie.optim.projections import cap_norms
 
 _SECULAR = 20
-"""The most Newton steps for the multiplier of a norm; each doubles the digits."""
+"""The largest number of Newton steps for a multiplier; each doubles the right digits.
+"""
 
 
 def principal_sines(
     one: Float[Tensor, "d r"], other: Float[Tensor, "d r"]
 ) -> Float[Tensor, " r"]:
-    """Sines of the principal angles between the columns' spans, largest first.
+    """Sines of the principal angles between the spans of columns, largest first.
 
     >>> plane = torch.eye(3)[:, :2]
     >>> [round(sine, 6) for sine in principal_sines(plane, plane.flip(0)).tolist()]
@@ -62,7 +63,7 @@ def _orthonormal(basis: Tensor) -> Tensor:
 
 
 def top_subspace(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "d r"]:
-    """An orthonormal basis of the `rank` directions in which rows are longest."""
+    """An orthonormal basis of the first `rank` main directions of the rows."""
     refuse_rank(rank, *x.shape)
     if x.shape[0] < x.shape[1]:
         return torch.linalg.svd(x, full_matrices=False)[2][:rank].T
@@ -70,7 +71,7 @@ def top_subspace(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "d r"]:
 
 
 def cut_to_rank(x: Float[Tensor, "n d"], rank: int) -> Float[Tensor, "n d"]:
-    """The nearest matrix of this rank, SVD_r: only the largest singular values."""
+    """The nearest matrix of this rank, SVD_r, with only the largest singular values."""
     basis = top_subspace(x, rank)
     return (x @ basis) @ basis.T
 
@@ -94,9 +95,9 @@ def least_in_ball(
 ) -> Float[Tensor, "n r"]:
     """Rows v that minimise `v' H v / 2 - b' v` over |v| <= cap.
 
-    v = (H + lam I)^-1 b with the smallest allowed lam >= 0. If lam = 0 allows several
-    v, it is the shortest one. 1/|v| is concave in lam, so Newton steps from 0 rise to
-    1/cap and never pass it.
+    v = (H + lam I)^-1 b, with the smallest lam >= 0 for which |v| <= cap. If there are
+    several such v with lam = 0, v is the shortest. 1/|v| is concave in lam. So with
+    Newton steps from lam = 0, 1/|v| rises to 1/cap and never exceeds it.
     """
     known = h.values > 0
     inside = torch.where(known, (h.vectors.mT @ b[..., None])[..., 0], 0)

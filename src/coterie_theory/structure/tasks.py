@@ -2,9 +2,9 @@
 
     L(W) = sum_ij p_ij F(<w_i, x_ij>, y_ij),    sum_j p_ij = p_i,    sum_i p_i = 1
 
-with F(z, y) = (z - y)^2 / 2 for responses, and ln(1 + e^z) - y z for y in {0, 1}. p_i
-is 1/N, as in (9.2), or proportional to the samples of a client. Clients are rows of W;
-in the thesis they are columns.
+where F(z, y) is (z - y)^2 / 2 for responses, and ln(1 + e^z) - y z for y in {0, 1}. p_i
+is 1/N, as in (9.2), or proportional to the client's number of samples. Clients are rows
+of W; in the thesis they are columns.
 
 References:
     Even, PhD thesis, 2024, chapter 9, tel-04877971.
@@ -25,14 +25,16 @@ from coterie.checks import InputError, finite, integer, number, one_of
 from .subspaces import eigen_of, least_in_ball
 
 CURVATURES = {"squared": 1.0, "logistic": 0.25}
-"""For each loss F(z, y), a bound on its second derivative in z."""
+"""Maps a loss F(z, y) to a bound on its second derivative in z."""
 
 _STEPS, _MORE = 200, 10
-"""The most steps for a loss that is not quadratic: without a start, with a start."""
+"""The largest numbers of steps for a loss that is not quadratic: without and with a
+start.
+"""
 
 
 class FewSamplesWarning(UserWarning):
-    """An estimator has fewer samples than its theorem asks for."""
+    """The warning that an estimator has fewer samples than its theorem asks for."""
 
 
 class Tasks(NamedTuple):
@@ -65,11 +67,13 @@ def tasks(
     """Samples of clients, after checks.
 
     Args:
-        features: of the samples, in the first places if a client has fewer than M.
+        features: the features of samples; a client with fewer than M has them in the
+            first places.
         targets: responses, or 0 and 1 for `logistic`.
         sizes: the number of samples of each client, by default M.
         loss: `squared` or `logistic`.
-        weighting: `clients` count alike, or in proportion to their `samples`.
+        weighting: all `clients` have equal weights, or weights in proportion to their
+            `samples`.
     """
     one_of("loss", loss, CURVATURES)
     one_of("weighting", weighting, ("clients", "samples"))
@@ -137,8 +141,9 @@ def best_rows(
     """Rows v of norm at most `cap` that minimise the loss of outputs `z v`.
 
     Each step goes to the minimum of a quadratic above the loss, with the largest
-    curvature of F, until the minimum no longer moves. For squared errors one step is
-    enough. With a start there are only a few steps, because the caller alternates.
+    curvature of F. Steps end when this minimum does not move any more. For squared
+    errors one step is enough. With a start there are only a few steps, because the
+    caller alternates.
     """
     c = CURVATURES[kind]
     data = Tasks(z, targets, weights, kind)
@@ -155,9 +160,9 @@ def best_rows(
 
 
 def fit_alone(data: Tasks, *, cap: float) -> Float[Tensor, "n d"]:
-    """Each client's best model of norm at most `cap` by its own samples.
+    """Each client's best model of norm at most `cap` for its own samples.
 
-    It needs M well above D.
+    This needs M well above D.
     """
     number("cap", cap, above=0)
     return best_rows(*data[:3], data.loss, cap)
@@ -177,8 +182,8 @@ def warn_of_few(data: Tasks, what: str, *, samples: int, each: int) -> None:
     Args:
         data: the samples.
         what: the estimator, with its theorem.
-        samples: needed by all clients together.
-        each: needed by every client.
+        samples: the number of samples that all clients need together.
+        each: the number of samples that every client needs.
     """
     integer("samples", samples, at_least=0)
     total, fewest = int(data.sizes.sum()), int(data.sizes.min())
