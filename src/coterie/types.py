@@ -133,7 +133,7 @@ def traffic_of(sent: Sequence[Transfer], mine: slice | None = None) -> Traffic:
 
 
 class Comparison(NamedTuple):
-    """Compares gradients of clients k and i, both at the model of client i.
+    """Comparisons of the gradients of clients k and i, both at the model of client i.
 
     Every client k divides its estimation data into two random halves. The gradients on
     these halves at x_i are a_k and b_k; p_k is the gradient on both halves together.

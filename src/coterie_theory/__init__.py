@@ -10,12 +10,13 @@
 
 `distances` compares clients by their gradients and losses.
 
-Rooms: curvature: how curvatures of samples differ, and where large steps lead.
-    decentralised: bounds and step sizes of methods without a server. descent:
-    accelerated and delayed descent on functions, without clients. gossip: averages of
-    rows over a graph, without models. privacy: what private gossip reveals, and an
-    audit of one client in one run. structure: estimators of models in a common subspace
-    or with few centres, and rates.
+Rooms:
+    curvature: how curvatures of samples differ, and where large steps lead.
+    decentralised: bounds and step sizes of methods without a server.
+    descent: accelerated and delayed descent on functions, without clients.
+    gossip: averages of rows over a graph, without models.
+    privacy: what private gossip reveals, and an audit of one client in one run.
+    structure: estimators of models in a common subspace or with few centres, and rates.
 
 References to "Even, PhD thesis" are to:
     Even, "Towards decentralization, asynchrony, privacy and personalization in

@@ -20,7 +20,7 @@ is a `Tradeoff`. Here `calls` is N in the first setting and K in the second, and
 is the step size of a node. In some places, the thesis has eta = gamma / n. F_0, the
 `start`, is at least f(x^0) - f^*. D, the `radius`, is at least |x_hat^0 - x^*|, which
 is little more than |x^0 - x^*| (`virtual_radius`). Proofs do not track all constants,
-so a bound may be wrong by a factor of 4.
+so allow for a factor of 4.
 
 References are those of `mixing`.
 
@@ -255,7 +255,7 @@ def smooth_tradeoff(radius: float, longest: float, network: EqualNodes) -> Trade
 def smooth_sampled_tradeoff(radius: float, network: SampledNodes) -> Tradeoff:
     """A bound on the mean excess of x_bar^k over k < K; smooth losses, Theorem 5.3.2.
 
-    Twice `2 D^2 / (gamma p_bar K) + 2 gamma (sigma^2 + 2 zeta^2) / n
+    It is twice `2 D^2 / (gamma p_bar K) + 2 gamma (sigma^2 + 2 zeta^2) / n
     + gamma^2 L (16 sigma^2 / n + 32 zeta^2 p_bar / p_min + 48 sigma^2 p_max / rho_bar
     + 384 zeta^2 p_max / rho_bar^2)`, for `gamma <= min(1 / 24, rho_bar / (24
     sqrt(p_max)), sqrt(p_min / p_max) / 14, rho_bar sqrt(p_bar / p_max) / 20) / L`.

@@ -44,10 +44,11 @@ def quadratic_heterogeneity(
 ) -> tuple[Float[Tensor, "n n"], Float[Tensor, "n n"]]:
     """The pair (b, c) of Assumption 3 for quadratic losses (Property 1).
 
-    For `R_i(x) = (x + xi_i)^T A_i (x + xi_i)` with symmetric A_i, the gradient is `2
-    A_i (x + xi_i)`. So `grad R_i - grad R_k = (I - A_k A_i^{-1}) grad R_i + 2 A_k (xi_i
-    - xi_k)`. Since |u + v|^2 <= 2 |u|^2 + 2 |v|^2, it follows that `|grad R_i - grad
-    R_k|^2 <= b_ik^2 + c_ik |grad R_i|^2` with
+    For `R_i(x) = (x + xi_i)^T A_i (x + xi_i)` with symmetric A_i, the gradient is
+    `2 A_i (x + xi_i)`. So `grad R_i - grad R_k` is
+    `(I - A_k A_i^{-1}) grad R_i + 2 A_k (xi_i - xi_k)`. Since |u + v|^2 <= 2 |u|^2 +
+    2 |v|^2, it follows that
+    `|grad R_i - grad R_k|^2 <= b_ik^2 + c_ik |grad R_i|^2` with
 
         b_ik = 2 sqrt(2) |A_k (xi_i - xi_k)|,   c_ik = 2 |I - A_k A_i^{-1}|_2^2.
 

@@ -5,10 +5,10 @@ updates. Update k = 1, ..., K is
 
     x_k = x_{k-1} - gamma_k g(x_{prev(k)}),   prev(k) = max{j < k : m_j = m_k} or 0,
 
-Its gradient comes from worker m_k, which then gets x_k. The delay is `tau(k) = k -
-prev(k)`, at least 1. A rule of step sizes depends only on (k, tau(k)), so a server can
-apply it. Where we would expect the largest delay, bounds have M, because at any time
-only M - 1 other gradients are being computed (`virtual_iterates`).
+where the gradient comes from worker m_k, which then gets x_k. The delay is
+`tau(k) = k - prev(k)`, at least 1. A rule of step sizes depends only on (k, tau(k)), so
+a server can apply it. Where we would expect the largest delay, bounds have M, because
+at any time only M - 1 other gradients are being computed (`virtual_iterates`).
 
 B, the `radius`, is at least |x_0 - x^*|. Delta, the `start`, is at least F(x_0) - F^*.
 

@@ -130,7 +130,7 @@ def estimated_bound(
 ) -> float:
     """A bound on the mean excess of All-for-all in found clusters; Theorem 8.4.
 
-    `tuned_bound` with variance `sigma^2 inverse_size`, and the bias `D^2 / (2 mu)
+    It is `tuned_bound` with variance `sigma^2 inverse_size`, and the bias `D^2 / (2 mu)
     bias(farthest)`. As in the thesis, its first part treats the found weights as if
     they were those of the true clusters, with rho = s = 1.
 

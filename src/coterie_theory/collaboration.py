@@ -59,7 +59,7 @@ def collaboration_radius(eps: float, mu: float, *, share: float = 0.5) -> float:
     `b = sqrt(2 mu share eps)` is a threshold for `threshold_weights`. All-for-all needs
     b^2 <= mu eps (share 1/2, Corollary 8.5.1 of Even's thesis). All-for-one needs b^2
     <= mu eps / 2 (share 1/4, Theorem 8.2). If b^2 is above 4 mu eps (share 2, Theorem
-    8.1), the other client cannot help, with any method.
+    8.1), a client cannot help, with any method.
 
     >>> collaboration_radius(eps=0.5, mu=2.0)
     1.0

@@ -8,7 +8,7 @@ All-for-all becomes
 
     x_theta <- x_theta - eta_t w(theta, theta_t) g_t   for every theta,
 
-So the model of any agent, also of one that never woke, is a sum over the events so far:
+so that the model of any agent, also of one that never woke, is a sum over past events:
 
     x_theta = x^0 - sum_t eta_t w(theta, theta_t) g_t.
 

@@ -2,8 +2,8 @@
 
     theta_i <- w, then `steps` times
         theta_i <- theta_i - lr (g_i(theta_i) - h_i + alpha (theta_i - w))
-    h_i <- h_i - alpha (theta_i - w)             for clients of the round alone
-    h <- h - alpha P sum_i p_i (theta_i - w)     P is the share of the clients there
+    h_i <- h_i - alpha (theta_i - w)             only for clients of the round
+    h <- h - alpha P sum_i p_i (theta_i - w)     P is the share of these clients
     w <- sum_i p_i theta_i - h / alpha
 
 Sums are over the clients of the round. Their weights p_i sum to 1, in proportion to
@@ -13,7 +13,7 @@ A client takes gradient steps on
 
     f_i(theta) - <h_i, theta> + alpha/2 |theta - w|^2,
 
-If it solves this problem exactly, the new h_i is the gradient of f_i at its solution.
+and if it solves this problem exactly, the new h_i is the gradient of f_i there.
 At a fixed point all theta_i are w and h is 0, so w is the optimum of the mean loss.
 
 References:

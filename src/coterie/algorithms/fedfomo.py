@@ -1,7 +1,7 @@
 """Every client mixes the models of others that do better on its validation data.
 
     y_i <- x_i, then `steps` times  y_i <- y_i - lr g_i(y_i)
-    w_k = max(0, L_i(x_i) - L_i(y_k)) / |y_k - x_i|    for k = i and k that i hears
+    w_k = max(0, L_i(x_i) - L_i(y_k)) / |y_k - x_i|    for k = i and partners k of i
     x_i <- x_i + sum_k w_k (y_k - x_i) / sum_k w_k
 
 L_i is the loss on all validation data of client i. If no model does better than x_i,

@@ -13,7 +13,7 @@ a_i f_i, and
 
 where Proj is the projection of `optim.projections` onto all constraints. If S is drawn
 uniformly, nu is an unbiased estimate of the gradient of the objective. The old
-gradients of absent clients keep its variance low.
+gradients of absent clients keep the variance of nu low.
 
 References:
     Erickson, Johansson, "Personalized federated learning under model dissimilarity

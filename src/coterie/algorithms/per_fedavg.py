@@ -6,7 +6,7 @@ three independent minibatches D, D', D'' of client i,
 
     u = g_i(w_i - alpha g_i(w_i; D); D'),   w_i <- w_i - lr (u - alpha d),
 
-Then w <- sum_i p_i w_i over the clients of the round. Here d is the product of the
+and then w <- sum_i p_i w_i over the clients of the round. Here d is the product of the
 Hessian of client i at w_i with u, in one of three forms:
 
     exact   d = H_i(w_i; D'') u

@@ -3,8 +3,8 @@
     y_i <- w, then `steps` times  y_i <- y_i - lr (g_i(y_i) - c_i + c)
     d_i = (w - y_i) / (lr steps)                 the mean of these corrected gradients
     w <- w + global_lr sum_i p_i (y_i - w)
-    c_i <- c_i - c + d_i                         for clients of the round alone
-    c <- c + P sum_i p_i (d_i - c)               P is the share of the clients there
+    c_i <- c_i - c + d_i                         only for clients of the round
+    c <- c + P sum_i p_i (d_i - c)               P is the share of these clients
 
 Sums are over the clients of the round. Their weights p_i sum to 1, in proportion to
 sample sizes or uniform. P is the share of these clients in the total weight of all

@@ -17,7 +17,6 @@ has the measurements behind these rules:
 
 - In general, all rows run in one vectorised pass (`torch.func.vmap`). On CUDA, this
   pass is compiled.
-
 - On the CPU, plain chains of layers run as one pass of matrix products, without `vmap`.
 - On the CPU, models with convolutions run row after row if a row has more than 64
   samples, with one thread for each core. With `vmap` these would become grouped

@@ -61,7 +61,7 @@ class Simulation:
             batch_size: samples of a minibatch (0: the whole training part).
             seed: names the random streams of minibatches.
             device: where the work is done.
-            dtype: of data and models.
+            dtype: the type of data and models.
             loop: debug mode, which runs client after client and pair after pair, and
                 names the client in errors.
             compiled: whether to compile gradients, which pays for long runs.

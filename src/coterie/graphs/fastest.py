@@ -1,7 +1,7 @@
 """The gossip matrix that mixes fastest, by an interior-point method.
 
-`W = I - Delta(w)` is a symmetric, non-negative matrix of a graph, and its rows sum to
-1. All entries of J are 1 / n. Among these matrices, we find the one with the smallest
+`W = I - Delta(w)` is a symmetric, non-negative matrix of a graph, with rows that sum to
+one. All entries of J are 1 / n. Among these matrices, we find the one with the smallest
 `|W - J|`. This norm is the second largest absolute value of an eigenvalue. W solves a
 convex programme: it has the smallest t with
 

@@ -2,7 +2,7 @@
 
 Such a measure, for example an AUC, is not a mean over samples. Let m be its value for
 all n samples, m_j its value without sample j, and m_c the mean of m_j over the n_c
-samples of j's class. Then
+samples of j's class. Then the values
 
     m + sqrt(n (n - 1) (n_c - 1) / n_c) (m_c - m_j)
 

@@ -112,8 +112,8 @@ def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distan
     Args:
         samples: of the clients.
         bandwidth: h; None takes half of `median_distance`. With a small bandwidth,
-            details have more effect, such as which label belongs to which features; but
-            more samples are needed.
+            details count more, such as which label belongs to which features, but more
+            samples are needed.
     """
     check_samples(samples)
     samples = centre(samples)

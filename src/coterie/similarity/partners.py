@@ -88,9 +88,9 @@ def classify_pairs(
 def gap_threshold(distances: Distances, *, factor: float = 1.5) -> float:
     """A threshold for squared distances, in the middle of their widest gap.
 
-    Sort the distances. The gap is where the ratio of a distance to the next smaller one
-    is largest. Distances below 2.5 times the lower quartile of the standard errors are
-    noise, and count as this number.
+    To find the gap, we sort the distances. The gap is where the ratio of a distance to
+    the next smaller one is largest. Distances below 2.5 times the lower quartile of the
+    standard errors are noise, and count as this number.
 
     Raises:
         InputError: if no ratio reaches `factor`. Then there is no gap, or noise hides

@@ -8,7 +8,7 @@ with kappa = 1 + 2 mu / lam, and
 
     F(x_t) - F(x*) <= (1 - 1/kappa)^t D_phi(x*, x_0),
 
-For plain gradient descent, the bound is L (1 - lam/L)^t |x_0 - x*|^2.
+while for plain gradient descent, the bound is L (1 - lam/L)^t |x_0 - x*|^2.
 
 References:
     Even, PhD thesis, 2024, section 10.4, tel-04877971.

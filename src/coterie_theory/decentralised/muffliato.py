@@ -199,7 +199,9 @@ def noise_for_mean(
     sensitivity: float = 1.0,
     spread: float = 0.25,
 ) -> PlannedNoise:
-    """The s with `s^2 = alpha Delta^2 d T(s) / (2 n epsilon)`: mean divergence epsilon.
+    """The noise s for which the mean divergence is epsilon.
+
+    It solves `s^2 = alpha Delta^2 d T(s) / (2 n epsilon)`.
 
     Args:
         loss: epsilon, the mean over all clients of the Renyi divergence.
@@ -329,7 +331,9 @@ def sgd_noise(
     alpha: float = 2.0,
     sensitivity: float = 1.0,
 ) -> float:
-    """The s with `s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`: mean divergence.
+    """The noise s for which the mean divergence of all steps is at most epsilon.
+
+    It is `s^2 = alpha Delta^2 K sum_t d_v(t) / (2 n epsilon)`.
 
     With T = kappa steps and this noise, `sgd_rate` is the trade-off of Theorems 6.7 and
     6.9. It is not a guarantee for T > 1: later steps depend on earlier messages, and

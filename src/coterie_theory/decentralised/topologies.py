@@ -5,7 +5,7 @@ v the time tau_v (`computing`). Information from v reaches w after
 
     dist(v, w) = tau_v + tau_w + smallest sum of s_e over paths from v to w,
 
-The largest of these distances is the time diameter D.
+and the largest of these distances is the time diameter D.
 
 References:
     Even, PhD thesis, 2024, sections 1.3.2, 1.3.3 and 4.1, tel-04877971.

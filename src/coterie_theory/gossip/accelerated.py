@@ -1,8 +1,8 @@
 """Accelerated randomised gossip, in continuous time: two rows for every node.
 
-Every edge has a clock. Between rings, x_v and z_v flow towards each other, `dx = eta (z
-- x) dt` and `dz = eta (x - z) dt`, without messages. When the clock of the edge {v, w}
-rings,
+Every edge has a clock. Between rings, x_v and z_v flow towards each other,
+`dx = eta (z - x) dt` and `dz = eta (x - z) dt`, without messages. When the clock of the
+edge {v, w} rings,
 
     x_v, x_w <- (x_v + x_w) / 2,   z_v <- z_v + gamma (x_w - x_v),
                                    z_w <- z_w - gamma (x_w - x_v)

@@ -9,8 +9,8 @@ Burer-Monteiro writes w_i = U v_i with orthonormal U (D, r) and alternates
     v_i <- argmin_{|v| <= cap} L_i(U v)                     at every client
     U   <- argmin_U L(V U')  by conjugate gradients, then U R = qr(U), v_i <- R v_i,
 
-So clients and a server would send only U and its gradients sum_i g_i v_i'. The first U
-has the main directions of -grad L(0); for squared errors, this is the method of
+so that clients and a server would send only U and its gradients, sum_i g_i v_i'. The
+first U has the main directions of -grad L(0); for squared errors, this is the method of
 moments. Hard thresholding is
 
     W <- cap_norms(SVD_r(W - eta N grad L(W))).
