@@ -57,7 +57,7 @@ _SHOWN = 60
 
 
 def brief(value: object) -> str:
-    """A value in the form for messages: text has quotes, and long values are shortened.
+    """A value as messages show it: with quotes around text, and shortened if long.
 
     >>> brief([1, 2]), len(brief(10**80)), brief("a" * 100)[-20:]
     ('[1, 2]', 60, "aa'... (100 letters)")

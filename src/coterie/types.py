@@ -83,7 +83,7 @@ SERVER = -1
 
 
 class Transfer(NamedTuple):
-    """Values that a verb sent over each of these links."""
+    """How many values a verb sent over each of these links."""
 
     verb: str
     values: int

@@ -111,7 +111,7 @@ class EqualNodes:
     variance: float = 0.0  # sigma^2, of a gradient
 
     def __post_init__(self) -> None:
-        """Checks that the numbers can belong together."""
+        """Refuses numbers that cannot belong to one problem."""
         checks.integer("clients", self.clients, at_least=1)
         checks.number("rho_bar", self.rho_bar, above=0.0, at_most=1.0)
         checks.integer("gradients", self.gradients, at_least=1)
@@ -132,7 +132,7 @@ class SampledNodes:
     first: float = 0.0  # sum_v |grad f_v(x^0)|^2
 
     def __post_init__(self) -> None:
-        """Checks that the numbers can belong together."""
+        """Refuses numbers that cannot belong to one problem."""
         p = checks.positive(
             "probabilities", self.probabilities, len(self.probabilities)
         )

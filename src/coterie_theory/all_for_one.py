@@ -134,7 +134,7 @@ class Problem:
     cap: float  # at most `largest_step` at every round
 
     def __post_init__(self) -> None:
-        """Checks that the numbers can belong together."""
+        """Refuses numbers that cannot belong to one problem."""
         checks.number("start", self.start, at_least=0.0)
         checks.number("variance", self.variance, above=0.0)
         checks.number("beta", self.beta, above=0.0)

@@ -48,7 +48,7 @@ class AsyncProblem:
     mu: float = 0.0  # strong convexity
 
     def __post_init__(self) -> None:
-        """Checks that the numbers can belong together."""
+        """Refuses numbers that cannot belong to one problem."""
         checks.integer("workers", self.workers, at_least=1)
         checks.integer("calls", self.calls, at_least=self.workers)
         checks.number("beta", self.beta, above=0.0)

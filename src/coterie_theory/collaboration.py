@@ -264,8 +264,8 @@ def effective(weights: Float[Tensor, "n n"], losses: LossClass) -> LossClass:
     """The constants of the loss `1/n sum_i f_i((L y)_i)` that All-for-all minimises.
 
     `mu s, beta rho, sigma^2 / n sum_ij l_ij^2`, with s the smallest positive and rho
-    the largest eigenvalue of L L^T. Both are 1 for clusters. Only then does
-    Theorem 8.3 hold as printed.
+    the largest eigenvalue of L L^T. For clusters, s and rho are 1. Only in this case
+    does Theorem 8.3 hold as printed.
     """
     variance = losses.variance * float(weights.square().sum()) / len(weights)
     return LossClass(
@@ -297,7 +297,7 @@ def all_for_all_bound(
 ) -> float:
     """A bound on the mean excess, for steps of at most 1 / (beta rho); Theorem 8.3.
 
-    `(1 - eta mu s)^K F^0 + eta beta rho sigma^2 / (2 n mu s) sum_ij l_ij^2` and
+    `(1 - eta mu s)^K F^0 + eta beta rho sigma^2 / (2 n mu s) sum_ij l_ij^2`, plus
     `mean_bias`.
     """
     bound = sgd_bound(start, lr, calls, effective(weights, losses))

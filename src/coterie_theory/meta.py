@@ -46,7 +46,7 @@ class MetaProblem:
     batches: tuple[int, int, int] = (1, 1, 1)  # samples in D, D', D''
 
     def __post_init__(self) -> None:
-        """Checks that the numbers can belong together."""
+        """Refuses numbers that cannot belong to one problem."""
         checks.number("smoothness", self.smoothness, above=0.0)
         # A value slightly above 1 / L may come from rounding.
         most = (1 + 1e-12) / self.smoothness

@@ -231,8 +231,8 @@ def waiting_times(
 ) -> Float[Tensor, " e"]:
     """Times within which edges are used, except with probability delta; Lemma 5.C.2.
 
-    `l_e = ln(1 / delta) (1 / p_e + max_{e' ~ e} tau'_e') / |ln(1 - (1 - 1/e) / e)|`, a
-    factor 3.7782; the printed logarithm is negative.
+    `l_e = ln(1 / delta) (1 / p_e + max_{e' ~ e} tau'_e') / |ln(1 - (1 - 1/e) / e)|`,
+    where one over the logarithm is 3.7782. The printed logarithm is negative.
     """
     checks.number("chance", chance, above=0.0, below=1.0)
     tries = _TRIES * math.log(1 / chance)

@@ -32,7 +32,7 @@ class LossClass:
     variance: float  # of a gradient
 
     def __post_init__(self) -> None:
-        """Checks that the numbers can belong together."""
+        """Refuses numbers that cannot belong to one problem."""
         checks.number("beta", self.beta, above=0.0)
         checks.number("mu", self.mu, above=0.0, at_most=self.beta)
         checks.number("variance", self.variance, at_least=0.0)

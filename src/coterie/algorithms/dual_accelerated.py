@@ -10,7 +10,7 @@ is 0, and so is the sum of all z_v. Each edge has a clock. When the clock of the
 
 from its own data, and they exchange the results. With g = x_v - x_w,
 
-    y_v <- y_v - s_e g,    z_v <- z_v - gamma' g,    and + for w.
+    y_v <- y_v - s_e g,    z_v <- z_v - gamma' g,    and for w, + in place of -.
 
 The model of a node is its last x_v; at the optimum y_v = z_v = grad f_v(x*). Step sizes
 are those of Theorem 2.6 (`coterie_theory.descent.dual`), for the rates at which pairs

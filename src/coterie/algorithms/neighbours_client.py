@@ -20,7 +20,7 @@ MODELS = 4
 BEGIN = 3
 """The first round, counted from 0, in which clients judge links.
 
-Earlier, neighbours with other classes seem harmful.
+In earlier rounds, neighbours with other classes seem to do harm.
 """
 
 NO_DATA = (

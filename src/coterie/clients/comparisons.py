@@ -22,7 +22,7 @@ HalfGrads = Callable[[Tensor, tuple[Batch, Batch], Tensor], tuple[Tensor, Tensor
 def of_shared_columns(
     half_grads: HalfGrads, own: Float[Tensor, "a d"], home: Bool[Tensor, " d"]
 ) -> HalfGrads:
-    """The same function, with the personal columns of clients k added to each point.
+    """The function `half_grads`, at points that get the personal columns of clients k.
 
     The new function returns only the shared columns of gradients.
     """

@@ -412,7 +412,7 @@ class Kernel:
             yield rows, batch[rows]
 
     def rows_alone(self, batch: Batch) -> bool:
-        """Whether rows of such a batch run one after the other."""
+        """Whether the rows of this batch run one after the other."""
         if self._by_row is not None:
             return self._by_row
         on_cpu = self._features.device.type == "cpu"

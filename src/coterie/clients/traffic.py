@@ -166,7 +166,7 @@ def peer_links(
     Args:
         weights: (N, N), sparse or not.
         present: which clients take part.
-        readers: whether to leave out readers that take no part, too.
+        readers: whether to leave out readers that take no part as well.
     """
     if weights.layout == torch.strided:
         i, k = weights.nonzero().unbind(1)

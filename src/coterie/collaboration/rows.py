@@ -11,8 +11,9 @@ from ..checks import InputError
 from ..types import Message, Oracle, State, tensor_of
 
 _PIECE = {"cpu": 2**16, "cuda": 2**22}
-"""The most values of a row-wise function to compute at once, so that they stay in the
-processor's cache and take little memory."""
+"""A row-wise function computes at most this number of values at once. So they stay in
+the processor's cache and take little memory.
+"""
 
 
 def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ from .times import Times, places, tempo, work_of
 _FOREVER = sys.float_info.max
 
 ROUNDING = 1e-9
-"""Rounding: how far a sum of equal times may exceed their product, relatively."""
+"""Relative rounding error by which a sum of equal times may exceed their product."""
 
 _ANSWER, _RING, _LETTER = range(3)  # what happens
 
@@ -60,7 +60,7 @@ class Event(NamedTuple):
 
 
 class EventLoop:
-    """Events one after the other; `moment()` is a copy to resume from."""
+    """An iterator over events; `moment()` gives a copy from which to resume."""
 
     def __init__(
         self,

@@ -152,7 +152,7 @@ def _one_by_one(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
 def _without_each(
     of: Callable[[np.ndarray], float],
 ) -> Callable[[Tensor, Tensor], np.ndarray]:
-    """Computes a measure of a confusion table without each sample."""
+    """A function for a measure of confusion tables: its value without each sample."""
 
     def without(outputs: Tensor, targets: Tensor) -> np.ndarray:
         table = confusion(outputs, targets)

@@ -36,7 +36,7 @@ _EXACT = 10_000
 
 
 def _moments(samples: Samples) -> Distances:
-    """Distances of first and second moments together: each sample gets an entry 1."""
+    """Distances of first and second moments together, for samples with an entry 1."""
     one = samples.mask[..., None].to(samples.values)
     return moment_distances(
         samples._replace(values=torch.cat([one, samples.values], 2)), order=2

@@ -44,7 +44,7 @@ class TokenProblem:
     variance: float = 0.0  # sigma_bar^2 of |grad f_v - grad f|, or sigma_*^2 at x^*
 
     def __post_init__(self) -> None:
-        """Checks that the numbers can belong together."""
+        """Refuses numbers that cannot belong to one problem."""
         checks.integer("steps", self.steps, at_least=1)
         checks.number("mixing", self.mixing, above=0.0)
         checks.number("beta", self.beta, above=0.0)

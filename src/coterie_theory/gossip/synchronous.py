@@ -46,7 +46,7 @@ def plain(
     rounds: int,
     mix: Mix = product,
 ) -> Float[Tensor, "n d"]:
-    """W^t x.
+    """The rows after t rounds: W^t x.
 
     Args:
         x: the first rows: all rows, or those of this process if `mix` is an oracle's.
