@@ -7,7 +7,7 @@ y_v is 0, and so is that of all z_v. At the optimum both y_v and z_v are grad f_
 When the clock of the edge e = {v, w} rings,
 
     g = grad f_v^*(y_v) - grad f_w^*(y_w)
-    y_v <- y_v - (mu R_e / (2 R)) g,    z_v <- z_v - gamma' g,    and for w, + in place of -
+    y_v <- y_v - (mu R_e / (2 R)) g,    z_v <- z_v - gamma' g,    for w, + in place of -
 
 Here node v computes grad f_v^*(y) = argmin_x f_v(x) - <x, y> by itself, and
 
