@@ -88,7 +88,7 @@ class Transfer(NamedTuple):
     verb: str
     values: int
     links: Int[Tensor, "l 2"]  # from whom, to whom: positions, or SERVER
-    partial: bool = False  # whether links of clients elsewhere are missing
+    partial: bool = False  # whether links of clients in other processes are missing
 
     @property
     def total(self) -> int:
@@ -147,7 +147,7 @@ class Comparison(NamedTuple):
     pooled: Float[Tensor, "n n"]  # |p_i - p_k|^2
     own_pooled: Float[Tensor, " n"]  # |p_i|^2
     noise: Float[Tensor, "n n"]  # <a_i - b_i, a_k - b_k>, of mean zero for k != i
-    variance: Float[Tensor, " n"]  # estimated, of one sample's gradient
+    variance: Float[Tensor, " n"]  # estimate for the gradient of one sample
     samples: Float[Tensor, " n"]  # how many samples client k used
     known: Bool[Tensor, "n n"]  # pairs that took part
 
@@ -175,7 +175,7 @@ class Evaluation:
     outputs: Tensor  # (n, b, ...)
     targets: Tensor  # (n, b, ...)
     losses: Tensor  # (n, b) by the objective of the study
-    weight: Tensor  # (n, b) of each sample in the mean of its row
+    weight: Tensor  # (n, b) the weight of each sample in the mean of its row
     classes: int = 0
     before_head: Tensor | None = None  # (n, b, f)
 
@@ -331,8 +331,8 @@ otherwise numbers.
 class StepNumbers(NamedTuple):
     """The number of a local step, if clients take different numbers of steps."""
 
-    number: Float[Tensor, "n 1"]  # of each client's own step, counted from 0
-    moving: Bool[Tensor, "n 1"] | None = None  # who takes it; None: all
+    number: Float[Tensor, "n 1"]  # the number of each client's step, counted from 0
+    moving: Bool[Tensor, "n 1"] | None = None  # which clients take it; None: all
 
 
 @runtime_checkable
@@ -488,11 +488,11 @@ class TaskKind(NamedTuple):
     """
 
     program: Program = gradient
-    verb: str = "grads"  # of the oracle: tasks draw the samples that it draws in rounds
+    verb: str = "grads"  # tasks draw the samples that this verb draws in rounds
     reads: int | None = None  # the number of a task's rows; None: all
     down: tuple[int, ...] | None = None
     up: tuple[int, ...] | None = None
-    passes: float = 0.0  # through all data of a client, in addition to `work`
+    passes: float = 0.0  # passes through a client's data, in addition to `work`
 
 
 class Task(NamedTuple):
@@ -503,7 +503,7 @@ class Task(NamedTuple):
     round: int | None = None  # uses the samples of this round; None: c + 1 for task c
     work: float = 1.0  # the number of minibatch gradients that it takes
     samples: float = 0.0  # more single-sample gradients, at most the client's samples
-    peer: int | None = None  # sends the task, gets the answer: a client; None: a server
+    peer: int | None = None  # who sends the task and gets the answer; None: a server
 
 
 class Arrivals(NamedTuple):
@@ -573,7 +573,7 @@ class Flow(NamedTuple):
     meet: Callable[[State, Meeting], None] | None = None
     """Uses what two clients sent each other."""
     edges: Int[Tensor, "e 2"] | None = None  # the pairs of clients that may meet
-    ringing: Callable[[State, Tempo], None] | None = None  # adapts a first state to it
+    ringing: Callable[[State, Tempo], None] | None = None  # adapts a state to rates
     couples: bool = False  # whether two free clients begin tasks when their edge rings
     messages: str = "relayed"
     """How tasks and answers travel: `relayed` by a server, `direct` over the link to
@@ -603,7 +603,7 @@ class Releases(NamedTuple):
     mix: int = 0
     blended: int = 0
     compare: int = 0
-    losses: bool = False  # mean losses leave, or choices made from them
+    losses: bool = False  # whether mean losses are sent, or choices from them
     unbounded: bool = False  # sends what clipping cannot bound: [privacy] refuses it
 
 

@@ -48,8 +48,8 @@ class FlowState:
     sent: Tensor  # (N, 4) mean losses that each client last sent to its neighbours
     choice: Tensor  # (N,) the model that each client uses
     links: Links
-    said: Tensor  # (N, M, 3) the latest evidence of each end of a link
-    new: Tensor  # (N, M) whether that evidence has yet to count
+    said: Tensor  # (N, M, 3) the latest test results of each end of a link
+    new: Tensor  # (N, M) whether these results have not been used yet
     rounds: Tensor  # (N,) finished trainings
     kinds: list[int]  # the kind of each client's task
 

@@ -59,7 +59,7 @@ class State:
     x: Tensor  # (N, D)
     page: Tensor  # (N, D) the models as others see them
     moved: list[int]  # clients whose model has changed since the pages
-    time: float  # the time of the pages
+    time: float  # the time when pages were copied
     halves: tuple[Tensor, ...]  # (N, D) a page, gradients of halves; (N, 1) samples
     seen: Comparison  # since weights last changed; on the CPU, as are the next two
     belief: Belief

@@ -46,7 +46,7 @@ class State:
     x: Tensor  # (D,)
     mean: Tensor  # (D,) sum of points with answers, times their step sizes
     total: float  # sum of these step sizes
-    answers: list[int]  # the number from each worker
+    answers: list[int]  # the number of answers from each worker
     points: Tensor  # (N, D) where each worker computes; (N, 0) if not needed
     began: list[int]  # answers that had arrived when it began
     sum: Tensor  # (D,) of the buffered steps

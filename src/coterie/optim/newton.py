@@ -42,7 +42,7 @@ class Point(NamedTuple):
     value: float  # of the dual function
     objective: float  # of a feasible x: 1/2 |x - v|^2
     gap: float  # objective less value
-    rounding: float  # of gap and value, about
+    rounding: float  # about the rounding error of gap and value
     parts: Any  # what else the problem remembers
 
 
