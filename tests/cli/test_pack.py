@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import importlib.util
 import json
 import sys
 import zipfile
@@ -10,7 +13,9 @@ from pathlib import Path
 import pytest
 import typer
 
+from coterie.checks import InputError
 from coterie.cli import archives
+from coterie.cli.own_modules import read_study_file
 from support.called import called, refused
 
 METHOD = """
@@ -122,10 +127,6 @@ class Terminal:
 
 
 def archives_context(answer: bool):
-    import contextlib
-
-    from coterie.checks import InputError
-
     if answer:
         return contextlib.nullcontext()
     return pytest.raises(InputError, match=r"nothing of sent\.zip was run")
@@ -159,7 +160,31 @@ def test_a_study_without_own_code_needs_no_trust_and_logs_nowhere(here):
     assert "Scores differ from those in the archive by at most" in errors
 
 
-def archives_sum(content: bytes) -> str:
-    import hashlib
+UNASKED = {
+    "name": ('name = "sent"', 'name = "own_trap:x"'),
+    "target": ("samples = 20", 'samples = 20\ntarget = "own_trap:x"'),
+    "a list": ("samples = 20", 'samples = 20\ndrop = ["own_trap:x"]'),
+}
 
+
+@pytest.mark.parametrize("case", UNASKED)
+def test_a_text_that_is_no_code_brings_no_module_of_an_archive(here, case):
+    """An archive could hide a package, such as scikit-learn, behind its own module."""
+    study = STUDY.replace("own_method:method", "local").replace(*UNASKED[case])
+    files = {"study.toml": study, "code/own_trap.py": "open('ran', 'w')\n"}
+    sums = {name: archives_sum(text.encode()) for name, text in files.items()}
+    about = {"format": 1, "name": "sent", "modules": {}, "versions": {}, "files": sums}
+    with zipfile.ZipFile("sent.zip", "w") as zipped:
+        for name, text in {"manifest.json": json.dumps(about), **files}.items():
+            zipped.writestr(name, text)
+    places = [*sys.path], [*sys.meta_path]
+    with archives.study_of_archive(Path("sent.zip"), ()) as (path, _):
+        # A study that cannot run may still have changed where Python finds modules.
+        with contextlib.suppress(InputError):
+            read_study_file(path, None)
+        assert importlib.util.find_spec("own_trap") is None
+    assert places == (sys.path, sys.meta_path)
+
+
+def archives_sum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

@@ -217,7 +217,18 @@ def without_code(files, about):
     del files[name], about["files"][name]
 
 
+def both_file_and_folder(files, about):
+    listed("code/own_a.py")(files, about)
+    listed("code/own_a.py/b.py")(files, about)
+
+
+def endless_format(files, about):
+    about["format"] = float("inf")
+
+
 BAD = {
+    both_file_and_folder: r"code/own_a\.py/b\.py cannot be written",
+    endless_format: "its manifest is damaged",
     linked: "is not a plain file",
     unlisted: "its files are not those that its manifest lists",
     missing: "its files are not those that its manifest lists",
@@ -245,9 +256,35 @@ def test_files_that_are_too_large_are_refused_before_they_are_in_memory(
     assert bad.stat().st_size < 2**15
     with pytest.raises(InputError, match=r"code/big\.py has more than 65536 bytes"):
         unpack_study(read_archive(bad), tmp_path / "to")
+    monkeypatch.setattr(archives, "_MOST_TEXT", 2**21)
+    monkeypatch.setattr(archives, "_MOST_CODE", 2**20)
+    for read in (archives.code_of, lambda bad: unpack_study(bad, tmp_path / "more")):
+        with pytest.raises(InputError, match="its code has more than 1048576 bytes"):
+            read(read_archive(bad))
     monkeypatch.setattr(archives, "_MOST_FILES", 5)
     with pytest.raises(InputError, match="more than 5 files"):
         read_archive(bad)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_files_that_are_compressed_by_other_methods_are_refused(tmp_path, method):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", method) as zipped:
+        zipped.writestr(MANIFEST, "{}")
+    with pytest.raises(InputError, match="is compressed by an unusual method"):
+        read_archive(path)
+
+
+def test_an_archive_for_later_tools_is_refused(tmp_path):
+    """The directory of an archive says which version can read each file."""
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as zipped:
+        zipped.writestr(MANIFEST, "{}")
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 6] = 99
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="because it is damaged"):
+        read_archive(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", bytes(1000)])

@@ -4,6 +4,9 @@ A folder in front of Python's path would hide installed packages: a file `sklear
 next to a study would run in place of scikit-learn. So only the modules that a study
 names are looked up in its folder first. For modules that these import, the folder of
 the study comes last. If a study names no module, Python's path does not change.
+
+A text names a module only where code may be named, see `models.trust`. Otherwise an
+archive could name a module where nobody is asked about it, such as in `data.target`.
 """
 
 from __future__ import annotations
@@ -11,13 +14,13 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from ..models.trust import in_run_folder
+from ..models.trust import in_run_folder, texts_that_name_code
 from ..study import Study, read_study
 
 _OWN = re.compile(r"""["'=\s]*(\w+)[\w.]*:\w+["'\s]*""")
@@ -61,17 +64,5 @@ def read_study_file(
     except (OSError, ValueError, RecursionError):  # `read_study` raises it again
         tables = {}
     values = (text.partition("=")[2] for text in overrides)
-    find_own_modules(path.parent, [*_texts(tables), *values])
+    find_own_modules(path.parent, [*texts_that_name_code(tables), *values])
     return read_study(path, overrides)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts in nested tables, except labels, which are names for people."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from () if key == "label" else _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)

@@ -40,6 +40,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 _MOST_FILES = 10_000
 _MOST_TEXT = 2**24  # bytes of the study, the manifest and each module
+_MOST_CODE = 2**26  # bytes of all modules
 _MOST_RECORDS = 2**28  # bytes of a table
 
 
@@ -168,7 +169,7 @@ def read_archive(path: Path) -> Archive:
         modules = {str(k): str(v) for k, v in about["modules"].items()}
         versions = {str(k): str(v) for k, v in about["versions"].items()}
         name, version = str(about["name"]), int(about["format"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise _bad(path, "its manifest is damaged") from error
     if version > _FORMAT:
         raise InputError(f"{path} was made by a later version of coterie: update it.")
@@ -187,13 +188,16 @@ def unpack_study(archive: Archive, to: Path) -> Path:
     Returns the path of the study. The modules are next to it.
     """
     with _open_zip(archive.path) as zipped:
-        for name in ("study.toml", *sorted(_code_files(archive))):
-            content = _content(archive, zipped, name, _MOST_TEXT)
+        study = _content(archive, zipped, "study.toml", _MOST_TEXT)
+        for name, content in [("study.toml", study), *_code_in(archive, zipped)]:
             place = to / name.removeprefix(f"{CODE}/")
-            place.parent.mkdir(parents=True, exist_ok=True)
             if place.exists():
                 raise _bad(archive.path, f"it has {place.name} twice")
-            place.write_bytes(content)
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(content)
+            except OSError as error:  # a folder with the name of a file, say
+                raise _bad(archive.path, f"{name} cannot be written") from error
     return to / "study.toml"
 
 
@@ -208,20 +212,26 @@ def record_in(archive: Archive, name: str) -> bytes | None:
 def code_of(archive: Archive) -> dict[str, str]:
     """The texts of all modules in an archive, by file, for a person to look at."""
     with _open_zip(archive.path) as zipped:
-        return {
-            name: _content(archive, zipped, name, _MOST_TEXT).decode("utf-8", "replace")
-            for name in sorted(_code_files(archive))
-        }
+        found = _code_in(archive, zipped)
+        return {name: content.decode("utf-8", "replace") for name, content in found}
 
 
-def _code_files(archive: Archive) -> Iterator[str]:
-    return (name for name in archive.files if name.startswith(f"{CODE}/"))
+def _code_in(archive: Archive, zipped: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
+    """The names and contents of all modules, which are refused if they are too much."""
+    total = 0
+    for name in sorted(archive.files):
+        if name.startswith(f"{CODE}/"):
+            content = _content(archive, zipped, name, _MOST_TEXT)
+            total += len(content)
+            if total > _MOST_CODE:
+                raise _bad(archive.path, f"its code has more than {_MOST_CODE} bytes")
+            yield name, content
 
 
 def _open_zip(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile, ValueError) as error:
+    except Exception as error:  # the type depends on where the damage is
         raise _bad(path, "it is damaged") from error
 
 
@@ -235,6 +245,9 @@ def _refuse_info(path: Path, info: zipfile.ZipInfo) -> None:
         raise _bad(path, f"it has a file with the name {name[:100]!r}")
     if (stat.S_IFMT(mode) not in (0, stat.S_IFREG)) or info.flag_bits & 1:
         raise _bad(path, f"{name!r} is not a plain file")
+    # Other methods may take as much memory as a file asks for.
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise _bad(path, f"{name!r} is compressed by an unusual method")
     if name.startswith(f"{CODE}/") and not name.endswith(".py"):
         raise _bad(path, f"{name!r} is not a module")
 

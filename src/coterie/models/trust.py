@@ -84,10 +84,15 @@ def refuse_untrusted(
             import_trusted(where, text, modules, path.parent)
 
 
+def texts_that_name_code(tables: Mapping[str, Any]) -> list[str]:
+    """The texts in the tables of a study that may name code: "module:attribute"."""
+    rest = {key: table for key, table in tables.items() if key != "name"}
+    return [text for _, text in _named_code(rest)]
+
+
 def named_modules(tables: Mapping[str, Any]) -> list[str]:
     """The modules of all code that the tables of a study name."""
-    rest = {key: table for key, table in tables.items() if key != "name"}
-    found = (text.partition(":")[0].strip() for _, text in _named_code(rest))
+    found = (text.partition(":")[0].strip() for text in texts_that_name_code(tables))
     return list(dict.fromkeys(found))
 
 
