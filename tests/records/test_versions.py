@@ -100,6 +100,8 @@ def test_the_source_is_another_where_what_makes_a_cell_is(
     copy = tmp_path / "coterie"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(made, "PACKAGE", copy)
+    # Its cache must not keep what it finds here.
+    monkeypatch.setattr(made, "method_files", made.method_files.__wrapped__)
     before = made._source.__wrapped__("coterie.algorithms.local")
     (copy / file).write_text((copy / file).read_text() + "\nanother = 1\n")
     assert (made._source.__wrapped__("coterie.algorithms.local") != before) == matters

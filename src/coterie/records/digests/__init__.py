@@ -18,6 +18,12 @@ _KNOWN: dict[str, str] = {}
 
 _SIZE = 16  # bytes of a digest
 
+_END = ")"
+"""The word after all words of a node."""
+
+_VERSION = b"2"
+"""A part of the digest of a text, so that digests of older versions are not used."""
+
 _WITH_DOCSTRING = {
     ("body", kind)
     for kind in (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -34,7 +40,7 @@ def code_digest(files: Iterable[Path]) -> str:
 
 def _digest_of(text: bytes) -> str:
     """The digest of one program."""
-    key = _sum(text)
+    key = _sum(_VERSION + text)
     if key not in _KNOWN:
         try:
             words: list[str] = []
@@ -66,6 +72,7 @@ def _add_words(words: list[str], node: ast.AST) -> None:
         # What is empty is left out, as later versions of Python add such fields.
         elif value is not None and value != []:
             words.append(f"{name} {value!r}")
+    words.append(_END)  # or an `else` could belong to an inner or an outer `if`
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
