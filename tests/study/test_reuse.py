@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import multiprocessing
@@ -23,7 +24,7 @@ from coterie.records.ledgers import LEDGER, SPENDING
 from coterie.study.config import study_of
 from coterie.study.experiment import run_study
 from coterie.study.reuse import keys, reusing
-from coterie.study.reuse.places import INDEX
+from coterie.study.reuse.places import INDEX, note_file
 from coterie.study.setup import prepare
 from support import tiny_studies
 from support.methods import IN_ROUNDS
@@ -91,6 +92,8 @@ CHANGES = {
     "time": ({"law": "constant(1)"}, BOTH),
     "diagnostics": ({"every": 2}, BOTH),
     "privacy": ({"clip": 0.5, "noise": 4.0}, BOTH),
+    "optimizer": ({"server": "momentum"}, {"fedavg-0"}),
+    "algorithm.1.optimizer": ({"server": "momentum"}, {"fedavg-0"}),
     "algorithm.1.lr": (0.2, {"fedavg-0"}),
     "algorithm.1.steps": (2, {"fedavg-0"}),
     "algorithm.1.name": ("ditto", {"ditto-0"}),
@@ -255,6 +258,51 @@ def test_own_modules_count_by_what_they_do(own, tmp_path, monkeypatch):
     assert cells_trained(study, tmp_path) == {"local-0", "mine-0"}
 
 
+LATE = """
+import importlib
+from coterie.algorithms.local import local
+{before}
+
+def method(*, lr: float = 0.1):
+    return local(lr={find}(NAME).rate * lr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "find"),
+    [("", "importlib.import_module"),
+     ("from importlib import import_module as load", "load")],
+)  # fmt: skip
+def test_a_module_that_is_imported_late_by_a_variable_counts(
+    own, tmp_path, before, find
+):
+    text = LATE.format(before=f'{before}\nNAME = "own_rate"', find=find)
+    own(text)
+    mine = {"name": "own_methods:method", "lr": 0.1, "label": "mine"}
+    study = made({**TABLES, "algorithm": [mine]})
+    assert cells_trained(study, tmp_path) == {"mine-0"}
+    own(text, rate="rate = 0.5\n")
+    assert cells_trained(study, tmp_path) == {"mine-0"}
+
+
+@pytest.mark.parametrize("changed_file", ["own_methods", "own_rate"])
+def test_a_module_that_was_edited_must_be_imported_again(own, tmp_path, changed_file):
+    """Otherwise, the next process would take results of the old code for the new."""
+    mine = {"name": "own_methods:method", "lr": 0.1, "label": "mine"}
+    study = made({**TABLES, "algorithm": [mine]})
+    assert cells_trained(study, tmp_path) == {"mine-0"}
+    path = tmp_path / f"{changed_file}.py"
+    path.write_text(path.read_text() + "# a comment\n")
+    assert cells_trained(study, tmp_path) == set()
+    path.write_text(path.read_text().replace("rate = 1.0", "rate = 0.5") + "more = 1\n")
+    with pytest.raises(InputError, match=f"the module {changed_file} was changed"):
+        run_study(study, runs=tmp_path)
+    importlib.reload(sys.modules[changed_file])
+    if changed_file == "own_rate":
+        importlib.reload(sys.modules["own_methods"])
+    assert cells_trained(study, tmp_path) == {"mine-0"}
+
+
 def test_a_method_that_imports_the_whole_package_depends_on_all_methods(
     own, tmp_path, monkeypatch
 ):
@@ -360,6 +408,28 @@ def test_two_studies_at_once_may_train_the_same_cell(tmp_path):
     first = run_study(made(), runs=tmp_path, progress=meanwhile)
     assert found == [{"fedavg-0"}]  # the other cell had ended
     assert_same_cells(first, run_study(other, runs=tmp_path))
+
+
+@pytest.mark.parametrize("what", ["cells", "models"])
+def test_what_another_run_begins_again_meanwhile_is_not_taken(
+    copied, monkeypatch, what
+):
+    """It changes its note first, then its files, while we make links to them."""
+    first, link = folder_of(made(), copied), reusing.link_file
+    expected = run_study(made(), runs=copied).models("local")
+
+    def late(source, target):
+        if source == first / what / "local-0.pt":
+            path = note_file(first, "local", 0)
+            path.write_text(path.read_text().replace('"code": "', '"code": "0'))
+            shutil.copyfile(first / what / "fedavg-0.pt", source)
+        link(source, target)
+
+    monkeypatch.setattr(reusing, "link_file", late)
+    other = made({**TABLES, "name": "other"})
+    assert cells_trained(other, copied) == {"local-0"}
+    found = run_study(other, runs=copied).models("local")
+    assert torch.equal(found, expected)
 
 
 def test_several_processes_reuse_cells_too(tmp_path):

@@ -2,7 +2,7 @@
 
 A module can load them with `importlib` by name or by path, or find them elsewhere on
 Python's path. We find them in `sys.modules`, in the objects that the module holds, and
-in the calls that it makes.
+in its texts.
 """
 
 from __future__ import annotations
@@ -79,17 +79,23 @@ def _origins(value: Any) -> Iterator[tuple[str, Path]]:
 
 
 def modules_named_in(name: str, path: Path) -> Iterator[str]:
-    """The modules that calls like `importlib.import_module("helper")` name."""
+    """The modules that texts of a file may name, if it has `import_module` or similar.
+
+    The text may be anywhere in the file, such as in `NAME = "helper"`.
+    """
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    calls = [node for node in _nodes(path.read_bytes()) if isinstance(node, ast.Call)]
-    for call in calls:
-        function = getattr(call.func, "attr", getattr(call.func, "id", ""))
-        for text in _texts(ast.walk(call)) if function in _LOADERS else ():
-            if re.fullmatch(r"\.*\w+(\.\w+)*", text):
-                try:
-                    yield importlib.util.resolve_name(text, package)
-                except ImportError:  # not a module: a text that begins with dots
-                    continue
+    nodes = _nodes(path.read_bytes())
+    loads = any(
+        getattr(node, field, None) in _LOADERS
+        for node in nodes
+        for field in ("attr", "id", "name")
+    )
+    for text in _texts(nodes) if loads else ():
+        if re.fullmatch(r"\.*\w+(\.\w+)*", text):
+            try:
+                yield importlib.util.resolve_name(text, package)
+            except ImportError:  # not a module: a text that begins with dots
+                continue
 
 
 def _texts(nodes: Iterator[ast.AST] | list[ast.AST]) -> Iterator[str]:

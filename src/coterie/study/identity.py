@@ -21,6 +21,7 @@ from ..checks import InputError, import_object
 from ..data.federation import Table
 from ..data.given import GIVEN
 from ..privacy.mechanisms.partners import PartnerMechanism
+from ..records.digests import code_digest
 from ..records.versions import digest_of, sources_of
 from .config import Study
 from .ingredients import RECIPES, file_of
@@ -112,6 +113,7 @@ def settings_read(study: Study) -> dict[str, str]:
         elif key in _OWN and ":" in text:
             import_object(key, text)
     for module, path in own_sources(study).items():
+        _refuse_changed(module, path)
         read[f"the module {module}"] = digest_of([path])
     if study.graph is not None and (file := file_of(study.graph.edges)):
         try:
@@ -123,6 +125,25 @@ def settings_read(study: Study) -> dict[str, str]:
     if study.time is not None and study.time.trace:
         read[f"`time.trace` {study.time.trace}"] = digest_of([study.time.trace_file])
     return read
+
+
+def _refuse_changed(module: str, path: Path) -> None:
+    """Refuses a module whose file was changed after an earlier study had imported it.
+
+    Otherwise, results of the old code would count as those of the new code. The digest
+    is kept in the specification of the module, which is a new one after a new import.
+    """
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    if spec is None or spec.origin != str(path):
+        return
+    now = code_digest([path])
+    if not hasattr(spec, "coterie_digest"):
+        spec.coterie_digest = now
+    if spec.coterie_digest != now:
+        raise InputError(
+            f"the module {module} was changed after Python had imported it: import it "
+            "again with `importlib.reload`, or restart Python."
+        )
 
 
 def own_sources(study: Study) -> dict[str, Path]:

@@ -31,7 +31,10 @@ _NOT_IN_RUN = (
 )
 """Options of [run] that do not change the models of a round."""
 
-_NOT_SHARED = ("name", "data", "split", "model", "algorithm", "run", "tune")
+_NOT_SHARED = (
+    *("name", "data", "split", "model", "algorithm", "run", "tune"),
+    "optimizer",  # each entry knows what it uses of it
+)
 """Tables that have a part of their own, or none."""
 
 PARTS = {
@@ -83,7 +86,7 @@ def cell_key(setup: Setup, entry: Entry, read: Mapping[str, str]) -> Key:
         tune = {**asdict(study.tune), "space": None}
     settings = {**entry.options, **entry.tune}
     label = "" if study.privacy is None else entry.label
-    written = [asdict(replace(entry, label=label)), tune]
+    written = [asdict(replace(entry, label=label, own_optimizer={})), tune]
     return seed_key(setup, read) | {
         "method": _digest([written, _files(*settings, read=read)]),
         "code": _digest([_method_code(entry), _own_code(settings)]),

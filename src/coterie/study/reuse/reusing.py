@@ -176,12 +176,15 @@ class Reuse:
             theirs = self._seed_files(seed, place)[what]
             if kind != what or note is None or note.key != key or not theirs.exists():
                 continue
-            if what == _BASELINES:
-                return link_file(theirs, path)
             with contextlib.suppress(InputError):
-                settings = Folder(place).settings(seed)
-                if settings is not None:
-                    return self._folder.save_settings(replace(settings, reduced={}))
+                if what == _BASELINES:
+                    link_file(theirs, path)
+                elif (settings := Folder(place).settings(seed)) is not None:
+                    self._folder.save_settings(replace(settings, reduced={}))
+                after = read_note(place / self._seed_file(seed).name)
+                if after is not None and after.key == key:
+                    return
+                path.unlink(missing_ok=True)  # the other run has begun it again
 
     # One cell
 
@@ -377,6 +380,10 @@ class Reuse:
                 link_file(there, self._folder.cell_file(label, seed))
             else:
                 self._folder.save(replace(found.fitted, label=label))
+            # A run changes its note before it saves anything of another key.
+            after = read_note(note_file(source.path, where.label, where.seed))
+            if after is None or after.key != key:
+                raise InputError(f"{source.path} has other results now.")
         except InputError:  # the other run is deleted now, or trained again
             self._forget(label, seed)
             return None
