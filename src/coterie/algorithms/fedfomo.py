@@ -100,4 +100,5 @@ def fedfomo(
         mixing = torch.where(total > 0, weights / total, own[oracle.mine])
         return State(new, v, t + steps), {"weights": mixing}
 
-    return Algorithm(init, step, releases=Releases(mix=models))
+    # All pairs of an odd number of clients meet in one matching more.
+    return Algorithm(init, step, releases=Releases(mix=models + 1))

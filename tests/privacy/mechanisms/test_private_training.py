@@ -47,6 +47,11 @@ from support.private_runs import (
 from support.refusals import refuses
 
 NOISY = Mechanism(clip=0.5, noise=0.2)
+SEATS = torch.arange(CLIENTS)
+
+
+class Plain(NamedTuple):
+    x: Rows
 
 
 # The mechanism.
@@ -232,6 +237,41 @@ def test_the_same_row_sent_twice_in_a_round_is_released_once():
     # A model to two partners and to all, and a gradient to each of two partners.
     costs = cost(method("cobo", meetings=2))
     assert float(costs[-1].max()) == 3
+
+
+@pytest.mark.parametrize("active", [EVERYBODY, EVERYBODY.index_fill(0, SEATS[:1], 0)])
+@pytest.mark.parametrize("models", [2, 9])
+def test_a_client_that_rests_at_first_pays_when_it_sends_later(active, models):
+    """Each of an odd number of clients may rest while the first pairs are formed."""
+    algorithm = method("fedfomo", models=models)
+    start, *rounds = cost(algorithm, rounds=6, active=active)
+    assert not start.any()
+    assert all(torch.equal(each, active.double()) for each in rounds)
+
+
+def test_every_receiver_of_a_row_has_an_entry():
+    """All pairs meet in one round, and nothing is sent on before the next one."""
+    _, events = private_run(method("fedfomo", models=9), NOISY, rounds=1)
+    one = torch.full((CLIENTS, CLIENTS), 25.0).double()  # (2 C / s)^2
+    assert_close(by_pairs(events, CLIENTS)[:, :-1], one.fill_diagonal_(0))
+    assert_close(totals(events, CLIENTS), one[0, 1].expand(CLIENTS))
+
+
+def test_a_row_to_a_server_and_to_neighbours_is_one_release_with_all_receivers():
+    weights = torch.eye(CLIENTS).roll(1, 0)
+
+    def step(state, oracle, rng):
+        (x,) = oracle.each(one_step, state.x, lr=0.1)
+        mean = oracle.average(x.new_ones(len(x)), x)
+        return Plain((mean + oracle.mix(weights, x)) / 2), {}
+
+    _, events = private_run(Algorithm(lambda x, _: Plain(x), step), NOISY, rounds=1)
+    once = torch.full((CLIENTS,), 25.0).double()
+    assert_close(totals(events, CLIENTS), once)
+    found = by_pairs(events, CLIENTS)
+    assert_close(found[:, SERVER], once)
+    # Round the circle, every client may hear of every other.
+    assert (found[:, :CLIENTS].fill_diagonal_(25) == 25).all()
 
 
 def test_comparing_releases_two_halves_to_everybody_who_asks_and_at_ones_own_model():

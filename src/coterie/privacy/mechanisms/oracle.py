@@ -91,6 +91,7 @@ class PrivateOracle(Wrapping[Sending]):
         self.watch: Watch | None = None  # follows the method during training
         # Rows of this round, as they were and as they left.
         self._sent: list[tuple[Tensor, int, float, Tensor]] = []
+        self._places: dict[int, int] = {}  # of their events, by the id of what left
 
     def wrap_with(self, wrap: Wrap) -> Sending:
         """The oracle that the wrap makes of this one."""
@@ -147,7 +148,10 @@ class PrivateOracle(Wrapping[Sending]):
         if call.fresh[0]:
             links = server_links(self.present)
             counts = call.shares.double().cpu()[links[:, 0].cpu()] if secure else None
-            self._write("average", links, share=share, counts=counts)
+            if secure:
+                self._write("average", links, share=share, counts=counts)
+            else:
+                self._write_row("average", z, links)
         found = self._oracle.average(shares, z, groups, count=count)
         self._keep(call, 0, z, of_own_share(shares, found))
         return found
@@ -160,7 +164,7 @@ class PrivateOracle(Wrapping[Sending]):
         for j, row in enumerate(rows):
             given.append(self._release(call, j, row))
             if call.fresh[j]:
-                self._write("central", server_links(self.present))
+                self._write_row("central", given[j], server_links(self.present))
         server, *found = self._oracle.central(program, server, *given, **options)
         for j, z in enumerate(given):
             self._keep(call, j, z, found[j] if j < len(found) else tensor_of(z))
@@ -173,9 +177,7 @@ class PrivateOracle(Wrapping[Sending]):
     ) -> Tensor:
         """Mixtures of released rows; all exchanges share the same noise."""
         call = self._next("mix", (rows,), (weights,))
-        before = len(self._sent)
         z = self._release(call, 0, rows)
-        anew = len(self._sent) > before  # otherwise it has left before, and is free
         links = (
             peer_links(weights, self.present)
             if len(weights) == len(weights.T)
@@ -184,8 +186,11 @@ class PrivateOracle(Wrapping[Sending]):
         if links is None or call.secret or self._tells:
             everybody = torch.ones(len(self.present), len(self.present))
             links = peer_links(everybody, self.present, readers=True)
-        if call.fresh[0] and len(links) and (anew or self._foreseen.gossip):
-            self._write_mix(weights, links, exchanges, gamma)
+        if call.fresh[0] and len(links):
+            if self._foreseen.gossip:
+                self._write_gossip(weights, links, exchanges, gamma)
+            else:  # later exchanges send what is made of releases of the first one
+                self._write_row("mix", z, links)
         found = self._oracle.mix(weights, z, exchanges=exchanges, gamma=gamma)
         self._keep(call, 0, z, found)
         return found
@@ -392,14 +397,29 @@ class PrivateOracle(Wrapping[Sending]):
             given = math.sqrt(asked) * mechanism.sensitivity, mechanism.noise
             self.events.append(Release(self._t, LOSSES, links, *given))
 
-    def _write_mix(
+    def _write_row(self, verb: str, z: Message, links: Tensor) -> None:
+        """Records rows that left, perhaps to more receivers than before.
+
+        A row that goes to several receivers with the same noise is one release, of all
+        clients that send it to anybody.
+        """
+        if not len(links):
+            return
+        place = self._places.get(id(z))  # `_sent` has z, so its id stays its own
+        if place is None:
+            self._places[id(z)] = len(self.events)
+            self._write(verb, links)
+            return
+        event = self.events[place]
+        assert isinstance(event, Release)  # as this function wrote it
+        both = torch.cat([event.links, links.to(event.links)]).unique(dim=0)
+        if len(both) > len(event.links):
+            self.events[place] = event._replace(links=both)
+
+    def _write_gossip(
         self, weights: Tensor, links: Tensor, exchanges: int, gamma: float
     ) -> None:
-        """Records a release, or an input whose noise travels between neighbours."""
-        if not self._foreseen.gossip:
-            # Later exchanges send what is made of releases of the first one.
-            self._write("mix", links)
-            return
+        """Records an input, whose noise travels between neighbours."""
         mechanism, t = self._mechanism, self._t
         who = self.present.clone()
         self.events.append(Input(t, who, mechanism.sensitivity, mechanism.noise))
