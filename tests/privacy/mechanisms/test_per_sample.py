@@ -318,6 +318,14 @@ def test_noise_needs_a_bound_and_is_not_negative(classification) -> None:
         PrivateSimulation(plain, clip=math.inf, noise=1.0)
 
 
+def test_clients_that_take_epochs_are_refused(classification) -> None:
+    """In an epoch, minibatches are not independent, and the last one is smaller."""
+    for size in (0, 5):
+        plain = simulate(classification, batch_size=size).in_epochs()
+        with pytest.raises(InputError, match="`epochs` cannot hide single samples"):
+            PrivateSimulation(plain, clip=1.0, noise=1.0)
+
+
 def test_a_client_without_samples_is_refused(classification) -> None:
     part = classification.train
     size = part.size.clone()

@@ -94,6 +94,12 @@ class PrivateSimulation:
         refuse_noise("held_out_noise", held_out_noise)
         if noise and clip == math.inf:
             raise InputError("`clip` must be finite if there is noise, got inf.")
+        if simulation.samples.epochs:
+            raise InputError(
+                "clients that take `epochs` cannot hide single samples, because the "
+                "accounting needs minibatches that are drawn independently: use "
+                "the clients without `in_epochs()`, and `steps`."
+            )
         federation = simulation.samples.federation
         for empty in (federation.train.size == 0).nonzero()[:1, 0].tolist():
             raise InputError(
