@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -301,6 +301,21 @@ def test_a_module_that_was_edited_must_be_imported_again(own, tmp_path, changed_
     if changed_file == "own_rate":
         importlib.reload(sys.modules["own_methods"])
     assert cells_trained(study, tmp_path) == {"mine-0"}
+
+
+@pytest.mark.parametrize("file", [None, "<stdin>"])
+def test_code_of_a_notebook_is_refused_because_its_changes_are_not_noticed(
+    tmp_path, monkeypatch, file
+):
+    from coterie.algorithms.local import local
+
+    main = ModuleType("__main__")
+    main.method = lambda *, lr=0.1: local(lr=lr)
+    main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    study = made({**TABLES, "algorithm": [{"name": "__main__:method", "lr": 0.1}]})
+    with pytest.raises(InputError, match="`name` '__main__:method' is not in a file"):
+        run_study(study, runs=tmp_path)
 
 
 def test_a_method_that_imports_the_whole_package_depends_on_all_methods(

@@ -112,6 +112,7 @@ def settings_read(study: Study) -> dict[str, str]:
             read[f"`{key}` {text}"] = digest_of([file])
         elif key in _OWN and ":" in text:
             import_object(key, text)
+            _refuse_no_file(key, text)
     for module, path in own_sources(study).items():
         _refuse_changed(module, path)
         read[f"the module {module}"] = digest_of([path])
@@ -125,6 +126,17 @@ def settings_read(study: Study) -> dict[str, str]:
     if study.time is not None and study.time.trace:
         read[f"`time.trace` {study.time.trace}"] = digest_of([study.time.trace_file])
     return read
+
+
+def _refuse_no_file(key: str, text: str) -> None:
+    """Refuses code of a notebook or of a prompt, whose changes we cannot notice."""
+    if text.partition(":")[0] == "__main__":
+        file = getattr(sys.modules["__main__"], "__file__", None)
+        if file is None or not Path(file).is_file():
+            raise InputError(
+                f"`{key}` {text!r} is not in a file, so changes of it would not be "
+                "noticed: write it into a module, such as mine.py."
+            )
 
 
 def _refuse_changed(module: str, path: Path) -> None:
