@@ -226,6 +226,25 @@ def test_with_privacy_or_time_nothing_chooses_itself(file, tmp_path, tables):
     assert not list(result.folder.glob("settings*"))
 
 
+@pytest.mark.parametrize("tune", [{}, {"tune": {"trials": 1, "folds": 2}}])
+def test_rules_that_a_study_writes_itself_need_no_other_method(file, tmp_path, tune):
+    """With `fedavg`, whose steps are automatic, clients measure in any case."""
+    rules = {"lr": "curvature(1)", "weight_decay": "samples(2)"}
+    entry, run = {"name": "local", **rules}, {"rounds": 2, "batch_size": 0}
+    if tune:
+        entry = {**entry, "tune": {"momentum": [0.0]}}
+        tune = {"tune": {**tune["tune"], "space": {"steps": [3]}}}
+    alone = study(file, algorithm=[entry], run={**run, "newcomers": 1}, **tune)
+    models = run_study(alone, runs=tmp_path / "a").models("local")
+    both = [
+        entry,
+        {"name": "fedavg", "tune": {"steps": [3]}} if tune else {"name": "fedavg"},
+    ]
+    with_other = study(file, algorithm=both, run={**run, "newcomers": 1}, **tune)
+    again = run_study(with_other, runs=tmp_path / "b").models("local")
+    assert torch.equal(models, again)
+
+
 def test_rules_of_clients_are_refused_with_privacy(file, tmp_path):
     entry = {"name": "local", "lr": "curvature(1)"}
     private = {"clip": 1.0, "noise": 1.0, "unit": "sample"}

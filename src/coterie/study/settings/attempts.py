@@ -30,20 +30,41 @@ def find_or_load_settings(
     elsewhere.
     """
     if not needs_rule(setup):
+        if _needs_measurements(setup.study):
+            _measure(setup)
         return None
     found = folder.settings(setup.seed)
     if found is None:
         found = find_settings(setup)
         folder.save_settings(found)
-    else:
-        setup.simulation.measure(setup.x)
     if any(found.reduced.get(label, 0) != n for label, n in reduced.items()):
         found = replace(found, reduced={**found.reduced, **reduced})
         folder.save_settings(found)
+    _measure(setup)
+    return found
+
+
+def _needs_measurements(study: Study) -> bool:
+    """Whether a study gives steps that depend on what clients measure at home.
+
+    With [privacy] and [time], such steps are refused.
+    """
+    if study.privacy is not None or study.time is not None:
+        return False
+    given = [
+        repr((entry.options, entry.tune, entry.optimizer)) for entry in study.algorithms
+    ]
+    return any(word in text for text in given for word in ("curvature(", "samples("))
+
+
+def _measure(setup: Setup) -> None:
+    """Lets clients measure what their steps depend on, also newcomers."""
+    for one in (setup, *setup.folds):
+        if one.simulation.samples.measurements is None:
+            one.simulation.measure(one.x)
     if setup.newcomers is not None:
         joining = setup.newcomers.simulation
         joining.measure(setup.x[:1].repeat(len(joining), 1))
-    return found
 
 
 def with_settings(study: Study, entry: Entry, found: FoundSettings | None) -> Entry:
