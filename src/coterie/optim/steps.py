@@ -158,6 +158,7 @@ def rule_in_numbers(
     together: Int[Tensor, " n"] | float = 1.0,
     *,
     pull: float = 0.0,
+    of_models: bool = True,
 ) -> AnyDescent:
     """The rule with numbers in place of texts, one for each client if they differ.
 
@@ -167,12 +168,13 @@ def rule_in_numbers(
         x: the clients' models.
         together: C, the number of clients that train the same model.
         pull: curvature of a term that is added to the loss.
+        of_models: whether the rows are models, with biases and running statistics.
     """
     lr, momentum, weight_decay, schedule = rule
-    statistics = statistics_of(clients)
-    in_text = isinstance(lr, str) or isinstance(weight_decay, str)
-    if not in_text and statistics is None:
-        return Descent(lr, momentum, weight_decay, schedule)
+    statistics = statistics_of(clients) if of_models else None
+    if not isinstance(lr, str) and not isinstance(weight_decay, str):
+        if statistics is None:
+            return Descent(lr, momentum, weight_decay, schedule)
     optimiser = optimiser_of("lr", str(lr)) if isinstance(lr, str) else Optimiser()
     refuse_idle_momentum(optimiser, momentum)
     size = optimiser.size if isinstance(lr, str) else lr
@@ -197,7 +199,7 @@ def rule_in_numbers(
         decays = decays * weight_decay
     if optimiser.word == "curvature":
         sizes = sizes / (clients.curvature[:, None] + decays + pull)
-    if isinstance(weight_decay, str):
+    if isinstance(weight_decay, str) and of_models:
         decays = decays * clients.weights
     return RowDescent(sizes, momentum, decays, schedule, optimiser, statistics)
 
@@ -461,7 +463,12 @@ def proximal_sgd(
 
 
 def proximal_point(
-    clients: Clients, w: Float[Tensor, "n d"], rule: Descent, *, lam: float, steps: int
+    clients: Clients,
+    w: Float[Tensor, "n d"],
+    rule: LocalDescent | Descent,
+    *,
+    lam: float,
+    steps: int,
 ) -> Float[Tensor, "n d"]:
     """Nearly argmin_v f_i(v) + lam/2 |v - w|^2, by SGD steps from w."""
     start = w, velocity(rule, w), w

@@ -50,7 +50,7 @@ from .ingredients import (
 from .newcomers import Newcomers, hold_out, on_the_device_of
 from .pooled import kernel_for_all
 from .search import folds_of
-from .settings.optimisers import refuse_in_time, server_of
+from .settings.optimisers import in_epochs, refuse_in_time, server_of
 from .settings.rules import with_defaults
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ def build_algorithm(
     maker = algorithm_factory(entry.name)
     options = trained_options(entry)
     if "epochs" in options:  # the clients are asked in epochs, see `asked_by`
-        options["steps"] = options.pop("epochs")
+        options = in_epochs(options, parameters_of(maker))
     given = []
     for name in ingredients_of(maker):
         given.append(ingredients(name, options.pop(name, None), entry.label))

@@ -188,14 +188,28 @@ def _refuse_bad(
             rule(f"optimizer.{key}", value)  # type: ignore[operator]
 
 
-_OF_METHODS = tuple(LocalDescent._fields)
-"""The options that methods with local steps have themselves."""
+_OF_METHODS = {name: name for name in LocalDescent._fields}
+"""The options that methods with local steps have themselves, by keys of the table."""
+
+_OF_INNER_STEPS = {"lr": "inner_lr", "weight_decay": "weight_decay"}
+"""The same for methods that solve inner problems, such as pfedme."""
 
 
-def _local_rule(local: Table, own: Mapping[str, Any]) -> LocalDescent:
+def _names_in(known: Mapping[str, inspect.Parameter]) -> dict[str, str]:
+    """What keys of the table are called in a method with these options."""
+    if "lr" in known and takes_text(known["lr"]):
+        return _OF_METHODS
+    inner = "inner_lr" in known and takes_text(known["inner_lr"])
+    return _OF_INNER_STEPS if inner else {}
+
+
+def _local_rule(
+    local: Table, own: Mapping[str, Any], names: Mapping[str, str] = _OF_METHODS
+) -> LocalDescent:
     """The steps of a method, whose own options come first."""
     kind = local.get("name", "sgd")
-    given = _all_but(local, "name") | {k: own[k] for k in _OF_METHODS if k in own}
+    said = {key: own[name] for key, name in names.items() if name in own}
+    given = _all_but(local, "name") | said
     _refuse_bad(kind, _parameters(OPTIMISERS[kind]), given)
     rule = OPTIMISERS[kind](**given)
     if given.get("nesterov") and not rule.momentum:
@@ -207,7 +221,7 @@ def _local_rule(local: Table, own: Mapping[str, Any]) -> LocalDescent:
 
 def uses_local(known: Mapping[str, inspect.Parameter]) -> bool:
     """Whether a method with these options takes local steps."""
-    return "lr" in known and takes_text(known["lr"])
+    return bool(_names_in(known))
 
 
 def uses_server(name: str) -> bool:
@@ -247,8 +261,25 @@ def table_for(
     used = (local if uses_local(known) else {}) | (server if uses_server(name) else {})
     made = checked_table(f"`optimizer` of {label}", used | own)
     if local_part(made):
-        _local_rule(local_part(made), said)
+        _refuse_inner_memory(local_part(made), label, known)
+        _local_rule(local_part(made), said, _names_in(known))
     return made
+
+
+def _refuse_inner_memory(
+    local: Table, label: str, known: Mapping[str, inspect.Parameter]
+) -> None:
+    """Refuses options of many steps for steps that begin anew again and again."""
+    if _names_in(known) != _OF_INNER_STEPS:
+        return
+    none = {"momentum": 0, "nesterov": False, "warmup": 0, "schedule": "constant"}
+    for key, value in none.items():
+        if local.get(key, value) != value:
+            raise InputError(
+                f"`optimizer.{key}` must be {str(value).lower()} for {label}, whose "
+                "inner steps begin anew in every local round: say so in its own "
+                f"`optimizer`, got {local[key]!r}."
+            )
 
 
 def refuse_other_steps(
@@ -272,14 +303,33 @@ def local_options(
     local = local_part(table)
     if not local:
         return dict(own)
-    rule = _local_rule(local, own)._asdict()
-    changed = {"lr": rule.pop("lr")}
+    names = _names_in(known)
+    rule = _local_rule(local, own, names)._asdict()
+    changed = {names["lr"]: rule.pop("lr")}
     for key, value in rule.items():
+        if key not in names:
+            continue  # refused before, if it is not at its default
         if key in known and (key in own or value != known[key].default):
             changed[key] = value
         elif key not in known and value != LocalDescent._field_defaults[key]:
             raise InputError(f"`optimizer.{key}` is not an option of this method.")
     return {**own, **changed}
+
+
+def in_epochs(
+    options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """The options of a method that counts `epochs` as its steps.
+
+    Its step size is a text, by which a method knows that clients take different numbers
+    of steps. The steps are the same.
+    """
+    found = {k: v for k, v in options.items() if k != "epochs"}
+    found["steps"] = options["epochs"]
+    if _names_in(known) is _OF_METHODS:
+        lr = options.get("lr", known["lr"].default)
+        found["lr"] = lr if isinstance(lr, str) else _text("sgd", lr, {})
+    return found
 
 
 def server_of(table: Table) -> Server | None:
