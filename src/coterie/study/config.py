@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from inspect import Parameter
@@ -43,10 +43,14 @@ from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
 from .settings.optimisers import (
     checked_table,
+    flat_space,
     local_options,
     local_part,
     refuse_other_steps,
+    split_setting,
     table_for,
+    tunable_keys,
+    used_table,
     uses_local,
 )
 from .tables import (
@@ -359,7 +363,8 @@ def chooses_steps(study: Study, entry: Entry) -> bool:
     """
     known = options_of(entry.name)
     usual = "lr" in known and "weight_decay" in known and known["lr"].default == 0.1
-    said = "lr" in entry.options or "lr" in entry.tune or local_part(entry.optimizer)
+    table = {**entry.optimizer, **split_setting(entry.tune)[1]}
+    said = "lr" in entry.options or "lr" in entry.tune or local_part(table)
     return usual and not said and study.privacy is None and study.time is None
 
 
@@ -430,6 +435,24 @@ def trained_options(entry: Entry) -> dict[str, Any]:
     return local_options(entry.optimizer, entry.options, known)
 
 
+def written_settings(entry: Entry) -> dict[str, Any]:
+    """The options of an entry, and those of its optimiser, as [tune] names them."""
+    return entry.options | flat_space({"optimizer": entry.optimizer})
+
+
+def with_setting(entry: Entry, setting: Mapping[str, Any]) -> Entry:
+    """The entry with a setting of a search."""
+    options, table = split_setting(setting)
+    options, known = (
+        entry.options | options,
+        parameters_of(algorithm_factory(entry.name)),
+    )
+    if table:
+        table = used_table(entry.optimizer | table, entry.label, known, options)
+        return replace(entry, options=options, optimizer=table)
+    return replace(entry, options=options)
+
+
 def _entry(
     table: Any, timed: bool, shared: dict[str, Any], tuned: tuple[str, ...]
 ) -> Entry:
@@ -448,6 +471,11 @@ def _entry(
     checks.options("algorithm", name, options_of(name), options)
     if not isinstance(tune, dict):
         raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
+    tune = flat_space(tune)
+    if not isinstance(own, dict):
+        raise InputError(
+            f"`optimizer` of {label} must be a table, got {checks.brief(own)}."
+        )
     maker, given = algorithm_factory(name), [*options, *tune]
     if "epochs" in options:
         integer("algorithm.epochs", options["epochs"], at_least=1, at_most=1e6)
@@ -457,7 +485,6 @@ def _entry(
             "as many steps as a client has minibatches."
         )
     refuse_unused(name, maker, given, waits=waits is not False)
-    own = checked_table(f"`optimizer` of {label}", own)
     sets_lr = "lr" in (*given, *tuned)
     known = parameters_of(maker)
     if not sets_lr:
@@ -513,7 +540,7 @@ def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, 
     if tune is None:
         return entries
     return tuple(
-        replace(e, tune=space_of(tune, e.tune, e.options, options, e.name))
+        replace(e, tune=space_of(tune, e.tune, written_settings(e), options, e.name))
         for e, options in zip(entries, known, strict=True)
     )
 
@@ -521,9 +548,11 @@ def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, 
 def _usable_options(entry: Entry) -> dict[str, Any]:
     """The options that an entry can use."""
     waits = entry.waits is not False
-    other = unused_options(algorithm_factory(entry.name), waits=waits)
-    known = options_of(entry.name).items()
-    return {name: option for name, option in known if name not in other}
+    maker = algorithm_factory(entry.name)
+    other = unused_options(maker, waits=waits)
+    known = options_of(entry.name)
+    found = {name: option for name, option in known.items() if name not in other}
+    return found | tunable_keys(entry.name, parameters_of(maker))
 
 
 def _refuse_same_labels(entries: Sequence[Entry]) -> None:

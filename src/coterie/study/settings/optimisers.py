@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...algorithms import ALGORITHMS, AVERAGING
@@ -158,6 +158,15 @@ def _server_part(table: Table) -> Table:
     return {k: v for k, v in table.items() if k.startswith("server")}
 
 
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+def _all_but_several(
+    known: Mapping[str, inspect.Parameter], keys: Iterable[str]
+) -> dict[str, inspect.Parameter]:
+    return {key: value for key, value in known.items() if key not in keys}
+
+
 def _all_but(table: Table, key: str) -> Table:
     return {k: v for k, v in table.items() if k != key}
 
@@ -259,7 +268,17 @@ def table_for(
             f"clients, which {label} does not: leave it out."
         )
     used = (local if uses_local(known) else {}) | (server if uses_server(name) else {})
-    made = checked_table(f"`optimizer` of {label}", used | own)
+    return used_table(used | own, label, known, said)
+
+
+def used_table(
+    table: Table,
+    label: str,
+    known: Mapping[str, inspect.Parameter],
+    said: Mapping[str, Any],
+) -> Table:
+    """The options that a method uses, checked with its own options."""
+    made = checked_table(f"`optimizer` of {label}", table)
     if local_part(made):
         _refuse_inner_memory(local_part(made), label, known)
         _local_rule(local_part(made), said, _names_in(known))
@@ -280,6 +299,51 @@ def _refuse_inner_memory(
                 "inner steps begin anew in every local round: say so in its own "
                 f"`optimizer`, got {local[key]!r}."
             )
+
+
+TUNED = "optimizer."
+"""What begins the names of keys of the table that are searched."""
+
+
+def tunable_keys(
+    name: str, known: Mapping[str, inspect.Parameter]
+) -> dict[str, inspect.Parameter]:
+    """The keys of the table that can be searched for a method, with their prefix.
+
+    Options that the method has itself are searched by their own names.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for maker in OPTIMISERS.values() if uses_local(known) else ():
+        found |= _all_but_several(_parameters(maker), _OF_METHODS)
+    if found:
+        found["name"] = inspect.Parameter("name", _KEYWORD, default="sgd")
+    for kind in SERVERS if uses_server(name) else ():
+        found |= _server_parameters(kind)
+        found["server"] = inspect.Parameter("server", _KEYWORD, default="adam")
+    return {TUNED + key: parameter for key, parameter in sorted(found.items())}
+
+
+def flat_space(space: Table) -> Table:
+    """A search space, whose table `optimizer` is written as "optimizer.clip" and so on.
+
+    >>> flat_space({"optimizer": {"clip": [1.0, 2.0]}})
+    {'optimizer.clip': [1.0, 2.0]}
+    """
+    inner = space.get("optimizer", {})
+    if not isinstance(inner, dict):
+        raise InputError(f"`tune.space.optimizer` must be a table, got {brief(inner)}.")
+    tuned = {TUNED + key: values for key, values in inner.items()}
+    return _all_but(space, "optimizer") | tuned
+
+
+def split_setting(setting: Mapping[str, Any]) -> tuple[Table, Table]:
+    """The options of a method in a setting of a search, and those of its table."""
+    table = {
+        key.removeprefix(TUNED): value
+        for key, value in setting.items()
+        if key.startswith(TUNED)
+    }
+    return {k: v for k, v in setting.items() if not k.startswith(TUNED)}, table
 
 
 def refuse_other_steps(
