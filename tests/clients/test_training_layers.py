@@ -442,10 +442,11 @@ def test_batch_statistics_of_one_sample_are_refused():
     size[2] = 1
     few = federation.train._replace(size=size)
     object.__setattr__(federation, "train", few)
-    with pytest.raises(
-        InputError, match=r"two training samples .* but client 2 has one"
-    ):
-        clients_of(federation, make, batch_size=0)
+    for batch_size in (0, 4):  # minibatches would repeat the same sample
+        with pytest.raises(
+            InputError, match=r"two training samples .* but client 2 has 1"
+        ):
+            clients_of(federation, make, batch_size=batch_size)
     simulation, x = clients_of(images(), make)
     one = Batch(torch.tensor([[0]]), torch.ones(1, 1, dtype=REAL))
     with pytest.raises(
@@ -459,6 +460,7 @@ def test_batch_statistics_of_one_sample_are_refused():
     [
         (["turn"], "`augment` must be one of crop, flip, noise, got 'turn'"),
         (["crop"], "`augment` crop takes 1 number, got 'crop'"),
+        (["crop(10)"], "`augment` crop must be smaller than images, 10, got crop(10)"),
         (["crop(1.5)"], "`augment` crop takes a whole number, got 'crop(1.5)'"),
         (["noise(0)"], "`augment noise` must be greater than 0, got 0"),
         ("flip", "`augment` must be a list of texts, got 'flip'"),

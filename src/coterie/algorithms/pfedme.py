@@ -36,6 +36,7 @@ from ..optim.steps import (
     Schedule,
     descend,
     proximal_point,
+    refuse_idle_options,
     step_numbers,
     velocity,
 )
@@ -113,8 +114,8 @@ def pfedme(
             rounds; see `Descent`.
         steps: local rounds in one round.
         inner_steps: gradient steps towards theta in one local round.
-        inner_lr: step size of inner steps; also `curvature(c)` or `adam(c)`. An optimiser
-            begins anew with every inner problem.
+        inner_lr: step size of inner steps; also `curvature(c)` or `adam(c)`. The
+            optimiser begins anew with every inner problem.
         lam: strength of the pull of theta to w_i.
         beta: how far the global model moves to the average; 1 puts it there.
         weighting: `samples` or `uniform` weights of the average.
@@ -123,6 +124,7 @@ def pfedme(
     shares = shares_of(sizes, weighting)
     # Weight decay is a part of the loss; momentum is only for the steps of w.
     inner = LocalDescent(inner_lr, weight_decay=weight_decay)
+    refuse_idle_options(inner)
     options: Options = {"inner": inner, "inner_steps": inner_steps, "lam": lam}
     options |= {"outer": outer, "steps": steps}
 

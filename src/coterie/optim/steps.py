@@ -214,6 +214,13 @@ def refuse_idle_momentum(optimiser: Optimiser, momentum: float) -> None:
         raise InputError("`nesterov` needs a `momentum` above 0, got 0.")
 
 
+def refuse_idle_options(rule: LocalDescent) -> LocalDescent:
+    """The rule, if its optimiser and its momentum fit."""
+    if isinstance(rule.lr, str):
+        refuse_idle_momentum(optimiser_of("lr", rule.lr), rule.momentum)
+    return rule
+
+
 StepNumber = int | StepNumbers
 """The number of a step, the same for all clients, or one for each client."""
 
@@ -299,6 +306,7 @@ def velocity(
     gradients, the means of their squares, and the number of steps.
     """
     optimiser = optimiser_of("lr", rule.lr) if isinstance(rule.lr, str) else Optimiser()
+    refuse_idle_momentum(optimiser, rule.momentum)
     return x.new_zeros(len(x), optimiser.columns(x.shape[1], rule.momentum))
 
 

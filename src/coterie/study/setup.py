@@ -133,6 +133,8 @@ class Setup:
         study, seed = self.study, self.seed
         simulation = simulation_of(study, placed, self.module, seed, group)
         simulation.kernel = self.simulation.kernel  # which may be compiled
+        if self.simulation.samples.measurements is not None:
+            simulation.measure(self.x)
         return replace(self, federation=federation, simulation=simulation)
 
 
@@ -426,7 +428,7 @@ def build_algorithm(
     algorithm = one_face(algorithm, name, label, timed=timed, waits=entry.waits)
     refuse_unused(name, maker, options, waits=algorithm.flow is None)
     if algorithm.flow is not None:
-        refuse_in_time(entry.optimizer, maker, label)
+        refuse_in_time(entry.optimizer, options, maker, label)
     server = server_of(entry.optimizer)
     return algorithm if server is None else with_server(algorithm, server, label)
 

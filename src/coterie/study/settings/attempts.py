@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...checks import TrainingError
 from ...records import Cell, FoundSettings
-from ..config import Entry, Study, chooses_steps
+from ..config import Entry, Study, chooses_steps, measures_clients
 from ..setup import Setup
 from ..training import AnyFolder, Say
 from .halves import find_settings, needs_rule
@@ -30,6 +30,8 @@ def find_or_load_settings(
     elsewhere.
     """
     if not needs_rule(setup):
+        if any(measures_clients(entry) for entry in setup.study.algorithms):
+            _measure(setup)
         return None
     found = folder.settings(setup.seed)
     if found is None:
@@ -40,10 +42,20 @@ def find_or_load_settings(
     if any(found.reduced.get(label, 0) != n for label, n in reduced.items()):
         found = replace(found, reduced={**found.reduced, **reduced})
         folder.save_settings(found)
+    _measure_newcomers(setup)
+    return found
+
+
+def _measure(setup: Setup) -> None:
+    """Lets all clients measure their own losses at the start."""
+    setup.simulation.measure(setup.x)
+    _measure_newcomers(setup)
+
+
+def _measure_newcomers(setup: Setup) -> None:
     if setup.newcomers is not None:
         joining = setup.newcomers.simulation
         joining.measure(setup.x[:1].repeat(len(joining), 1))
-    return found
 
 
 def with_settings(study: Study, entry: Entry, found: FoundSettings | None) -> Entry:

@@ -405,8 +405,17 @@ def server_of(table: Table) -> Server | None:
     return SERVERS[table["server"]](**names)
 
 
-def refuse_in_time(table: Table, maker: Callable[..., Any], label: str) -> None:
-    """Refuses options that need a memory if the method in time keeps none."""
+def refuse_in_time(
+    table: Table, options: Mapping[str, Any], maker: Callable[..., Any], label: str
+) -> None:
+    """Refuses options that need a memory if the method in time keeps none.
+
+    Args:
+        table: the options of [optimizer] that it uses.
+        options: those with which it is made.
+        maker: of the method.
+        label: its name in errors.
+    """
     local, unused = local_part(table), unused_options(maker, waits=False)
     if local.get("name", "sgd") != "sgd" and "momentum" in unused:
         raise InputError(
@@ -418,3 +427,29 @@ def refuse_in_time(table: Table, maker: Callable[..., Any], label: str) -> None:
             f"`optimizer.warmup` of {label} needs rounds: in time, its steps are not "
             "numbered."
         )
+    if not isinstance(lr := options.get("lr"), str):
+        return
+    optimiser = optimiser_of("lr", lr)
+    if optimiser.is_adam and "momentum" in unused:
+        raise InputError(
+            f"`lr` adam of {label} needs rounds: in time, its clients do not keep "
+            f"means of gradients, got {lr!r}."
+        )
+    if optimiser.warmup and "schedule" in unused:
+        raise InputError(
+            f"`warmup` in `lr` of {label} needs rounds: in time, its steps are not "
+            f"numbered, got {lr!r}."
+        )
+
+
+_MEASURED = ("curvature(", "samples(")
+"""What texts of options begin with that depend on clients' data."""
+
+
+def measured_option(options: Mapping[str, Any]) -> str:
+    """The name of the first option that depends on clients' data, or nothing."""
+    for name, value in options.items():
+        each = value if isinstance(value, list) else [value]
+        if any(isinstance(one, str) and one.startswith(_MEASURED) for one in each):
+            return name
+    return ""
