@@ -122,6 +122,25 @@ def test_a_layer_of_torch_gets_masks_of_named_streams():
     assert_close(found[2], wanted, **EXACT)
 
 
+def test_fedavg_with_dropout_is_a_loop_with_these_masks():
+    """With partial participation, two local steps in each of two rounds."""
+    federation = small_federation()
+    simulation, x = clients_of(federation, dropping)
+    sizes, here = federation.train.size.double(), ACTIVE.nonzero()[:, 0].tolist()
+    method = methods.fedavg(sizes, lr=LR, steps=2)
+    state = method.init(x, simulation.at(0, purpose="init"))
+    w = x.mean(0)
+    for t in (1, 2):
+        state, _ = method.step(state, simulation.at(t, ACTIVE), seeds.generator(t))
+        rows, call = w.repeat(len(x), 1), simulation.at(t).key("each", 0)
+        for i in here:
+            for s in range(2):
+                stream = seeds.key(call, s)
+                rows[i] -= LR * gradient_with_masks(simulation, rows, i, stream)
+        w = (sizes[here, None] * rows[here]).sum(0) / sizes[here].sum()
+    assert_close(state.x[0], w, **EXACT)
+
+
 RANDOM = [
     pytest.param(small_federation, dropping, id="dropout"),
     pytest.param(
