@@ -311,6 +311,41 @@ class ClientsWithMeasurements(Clients, Protocol):
         """Which columns of a model are weights, not biases or other vectors."""
 
 
+class RunningStatistics(NamedTuple):
+    """Columns of a model that are running statistics, and how fast they move.
+
+    In these columns, the entry of a gradient is the statistic minus that of the
+    minibatch. A local step subtracts `rates` times this entry.
+    """
+
+    columns: Int[Tensor, " s"]
+    rates: Float[Tensor, " s"]
+    parameters: int  # D, the number of columns of a model
+
+
+@runtime_checkable
+class WithStatistics(Protocol):
+    """Clients, or an oracle, that know which columns are running statistics."""
+
+    @property
+    def statistics(self) -> RunningStatistics | None:
+        """The running statistics in a model's row; None: there are none."""
+
+
+def statistics_of(asked: object) -> RunningStatistics | None:
+    """The running statistics in models of these clients, if there are any."""
+    return asked.statistics if isinstance(asked, WithStatistics) else None
+
+
+def without_statistics(asked: object, rows: Float[Tensor, "n d"]) -> Tensor:
+    """The rows with zeros in the columns of running statistics.
+
+    This is for terms that are added to gradients: statistics are plain averages.
+    """
+    found = statistics_of(asked)
+    return rows if found is None else rows.index_fill(1, found.columns, 0.0)
+
+
 Option = bool | int | float | str | tuple[bool | int | float | str, ...]
 """An option of a program: a number or a text, which can be sent to any site."""
 Options = dict[str, Any]  # values of type `Option`, and the argument `who`

@@ -122,6 +122,25 @@ def test_a_layer_of_torch_gets_masks_of_named_streams():
     assert_close(found[2], wanted, **EXACT)
 
 
+def test_fedavg_with_dropout_is_a_loop_with_these_masks():
+    """With partial participation, two local steps in each of two rounds."""
+    federation = small_federation()
+    simulation, x = clients_of(federation, dropping)
+    sizes, here = federation.train.size.double(), ACTIVE.nonzero()[:, 0].tolist()
+    method = methods.fedavg(sizes, lr=LR, steps=2)
+    state = method.init(x, simulation.at(0, purpose="init"))
+    w = x.mean(0)
+    for t in (1, 2):
+        state, _ = method.step(state, simulation.at(t, ACTIVE), seeds.generator(t))
+        rows, call = w.repeat(len(x), 1), simulation.at(t).key("each", 0)
+        for i in here:
+            for s in range(2):
+                stream = seeds.key(call, s)
+                rows[i] -= LR * gradient_with_masks(simulation, rows, i, stream)
+        w = (sizes[here, None] * rows[here]).sum(0) / sizes[here].sum()
+    assert_close(state.x[0], w, **EXACT)
+
+
 RANDOM = [
     pytest.param(small_federation, dropping, id="dropout"),
     pytest.param(
@@ -442,10 +461,11 @@ def test_batch_statistics_of_one_sample_are_refused():
     size[2] = 1
     few = federation.train._replace(size=size)
     object.__setattr__(federation, "train", few)
-    with pytest.raises(
-        InputError, match=r"two training samples .* but client 2 has one"
-    ):
-        clients_of(federation, make, batch_size=0)
+    for batch_size in (0, 4):  # minibatches would repeat the same sample
+        with pytest.raises(
+            InputError, match=r"two training samples .* but client 2 has 1"
+        ):
+            clients_of(federation, make, batch_size=batch_size)
     simulation, x = clients_of(images(), make)
     one = Batch(torch.tensor([[0]]), torch.ones(1, 1, dtype=REAL))
     with pytest.raises(
@@ -459,6 +479,7 @@ def test_batch_statistics_of_one_sample_are_refused():
     [
         (["turn"], "`augment` must be one of crop, flip, noise, got 'turn'"),
         (["crop"], "`augment` crop takes 1 number, got 'crop'"),
+        (["crop(10)"], "`augment` crop must be smaller than images, 10, got crop(10)"),
         (["crop(1.5)"], "`augment` crop takes a whole number, got 'crop(1.5)'"),
         (["noise(0)"], "`augment noise` must be greater than 0, got 0"),
         ("flip", "`augment` must be a list of texts, got 'flip'"),

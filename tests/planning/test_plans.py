@@ -18,7 +18,7 @@ from coterie.data.splits import divide
 from coterie.data.synthetic import linear
 from coterie.engine.clocks import clock
 from coterie.models import build, ravel
-from coterie.planning import pilot
+from coterie.planning import pilot, plans
 from coterie.planning.plans import plan_study
 from coterie.planning.prospects import PilotFindings, prospects_of, structure_of
 from coterie.planning.waiting import waiting_of
@@ -481,6 +481,25 @@ def digits(split: str, clients: int, **run: object) -> co.Study:
             "algorithm": [{"name": "fedavg", "lr": 0.5, "steps": 3}],
         }
     )
+
+
+def test_a_plan_counts_the_steps_of_epochs(monkeypatch):
+    """Two epochs are twice the mean number of minibatches of a client."""
+    study = digits("dirichlet", 6, batch_size=8, rounds=1)
+    entry = replace(study.algorithms[0], options={"lr": 0.5, "epochs": 2})
+    found = []
+
+    def stop(setup, train):
+        found.extend([setup.federation.train.size, train.steps])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plans, "_run_pilot_and_trial", stop)
+    with pytest.raises(KeyboardInterrupt):
+        plan_study(replace(study, algorithms=(entry,)))
+    sizes, steps = found
+    batches = [-(-size // 8) for size in sizes.tolist()]
+    assert len(set(batches)) > 1
+    assert steps == round(2 * sum(batches) / len(batches))
 
 
 def test_clients_who_label_alike_join_each_other():

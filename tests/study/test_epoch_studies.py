@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from coterie import seeds
 from coterie.algorithms import ALGORITHMS
 from coterie.clients.samples import batches_of
+from coterie.models import ravel
 from coterie.study.config import options_of, study_of
 from coterie.study.experiment import run_study
-from coterie.study.setup import federation_of
+from coterie.study.setup import federation_of, module_of
 from support.study_runs import linear_tables, refused, stopped, together
 
 EPOCHS = [
@@ -185,3 +187,53 @@ def test_whole_clients_can_be_hidden_in_epochs(tmp_path):
         result = run_study(study_of(made), runs=tmp_path)
         epsilons.append(result.records.metrics["epsilon"].max())
     assert epsilons[0] == epsilons[1]
+
+
+def orders(federation, i, number, first):
+    """The samples of client i in one epoch of its task `number`, step by step."""
+    index, mask = federation.train.rows(torch.tensor([i]))
+    samples = index[0][mask[0]]
+    call = seeds.key(0, "step", number, "each", 0)
+    key = torch.tensor([[seeds.key(call, first)]])
+    bits = seeds.bits(key, federation.clients[i : i + 1], len(samples))[0, 0]
+    return samples[bits.argsort()].split(5)
+
+
+def test_without_waiting_tasks_of_epochs_are_those_of_a_loop(tmp_path):
+    """Ditto: a task is an epoch of each model, and lasts as long as its minibatches."""
+    entry = {"name": "ditto", "epochs": 1, "lr": 0.05, "lam": 0.4, "waits": False}
+    given = {"time": {"law": "constant(1)"}, "run": {"participation": 1.0}}
+    data = {"name": "linear_thirds", "clients": 4, "dimension": 3, "tests": 9}
+    given |= {"split": {"name": "natural"}}
+    made = tables([{**entry, "late": "constant"}], **given, data=data)
+    result = run_study(study_of(made), runs=tmp_path)
+    federation = federation_of(result.study, 0)
+    lasts = [2 * len(orders(federation, i, 1, 0)) for i in range(4)]
+    assert len(set(lasts)) > 2
+    shares = federation.train.size.double() / federation.train.size.sum()
+
+    def slope(row, index):
+        features = federation.features[index].double()
+        error = features @ row - federation.targets[index].double().reshape(-1)
+        return 2 * features.T @ error / len(index)
+
+    w = ravel(module_of(result.study, federation, 0))
+    v = w.repeat(4, 1)
+    began, number, ends = [w] * 4, [1] * 4, list(lasts)
+    until = result.study.run.rounds * result.study.time.period
+    while min(ends) <= until:
+        now = min(ends)
+        here = [i for i in range(4) if ends[i] == now]
+        change = torch.zeros(3).double()
+        for i in here:
+            w_i, v_i = began[i], v[i].clone()
+            for index in orders(federation, i, number[i], 0):
+                w_i = w_i - 0.05 * slope(w_i, index)
+            for index in orders(federation, i, number[i], 1):
+                v_i = v_i - 0.05 * (slope(v_i, index) + 0.4 * (v_i - began[i]))
+            change, v[i] = change + shares[i] * (w_i - began[i]), v_i
+        w = w + change
+        for i in here:
+            began[i], number[i], ends[i] = w, number[i] + 1, now + lasts[i]
+    assert sum(number) - 4 == int(result.records.work["tasks"].sum())
+    assert torch.allclose(result.models("ditto"), v, rtol=0, atol=1e-9)

@@ -233,3 +233,91 @@ def test_what_a_flow_does_not_remember_is_refused_in_time(table, message):
     tiny["algorithm"] = [{"name": "ditto", "waits": False}]
     with pytest.raises(InputError, match=message):
         run_study(study_of({**tiny, "optimizer": table, "time": {}}), runs="nowhere")
+
+
+def test_keys_of_the_table_can_be_searched(tmp_path):
+    """A method with the chosen table gives the same models."""
+    space = {"lr": [0.01, 0.1], "optimizer": {"clip": [0.3, 5.0], "beta2": [0.9]}}
+    tune = {"trials": 4, "rounds": 2, "halving": 1, "search": "grid", "space": space}
+    table = {"name": "adam", "lr": 0.05, "clip": 1.0}
+    study = study_of(tables(optimizer=table, tune=tune))
+    assert study_of(study.tables()) == study
+    result = run_study(study, runs=tmp_path)
+    trials = result.records.trials
+    assert (trials.groupby("algorithm")["trial"].nunique() == 4).all()
+    best = result.chosen_options()
+    said = [
+        {
+            **entry,
+            "lr": float(row["lr"]),
+            "optimizer": {"clip": float(row["optimizer.clip"]), "beta2": 0.9},
+        }
+        for entry, (_, row) in zip(BOTH, best.iterrows(), strict=True)
+    ]
+    again = run_study(study_of(tables(said, table)), runs=tmp_path)
+    for label in ("local", "fedavg"):
+        assert torch.equal(models(result, label), models(again, label))
+
+
+def test_servers_can_be_searched(tmp_path):
+    space = {"optimizer": {"server": ["adam", "momentum"]}}
+    tune = {"trials": 2, "rounds": 2, "halving": 1, "space": space}
+    study = study_of(tables(BOTH[1:], {"lr": 0.05}, tune=tune))
+    result = run_study(study, runs=tmp_path)
+    server = result.chosen_options()["optimizer.server"].iloc[0]
+    again = study_of(tables(BOTH[1:], {"lr": 0.05, "server": server}))
+    assert torch.equal(models(result), models(run_study(again, runs=tmp_path)))
+
+
+SEARCHED = {
+    "an unknown key": (
+        {"optimizer": {"clap": [1.0]}},
+        r"no algorithm has an option 'optimizer.clap'. Did you mean 'optimizer.clip'",
+    ),
+    "an option of the method": (
+        {"optimizer": {"lr": [1.0]}},
+        r"no algorithm has an option 'optimizer.lr'",
+    ),
+    "a key of another optimiser": (
+        {"optimizer": {"beta1": [0.5]}},
+        r"a setting that cannot be used, optimizer.beta1 = 0.5: .*sgd has no option",
+    ),
+    "a bad number": (
+        {"optimizer": {"clip": [-1.0]}},
+        r"optimizer.clip = -1.0: `optimizer.clip` must be at least 0, got -1",
+    ),
+    "not a table": ({"optimizer": [1.0]}, r"`tune.space.optimizer` must be a table"),
+}
+
+
+@pytest.mark.parametrize("case", SEARCHED)
+def test_what_cannot_be_searched_is_refused(tmp_path, case):
+    space, message = SEARCHED[case]
+    tune = {"trials": 1, "space": space}
+    refused(tables(BOTH, {"lr": 0.05}, tune=tune), tmp_path, message)
+
+
+INNER = {"name": "pfedme", "label": "inner"}
+
+
+def test_inner_steps_of_pfedme_are_those_of_the_table(tmp_path):
+    table = {"name": "adam", "lr": 0.05, "clip": 0.5, "weight_decay": 0.1}
+    result = run_study(study_of(tables([INNER], table)), runs=tmp_path)
+    text = "adam(0.05, decoupled=false, clip=0.5)"
+    said = {**INNER, "inner_lr": text, "weight_decay": 0.1}
+    other = run_study(study_of(tables([said], {})), runs=tmp_path)
+    assert torch.equal(models(result, "inner"), models(other, "inner"))
+    own = {**INNER, "inner_lr": 0.01, "optimizer": {"momentum": 0.0}}
+    run_study(study_of(tables([own], {"momentum": 0.5})), runs=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "got"),
+    [
+        ({"momentum": 0.5}, "`optimizer.momentum` must be 0 for inner, .*got 0.5"),
+        ({"warmup": 3}, "`optimizer.warmup` must be 0 for inner, .*got 3"),
+        ({"schedule": "cosine(9)"}, "`optimizer.schedule` must be constant for inner"),
+    ],
+)
+def test_inner_steps_that_begin_anew_have_no_memory(tmp_path, table, got):
+    refused(tables([INNER], table), tmp_path, got)

@@ -248,8 +248,8 @@ def test_rules_that_a_study_writes_itself_need_no_other_method(file, tmp_path, t
 def test_rules_of_clients_are_refused_with_privacy(file, tmp_path):
     entry = {"name": "local", "lr": "curvature(1)"}
     private = {"clip": 1.0, "noise": 1.0, "unit": "sample"}
-    made = study(file, algorithm=[entry], privacy=private, run={"rounds": 1})
-    refuses("must be numbers", run_study, made, runs=tmp_path)
+    given = {"algorithm": [entry], "privacy": private, "run": {"rounds": 1}}
+    refuses("`lr` of local must be a number with", study, file, **given)
 
 
 # Rounds

@@ -41,7 +41,16 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, Share, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
+from ..types import (
+    Algorithm,
+    Clients,
+    Info,
+    Options,
+    Oracle,
+    Releases,
+    Rows,
+    without_statistics,
+)
 
 
 class State(NamedTuple):
@@ -80,7 +89,8 @@ def mixture_sgd(
         g = clients.grad(mixture(w, v, a))
         a_now = a
         if adaptive:
-            slope = ((v - w) * g).sum(1, keepdim=True)
+            apart = without_statistics(clients, v - w)
+            slope = (apart * g).sum(1, keepdim=True)
             a = (a[:, None] - step_size(own, t_local) * slope)[:, 0].clamp(0, 1)
         g.mul_(a_now[:, None])
         v, v_velocity = descend(own, v, g, v_velocity, t_local)

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ..collaboration.rows import compute_once, mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
+from ..optim.steps import with_rates
 from ..options import Count, Positive, Scale, Sizes, Whole, method
 from ..types import Algorithm, Clients, Info, Oracle, Releases, Rows
 
@@ -48,12 +49,12 @@ def scaled_sgd(
     clients: Clients, w: Tensor, squares: Tensor, eta: Tensor, *, steps: int
 ) -> tuple[Tensor, Tensor]:
     """A client program: w after steps of size eta, and the sum of g^2."""
-    squares = squares.clone()
+    squares, rate = squares.clone(), with_rates(clients, eta)
     for _ in range(steps):
         g = clients.grad(w)
         squares.addcmul_(g, g)
         # w - eta g, in the memory of g
-        w = torch.addcmul(w, eta, g, value=-1, out=g)
+        w = torch.addcmul(w, rate, g, value=-1, out=g)
     return w, squares
 
 

@@ -15,7 +15,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..collaboration.rows import row_for_each
-from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, train_alone
+from ..optim.steps import (
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    refuse_idle_options,
+    train_alone,
+)
 from ..options import BelowOne, Count, Sizes, Whole, method
 from ..types import Algorithm, Oracle, Releases
 from .fedavg import fedavg
@@ -52,7 +59,7 @@ def fedavg_finetune(
         tune_lr: step size of these steps.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
-    tuning = LocalDescent(tune_lr, weight_decay=rule.weight_decay)
+    tuning = refuse_idle_options(LocalDescent(tune_lr, weight_decay=rule.weight_decay))
     average = fedavg(sizes, steps=steps, weighting=weighting, **rule._asdict())
 
     def personal(state: State, oracle: Oracle) -> Tensor:

@@ -52,7 +52,16 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
+from ..types import (
+    Algorithm,
+    Clients,
+    Info,
+    Options,
+    Oracle,
+    Releases,
+    Rows,
+    without_statistics,
+)
 
 
 class State(NamedTuple):
@@ -81,8 +90,8 @@ def dynamic_sgd(
     """A client program: steps on f_i(theta) - <h_i, theta> + alpha/2 |theta - w|^2."""
     own = rule_in_numbers(rule, clients, theta, together, pull=alpha)
     for t_local in step_numbers(clients, t, steps):
-        g = clients.grad(theta).add_(theta - w, alpha=alpha).sub_(h_i)
-        theta, v = descend(own, theta, g, v, t_local)
+        pull = without_statistics(clients, (theta - w).mul_(alpha).sub_(h_i))
+        theta, v = descend(own, theta, clients.grad(theta).add_(pull), v, t_local)
     return theta, v
 
 

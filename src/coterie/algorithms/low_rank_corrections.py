@@ -34,8 +34,17 @@ from ..optim.factors import (
     first_factors,
     refuse_layers,
 )
-from ..optim.steps import Descent, Schedule, descend, velocity
-from ..options import BelowOne, Count, NotNegative, Positive, Sizes, method
+from ..optim.steps import (
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    descend,
+    rule_in_numbers,
+    step_numbers,
+    velocity,
+)
+from ..options import BelowOne, Count, Sizes, method
 from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
 
 
@@ -56,16 +65,17 @@ def correct(
     v: Float[Tensor, "n v"],
     w: Float[Tensor, "n d"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     shape: tuple[int, ...],
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor]:
     """A client program: corrections after steps with fixed w, from step number t."""
-    for t_local in range(t, t + steps):
+    own = rule_in_numbers(rule, clients, factors, of_models=False)
+    for t_local in step_numbers(clients, t, steps):
         g = clients.grad(w + expand(factors, shape, w.shape[1]))
         slope = factor_gradient(g, factors, shape)
-        factors, v = descend(rule, factors, slope, v, t_local)
+        factors, v = descend(own, factors, slope, v, t_local)
     return factors, v
 
 
@@ -76,19 +86,21 @@ def correction_round(
     w_velocity: Float[Tensor, "n u"],
     v: Float[Tensor, "n v"],
     *,
-    rule: Descent,
+    rule: LocalDescent,
     shape: tuple[int, ...],
     steps: int,
     own_steps: int,
     t: int,
+    together: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A client program: in round t, steps of the correction and then of the model."""
     work: Options = {"rule": rule, "shape": shape, "steps": own_steps}
     factors, v = correct(clients, factors, v, w, t=t * own_steps, **work)
     change = expand(factors, shape, w.shape[1])
-    for t_local in range(t * steps, (t + 1) * steps):
+    shared = rule_in_numbers(rule, clients, w, together)
+    for t_local in step_numbers(clients, t * steps, steps):
         g = clients.grad(w + change)
-        w, w_velocity = descend(rule, w, g, w_velocity, t_local)
+        w, w_velocity = descend(shared, w, g, w_velocity, t_local)
     return w, factors, w_velocity, v
 
 
@@ -97,9 +109,9 @@ def low_rank_corrections(
     sizes: Sizes,
     layers: Tensor,
     *,
-    lr: Positive = 0.1,
+    lr: LocalLr = 0.1,
     momentum: BelowOne = 0.0,
-    weight_decay: NotNegative = 0.0,
+    weight_decay: LocalDecay = 0.0,
     schedule: Schedule = "constant",
     rank: Count = 2,
     steps: Count = 1,
@@ -114,16 +126,18 @@ def low_rank_corrections(
     Args:
         sizes: (N,) training samples of each client.
         layers: (L, 3) begin, rows and columns of the matrices.
-        lr: step size of the shared model and the corrections.
+        lr: step size of the shared model and the corrections; also `curvature(c)` or
+            `adam(c)`.
         momentum: factor of the running sum of gradients.
-        weight_decay: adds this number times the model to each gradient.
+        weight_decay: adds this number times the model to each gradient; also
+            `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         rank: rank of corrections; lower if a matrix has fewer rows or columns.
         steps: steps of the shared model in one round.
         own_steps: steps of the correction in one round, before those of the model.
         weighting: `samples` or `uniform` weights of the average.
     """
-    rule = Descent(lr, momentum, weight_decay, schedule)
+    rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)
     shape = rank, *(int(number) for number in layers.flatten())
     options: Options = {"rule": rule, "shape": shape}
@@ -140,7 +154,8 @@ def low_rank_corrections(
         if t == 0:
             start = first_factors(shape, rng, w)
             factors = start.expand(len(w), -1)
-        work = {"steps": steps, "own_steps": own_steps, "t": t, **options}
+        work: Options = {"steps": steps, "own_steps": own_steps, "t": t, **options}
+        work["together"] = float(len(sizes))
         rows = w, factors, w_velocity, v
         w, factors, w_velocity, v = oracle.each(correction_round, *rows, **work)
         w = oracle.average(shares[oracle.mine], w)

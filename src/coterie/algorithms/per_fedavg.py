@@ -51,7 +51,15 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, NotNegative, Positive, Sizes, Whole, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Releases
+from ..types import (
+    Algorithm,
+    Clients,
+    Info,
+    Options,
+    Oracle,
+    Releases,
+    without_statistics,
+)
 from .local import State
 
 
@@ -71,7 +79,7 @@ def meta_sgd(
     """A client program: w_i after `steps` steps on F_i, from step number t."""
     own = rule_in_numbers(rule, clients, w, together)
     for t_local in step_numbers(clients, t, steps):
-        g = clients.grad(w)
+        g = without_statistics(clients, clients.grad(w))
         u = clients.grad(torch.sub(w, g, alpha=alpha, out=g))
         # D'' is drawn even if it is not used, so that all variants see the same D and
         # D'.

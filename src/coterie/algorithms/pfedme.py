@@ -28,9 +28,29 @@ from torch import Tensor
 
 from ..collaboration.rows import compute_once, mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
-from ..optim.steps import Descent, Schedule, descend, proximal_point, velocity
-from ..options import BelowOne, Count, NotNegative, Positive, Sizes, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
+from ..optim.steps import (
+    Descent,
+    LocalDecay,
+    LocalDescent,
+    LocalLr,
+    Schedule,
+    descend,
+    proximal_point,
+    refuse_idle_options,
+    step_numbers,
+    velocity,
+)
+from ..options import BelowOne, Count, Positive, Sizes, method
+from ..types import (
+    Algorithm,
+    Clients,
+    Info,
+    Options,
+    Oracle,
+    Releases,
+    Rows,
+    StepNumbers,
+)
 
 
 class State(NamedTuple):
@@ -49,17 +69,18 @@ def pfedme_round(
     v: Float[Tensor, "n v"],
     *,
     outer: Descent,
-    inner: Descent,
+    inner: LocalDescent,
     inner_steps: int,
     lam: float,
     steps: int,
     t: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: w and theta after local rounds, each with one step of w."""
-    for t_local in range(t, t + steps):
-        theta = proximal_point(
-            clients.same_batch(), w, inner, lam=lam, steps=inner_steps
-        )
+    for t_local in step_numbers(clients, t, steps):
+        batch, before = clients.same_batch(), theta
+        theta = proximal_point(batch, w, inner, lam=lam, steps=inner_steps)
+        if isinstance(t_local, StepNumbers) and t_local.moving is not None:
+            theta = torch.where(t_local.moving, theta, before)
         w, v = descend(outer, w, (w - theta).mul_(lam), v, t_local)
     return theta, w, v
 
@@ -70,11 +91,11 @@ def pfedme(
     *,
     lr: Positive = 1.0,
     momentum: BelowOne = 0.0,
-    weight_decay: NotNegative = 0.0,
+    weight_decay: LocalDecay = 0.0,
     schedule: Schedule = "constant",
     steps: Count = 1,
     inner_steps: Count = 5,
-    inner_lr: Positive = 0.1,
+    inner_lr: LocalLr = 0.1,
     lam: Positive = 1.0,
     beta: Positive = 1.0,
     weighting: str = "uniform",
@@ -87,25 +108,28 @@ def pfedme(
         sizes: (N,) training samples of each client.
         lr: step size of w_i; if lr lam = 1, the step ends at theta_i.
         momentum: factor of the running sum of gradients.
-        weight_decay: adds this number times the model to the gradient of inner steps.
+        weight_decay: adds this number times the model to the gradient of inner steps;
+            also `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`, in local
             rounds; see `Descent`.
         steps: local rounds in one round.
         inner_steps: gradient steps towards theta in one local round.
-        inner_lr: step size of the inner steps.
+        inner_lr: step size of inner steps; also `curvature(c)` or `adam(c)`. The
+            optimiser begins anew with every inner problem.
         lam: strength of the pull of theta to w_i.
         beta: how far the global model moves to the average; 1 puts it there.
         weighting: `samples` or `uniform` weights of the average.
     """
-    rule = Descent(lr, momentum, weight_decay, schedule)
+    outer = Descent(lr, momentum, 0.0, schedule)
     shares = shares_of(sizes, weighting)
     # Weight decay is a part of the loss; momentum is only for the steps of w.
-    inner = Descent(inner_lr, weight_decay=rule.weight_decay)
+    inner = LocalDescent(inner_lr, weight_decay=weight_decay)
+    refuse_idle_options(inner)
     options: Options = {"inner": inner, "inner_steps": inner_steps, "lam": lam}
-    options |= {"outer": rule._replace(weight_decay=0.0), "steps": steps}
+    options |= {"outer": outer, "steps": steps}
 
     def init(x: Tensor, oracle: Oracle) -> State:
-        return State(mean_of_all(oracle, x), x, velocity(rule, x), 0)
+        return State(mean_of_all(oracle, x), x, velocity(outer, x), 0)
 
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         w, theta, v, t = state
@@ -116,7 +140,7 @@ def pfedme(
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         w = row_for_each(oracle, state.w)
-        v = velocity(rule, w)
+        v = velocity(outer, w)
         return oracle.each(pfedme_round, w, w, v, t=state.t, **options)[0]
 
     made = Algorithm(init, step, lambda state, oracle: state.theta, welcome)

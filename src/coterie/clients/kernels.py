@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +44,13 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from ..checks import InputError
 from ..models import Objective, layout, outcomes, value_of
-from ..types import Evaluation, OwnLoss, Widths
+from ..types import (
+    Evaluation,
+    OwnLoss,
+    RunningStatistics,
+    Widths,
+    without_statistics,
+)
 from .compiling import MixedPrecision, compile_for, repeatable
 from .layers import (
     Recurrent,
@@ -145,6 +152,19 @@ class Kernel:
         """Whether a sample's gradient depends on other samples of its batch."""
         return self._layers.couples
 
+    @cached_property
+    def statistics(self) -> RunningStatistics | None:
+        """The columns of running statistics, on the device of the data."""
+        layout, momenta = self.layout, self._layers.momenta
+        each = [momenta.get(name, math.nan) for name in layout.names]
+        rates = torch.tensor(each, dtype=torch.float64)
+        rates = rates.repeat_interleave(torch.tensor(layout.sizes))
+        rates = rates.to(self._features.device)
+        columns = (~rates.isnan()).nonzero()[:, 0]
+        if not len(columns):
+            return None
+        return RunningStatistics(columns, rates[columns], self.parameters)
+
     @property
     def samples(self) -> int:
         """The number of samples in the table."""
@@ -168,11 +188,15 @@ class Kernel:
     def hvp(
         self, points: Float[Tensor, "n d"], vectors: Float[Tensor, "n d"], batch: Batch
     ) -> Float[Tensor, "n d"]:
-        """Products: row j is the Hessian of row j's weighted loss times vectors[j]."""
+        """Row j is the Hessian of row j's weighted loss, times vectors[j].
+
+        It is 0 for running statistics, on which no loss of a minibatch depends.
+        """
         if not len(points):
             return torch.empty_like(points)
         pieces = self._chunks(batch)
-        return torch.cat([self._run("hvp", piece, points, vectors) for piece in pieces])
+        found = [self._run("hvp", piece, points, vectors) for piece in pieces]
+        return without_statistics(self, torch.cat(found))
 
     def loss(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, " n"]:
         """Entry j is row j's weighted loss."""
@@ -274,7 +298,13 @@ class Kernel:
     ) -> dict[str, Tensor]:
         if losses is None:
             losses = self.objective.loss(outputs, targets)
-        found = {"x": points, "outputs": outputs, "targets": targets, "losses": losses}
+        # Nothing pulls running statistics in a loss of a method.
+        x = points
+        if self.statistics is not None:
+            columns = self.statistics.columns
+            own = points.detach().index_select(-1, columns)
+            x = points.index_copy(-1, columns, own)
+        found = {"x": x, "outputs": outputs, "targets": targets, "losses": losses}
         found["weight"] = weight.nan_to_num()  # clients without such samples
         return found | dict(zip(("before_head",), inner, strict=False))
 

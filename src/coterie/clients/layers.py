@@ -296,6 +296,7 @@ class TrainingLayers:
     def __init__(self, module: nn.Module) -> None:
         """Gives every random layer a number of its own, computed from its name."""
         self._random, self._norms = list[str](), list[str]()
+        self.momenta: dict[str, float] = {}  # of running statistics, by name
         for name, layer in module.named_modules():
             dotted = f"{name}." if name else ""
             if isinstance(layer, NamedDropout | Augment):
@@ -303,6 +304,8 @@ class TrainingLayers:
                 self._random.append(f"{dotted}keys")
             elif isinstance(layer, BatchStatistics) and not layer.frozen:
                 self._norms.append(f"{dotted}share")
+                for statistic in ("running_mean", "running_var"):
+                    self.momenta[f"{dotted}{statistic}"] = layer.momentum
 
     @property
     def is_random(self) -> bool:

@@ -24,8 +24,10 @@ from ..types import (
     Message,
     Option,
     Program,
+    RunningStatistics,
     Transfer,
     Widths,
+    statistics_of,
     tensor_of,
 )
 from .blends import BlendPlan, Release, as_it_is, blend, blended_by_pairs, with_own
@@ -104,6 +106,11 @@ class SimulatedOracle:
     def widths(self) -> Widths:
         """The number of classes, and of features before the head."""
         return self._kernel.widths
+
+    @property
+    def statistics(self) -> RunningStatistics | None:
+        """The running statistics in a row; None: there are none."""
+        return statistics_of(self._kernel)
 
     # Questions to single clients.
 

@@ -13,7 +13,15 @@ from torch import Tensor
 from .. import seeds
 from ..checks import InputError
 from ..data.federation import PartName
-from ..types import Evaluation, OwnLoss, StepNumbers, Widths, refuse_no_classes
+from ..types import (
+    Evaluation,
+    OwnLoss,
+    RunningStatistics,
+    StepNumbers,
+    Widths,
+    refuse_no_classes,
+    statistics_of,
+)
 from .epochs import EpochMinibatches
 from .samples import Batch, ClientSamples, FreshMinibatches, Measurements
 
@@ -205,6 +213,11 @@ class SimulatedClients:
         """The same clients, with the samples of this call; see `types.TaskClients`."""
         assert self._calls is not None  # asked of task clients only
         return self._calls(number)
+
+    @property
+    def statistics(self) -> RunningStatistics | None:
+        """The running statistics in a row; None: there are none."""
+        return statistics_of(self._kernel)
 
     @property
     def curvature(self) -> Float[Tensor, " n"]:

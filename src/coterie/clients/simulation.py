@@ -259,15 +259,15 @@ def _refuse_single_rests(federation: Federation, batch_size: int) -> None:
 
 
 def _refuse_single_samples(federation: Federation, batch_size: int) -> None:
-    """Refuses batches of one sample, which have no statistics."""
+    """Refuses batches of one sample, or with one sample again and again."""
     if batch_size == 1:
         raise InputError(
             "`batch_size` must be at least 2 for a model with batch normalisation, "
             "got 1."
         )
-    few = (federation.train.size < 2).nonzero()[:1, 0] if batch_size == 0 else ()
+    few = (federation.train.size < 2).nonzero()[:1, 0]
     for client in map(int, few):
         raise InputError(
-            "batch normalisation needs two training samples of every client in a "
-            f"batch, but {federation.name_of(client)} has one."
+            "batch normalisation needs two training samples of every client, but "
+            f"{federation.name_of(client)} has {int(federation.train.size[client])}."
         )

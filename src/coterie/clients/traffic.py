@@ -22,8 +22,10 @@ from ..types import (
     Option,
     Oracle,
     Program,
+    RunningStatistics,
     Transfer,
     Widths,
+    statistics_of,
 )
 from .blends import Release, as_it_is
 
@@ -100,6 +102,11 @@ class Wrapping(Generic[Inner]):
     def widths(self) -> Widths:
         """The number of classes, and of features before the head."""
         return self._oracle.widths
+
+    @property
+    def statistics(self) -> RunningStatistics | None:
+        """The running statistics in a row; None: there are none."""
+        return statistics_of(self._oracle)
 
     @property
     def gradients(self) -> Float[Tensor, " n"]:

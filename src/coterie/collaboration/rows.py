@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Real
 from torch import Tensor
 
 from ..checks import InputError
-from ..types import Message, Oracle, State, tensor_of
+from ..types import Message, Oracle, State, tensor_of, without_statistics
 
 _PIECE = {"cpu": 2**16, "cuda": 2**22}
 """A row-wise function computes at most this number of values at once. So they stay in
@@ -76,10 +76,11 @@ def one_model(state: State, oracle: Oracle) -> Float[Tensor, "m d"]:
 def without_personal(
     oracle: Oracle, rows: Float[Tensor, "n d"]
 ) -> Float[Tensor, "n d"]:
-    """The rows with zeros in the columns that stay at home.
+    """The rows with zeros in the columns that stay at home, and in running statistics.
 
-    This is for corrections of what clients share. Personal columns need no correction.
+    This is for corrections of what clients share: these columns need none.
     """
+    rows = without_statistics(oracle, rows)
     return rows if oracle.home is None else rows.masked_fill(oracle.home, 0.0)
 
 

@@ -12,7 +12,7 @@ With b = 0 and lr = 1, the optimiser `momentum` gives the average itself.
 
 `with_server` wraps a method whose rounds have one average of models, such as FedAvg or
 Ditto. Only the server has m and s. So a client that was absent gets the model that all
-others have.
+others have. Running statistics of batch normalisation are averaged.
 
 References:
     Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for
@@ -176,6 +176,9 @@ class _Server(Wrapping[Oracle]):
         for home in (self._kept, self.home):
             if home is not None and len(home) == columns:
                 mask &= ~home.to(device)
+        found = self.statistics  # which are plain averages
+        if found is not None and found.parameters == columns:
+            mask[found.columns] = False
         return mask
 
     def average(

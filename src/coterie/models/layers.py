@@ -10,10 +10,10 @@ Running statistics m and v are columns of a row, like weights. A training pass a
 
     |m - mean|^2 / 2 + |v - var|^2 / 2
 
-to the loss, with the mean and the variance of the batch. So a gradient step of size lr
-moves the statistics by the share lr towards the statistics of the batch, as torch does
-with `momentum` = lr. Clients average running statistics or keep them to themselves, as
-with weights.
+to the loss, with the mean and the variance of the batch. So their entries in a gradient
+are m - mean and v - var. A local step moves them by the share `momentum` of the layer
+towards the statistics of the batch, as torch does, whatever the optimiser is. Clients
+average running statistics or keep them at home, as they do with weights.
 
 References:
     Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov. Dropout. JMLR 15, 2014.
@@ -178,6 +178,7 @@ class BatchStatistics(nn.Module):
         """Takes the parameters and statistics of a layer of torch."""
         super().__init__()
         size, self.eps, self.frozen = layer.num_features, layer.eps, frozen
+        self.momentum = 0.0 if frozen else _momentum_of(layer)
         self.weight = self.bias = None
         if layer.affine:
             self.weight = nn.Parameter(layer.weight.detach().clone())
@@ -229,14 +230,26 @@ class BatchStatistics(nn.Module):
         return mean, var
 
 
+def _momentum_of(layer: _BatchNorm) -> float:
+    """How fast running statistics move, of a layer of torch."""
+    if layer.momentum is None:
+        raise InputError(
+            "`momentum` of batch normalisation must be a number from 0 to 1, got None: "
+            "clients do not count their batches."
+        )
+    rule = "momentum of batch normalisation"
+    return number(rule, layer.momentum, at_least=0, at_most=1)
+
+
 def with_batch_statistics(module: nn.Module, *, frozen: bool = False) -> nn.Module:
     """A copy of the module whose batch normalisation can be trained as rows.
 
     Args:
         module: any module.
-        frozen: if true, running statistics do not change, and batches are normalised by
-            them. If false, they are columns of the row, which clients average or keep
-            to themselves.
+        frozen: whether running statistics stay as they are, and batches are normalised
+            by them. Otherwise they are columns of the row, which clients average or
+            keep at home. In each local step, they move by the `momentum` of their layer
+            towards the statistics of the batch.
     """
     twin = copy.deepcopy(module)
     if isinstance(twin, _BatchNorm):

@@ -114,7 +114,9 @@ def cnn(
         )
     hidden = [nn.Linear(_outputs_of(body, shape), 48), nn.ReLU(), *_dropout(dropout)]
     body.extend(hidden)
-    return _sequential(**_augment(augment), body=body, head=nn.Linear(48, outputs))
+    return _sequential(
+        **_augment(augment, shape), body=body, head=nn.Linear(48, outputs)
+    )
 
 
 def _dropout(chance: float) -> list[nn.Module]:
@@ -123,11 +125,18 @@ def _dropout(chance: float) -> list[nn.Module]:
     return [NamedDropout(chance)] if chance else []
 
 
-def _augment(ways: Sequence[str]) -> dict[str, nn.Module]:
+def _augment(ways: Sequence[str], shape: Sequence[int]) -> dict[str, nn.Module]:
     """The layer that changes samples in these ways, by name; empty without any."""
     if not isinstance(ways, list | tuple) or not all(type(w) is str for w in ways):
         raise InputError(f"`augment` must be a list of texts, got {brief(ways)}.")
-    return {"augment": Augment(*ways)} if ways else {}
+    layer = Augment(*ways)
+    for word, size in layer.ways:
+        if word == "crop" and size >= min(shape[1:]):
+            raise InputError(
+                f"`augment` crop must be smaller than images, {min(shape[1:])}, got "
+                f"crop({size:g})."
+            )
+    return {"augment": layer} if ways else {}
 
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
@@ -165,7 +174,9 @@ def lenet(
     flat = _outputs_of(body, shape)
     body.extend([nn.Linear(flat, 120), nn.ReLU(), *_dropout(dropout)])
     body.extend([nn.Linear(120, 84), nn.ReLU(), *_dropout(dropout)])
-    return _sequential(**_augment(augment), body=body, head=nn.Linear(84, outputs))
+    return _sequential(
+        **_augment(augment, shape), body=body, head=nn.Linear(84, outputs)
+    )
 
 
 class Diagonal(nn.Module):

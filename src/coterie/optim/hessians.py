@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..types import Clients
+from ..types import Clients, without_statistics
 
 
 def hessian_times(
@@ -22,7 +22,7 @@ def hessian_times(
     variant: str,
     delta: float,
 ) -> Float[Tensor, "n k"]:
-    """Products with Hessians: row j is the Hessian of client j at w[j], times u[j].
+    """Row j is the Hessian of client j at w[j], times u[j]; 0 for running statistics.
 
     Args:
         clients: the clients; for `hf`, both gradients must use the same minibatch.
@@ -35,11 +35,12 @@ def hessian_times(
         return u.new_zeros(len(u), 1)  # broadcasts over columns
     if variant == "exact":
         return clients.hvp(w, u)
+    u = without_statistics(clients, u)
     length = u.norm(dim=1, keepdim=True)
     h = delta / torch.where(length > 0, length, 1)
     ahead = clients.grad(torch.addcmul(w, h, u))
     behind = clients.grad(torch.addcmul(w, h, u, value=-1))
-    return ahead.sub_(behind).div_(2 * h)
+    return without_statistics(clients, ahead.sub_(behind).div_(2 * h))
 
 
 def sharpness(

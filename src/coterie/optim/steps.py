@@ -38,7 +38,10 @@ from ..types import (
     ClientsInEpochs,
     ClientsWithMeasurements,
     Oracle,
+    RunningStatistics,
     StepNumbers,
+    statistics_of,
+    without_statistics,
 )
 from .optimisers import Optimiser, adam_step, optimiser_of
 from .projections import cap_norms
@@ -141,6 +144,7 @@ class RowDescent(NamedTuple):
     weight_decay: Float[Tensor, "n 1"] | Float[Tensor, "n d"] | None  # None: 0
     schedule: str
     optimiser: Optimiser
+    statistics: RunningStatistics | None = None  # which no option of steps concerns
 
 
 AnyDescent = Descent | RowDescent
@@ -154,6 +158,7 @@ def rule_in_numbers(
     together: Int[Tensor, " n"] | float = 1.0,
     *,
     pull: float = 0.0,
+    of_models: bool = True,
 ) -> AnyDescent:
     """The rule with numbers in place of texts, one for each client if they differ.
 
@@ -163,10 +168,13 @@ def rule_in_numbers(
         x: the clients' models.
         together: C, the number of clients that train the same model.
         pull: curvature of a term that is added to the loss.
+        of_models: whether the rows are models, with biases and running statistics.
     """
     lr, momentum, weight_decay, schedule = rule
+    statistics = statistics_of(clients) if of_models else None
     if not isinstance(lr, str) and not isinstance(weight_decay, str):
-        return Descent(lr, momentum, weight_decay, schedule)
+        if statistics is None:
+            return Descent(lr, momentum, weight_decay, schedule)
     optimiser = optimiser_of("lr", str(lr)) if isinstance(lr, str) else Optimiser()
     refuse_idle_momentum(optimiser, momentum)
     size = optimiser.size if isinstance(lr, str) else lr
@@ -175,7 +183,7 @@ def rule_in_numbers(
     if not measures:
         if weight_decay and not isinstance(weight_decay, str):
             decays = torch.full_like(sizes, weight_decay)
-        return RowDescent(sizes, momentum, decays, schedule, optimiser)
+        return RowDescent(sizes, momentum, decays, schedule, optimiser, statistics)
     if not isinstance(clients, ClientsWithMeasurements):
         raise InputError(
             "with [privacy] and [time], `lr` and `weight_decay` must be numbers, got "
@@ -191,9 +199,9 @@ def rule_in_numbers(
         decays = decays * weight_decay
     if optimiser.word == "curvature":
         sizes = sizes / (clients.curvature[:, None] + decays + pull)
-    if isinstance(weight_decay, str):
+    if isinstance(weight_decay, str) and of_models:
         decays = decays * clients.weights
-    return RowDescent(sizes, momentum, decays, schedule, optimiser)
+    return RowDescent(sizes, momentum, decays, schedule, optimiser, statistics)
 
 
 def refuse_idle_momentum(optimiser: Optimiser, momentum: float) -> None:
@@ -204,6 +212,13 @@ def refuse_idle_momentum(optimiser: Optimiser, momentum: float) -> None:
         )
     if optimiser.nesterov and not momentum:
         raise InputError("`nesterov` needs a `momentum` above 0, got 0.")
+
+
+def refuse_idle_options(rule: LocalDescent) -> LocalDescent:
+    """The rule, if its optimiser and its momentum fit."""
+    if isinstance(rule.lr, str):
+        refuse_idle_momentum(optimiser_of("lr", rule.lr), rule.momentum)
+    return rule
 
 
 StepNumber = int | StepNumbers
@@ -291,6 +306,7 @@ def velocity(
     gradients, the means of their squares, and the number of steps.
     """
     optimiser = optimiser_of("lr", rule.lr) if isinstance(rule.lr, str) else Optimiser()
+    refuse_idle_momentum(optimiser, rule.momentum)
     return x.new_zeros(len(x), optimiser.columns(x.shape[1], rule.momentum))
 
 
@@ -345,7 +361,23 @@ def _descend_in_epochs(
 def _descend_rows(
     rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: StepNumber, reuse: bool
 ) -> tuple[Tensor, Tensor]:
-    """Models and momentum as in `descend`, with separate numbers for each row."""
+    """As `descend`, with the numbers and the optimiser of each row.
+
+    Running statistics move by their own rates, and the rest as if they were not there.
+    """
+    if rule.statistics is None:
+        return _optimise_rows(rule, x, g, v, t, reuse)
+    columns, rates, _ = rule.statistics
+    moved = x[:, columns] - rates.to(x) * g[:, columns]
+    rest, slope = (part.index_fill(1, columns, 0.0) for part in (x, g))
+    new, v = _optimise_rows(rule, rest, slope, v, t, reuse)
+    return new.index_copy(1, columns, moved), v
+
+
+def _optimise_rows(
+    rule: RowDescent, x: Tensor, g: Tensor, v: Tensor, t: StepNumber, reuse: bool
+) -> tuple[Tensor, Tensor]:
+    """A step of the optimiser."""
     lr, optimiser, decay = step_size(rule, t), rule.optimiser, rule.weight_decay
     if optimiser.clip < math.inf:
         g = cap_norms(g, optimiser.clip)
@@ -382,6 +414,14 @@ def sgd(
     """
     own = rule_in_numbers(LocalDescent(*rule), clients, x, together)
     return take_steps(clients, x, v, own, steps, t)
+
+
+def with_rates(clients: Clients, lr: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Step sizes of all columns, with the rates of running statistics in theirs."""
+    found = statistics_of(clients)
+    if found is None:
+        return lr
+    return lr.index_copy(1, found.columns, found.rates.to(lr).expand(len(lr), -1))
 
 
 def take_steps(
@@ -423,14 +463,20 @@ def proximal_sgd(
     rows = rule_in_numbers(LocalDescent(*rule), clients, v, together, pull=lam)
     start = v_velocity
     for t_local in step_numbers(clients, t, steps):
-        g = clients.grad(v).add_(torch.sub(v, w, out=away), alpha=lam)
+        pull = without_statistics(clients, torch.sub(v, w, out=away))
+        g = clients.grad(v).add_(pull, alpha=lam)
         reuse = v_velocity is not start
         v, v_velocity = descend(rows, v, g, v_velocity, t_local, reuse=reuse)
     return v, v_velocity
 
 
 def proximal_point(
-    clients: Clients, w: Float[Tensor, "n d"], rule: Descent, *, lam: float, steps: int
+    clients: Clients,
+    w: Float[Tensor, "n d"],
+    rule: LocalDescent | Descent,
+    *,
+    lam: float,
+    steps: int,
 ) -> Float[Tensor, "n d"]:
     """Nearly argmin_v f_i(v) + lam/2 |v - w|^2, by SGD steps from w."""
     start = w, velocity(rule, w), w

@@ -16,6 +16,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from ..checks import InputError, integer, number, several
+from ..clients.samples import batches_of
 from ..clients.simulation import Simulation
 from ..data.federation import Federation, full_name, short_name
 from ..models import Objective
@@ -334,14 +335,14 @@ def plan_study(
             step size of the study's fedavg, that of its first algorithm with a step
             size, or 1 over the largest curvature of any client (at most 0.1).
         steps: local steps per round of the pilot. None takes those of the same
-            algorithm.
+            algorithm; for `epochs`, the mean number of steps that a client takes.
         rounds: of the pilot; None takes the study's.
         samples: number of training samples per client to plan for; 0 takes the number
             that each client has.
         progress: called with the number of rounds that are done, and the total.
     """
     seed = study.run.seeds[0] if seed is None else integer("seed", seed, at_least=0)
-    lr, steps, rounds = _training_of(study, lr, steps, rounds)
+    lr, steps, rounds, epochs = _training_of(study, lr, steps, rounds)
     integer("samples", samples, at_least=0)
     asked = replace(study, run=replace(study.run, newcomers=0, seeds=(seed,)))
     data = data_of(asked)
@@ -349,6 +350,7 @@ def plan_study(
     large, left_out = large_enough(everybody)
     setup = prepare(asked, seed, everybody.select(large) if left_out else everybody)
     lr = _safe_lr(setup) if lr is None else lr
+    steps = _steps_in(setup, epochs) if steps is None else steps
     tick = _round_counter(progress, 16 * rounds)
     train = PilotTraining(setup.x[0], lr, steps, rounds, seed, tick)
     pilot, trial = _run_pilot_and_trial(setup, train)
@@ -438,25 +440,38 @@ def _round_counter(
 
 def _training_of(
     study: Study, lr: float | None, steps: int | None, rounds: int | None
-) -> tuple[float | None, int, int]:
-    """Step size, steps and rounds of the pilot, from the study where they are None.
+) -> tuple[float | None, int | None, int, int]:
+    """Step size, steps, rounds and epochs, from the study where they are None.
 
-    The step size stays None if the study has none either.
+    The step size stays None if the study has none either. The steps stay None if the
+    study has epochs.
     """
     usual = _steps_of(study)
     lr = usual[0] if lr is None else lr
+    steps = (None if usual[2] else usual[1]) if steps is None else steps
     return (
         None if lr is None else number("lr", lr, above=0),
-        integer("steps", usual[1] if steps is None else steps, at_least=1),
+        None if steps is None else integer("steps", steps, at_least=1),
         integer("rounds", study.run.rounds if rounds is None else rounds, at_least=1),
+        usual[2],
     )
 
 
-def _steps_of(study: Study) -> tuple[float | None, int]:
-    """Step size and steps of fedavg, or of the first algorithm with a step size."""
+def _steps_of(study: Study) -> tuple[float | None, int, int]:
+    """Step size, steps and epochs (0: none) of the algorithm that a pilot follows.
+
+    It is fedavg, or the first algorithm with a step size.
+    """
     order = sorted(study.algorithms, key=lambda entry: entry.name != "fedavg")
     for entry in order:
         lr, steps = trained_options(entry).get("lr"), entry.options.get("steps", 1)
         if isinstance(lr, float | int) and isinstance(steps, int):
-            return float(lr), steps
-    return None, _USUAL_STEPS
+            return float(lr), steps, entry.options.get("epochs", 0)
+    return None, _USUAL_STEPS, 0
+
+
+def _steps_in(setup: Setup, epochs: int) -> int:
+    """The mean number of steps that clients of a study take in these epochs."""
+    sizes = setup.federation.train.size
+    batches = batches_of(sizes, setup.study.run.batch_size).double()
+    return round(epochs * float(batches.mean()))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from inspect import Parameter
@@ -43,10 +43,15 @@ from .ingredients import ingredients_of
 from .search import Tune, space_of, tune_of
 from .settings.optimisers import (
     checked_table,
+    flat_space,
     local_options,
     local_part,
+    measured_option,
     refuse_other_steps,
+    split_setting,
     table_for,
+    tunable_keys,
+    used_table,
     uses_local,
 )
 from .tables import (
@@ -322,6 +327,7 @@ def _check_tables(
     )
     _refuse_private_clipping(study)
     _refuse_private_epochs(study)
+    _refuse_measured_options(study)
     chosen = _choices_of(study, _table(tables, "run"))
     return replace(
         study, chooses=chosen, found=_found_options(data, _table(tables, "data"))
@@ -359,7 +365,8 @@ def chooses_steps(study: Study, entry: Entry) -> bool:
     """
     known = options_of(entry.name)
     usual = "lr" in known and "weight_decay" in known and known["lr"].default == 0.1
-    said = "lr" in entry.options or "lr" in entry.tune or local_part(entry.optimizer)
+    table = {**entry.optimizer, **split_setting(entry.tune)[1]}
+    said = "lr" in entry.options or "lr" in entry.tune or local_part(table)
     return usual and not said and study.privacy is None and study.time is None
 
 
@@ -430,6 +437,24 @@ def trained_options(entry: Entry) -> dict[str, Any]:
     return local_options(entry.optimizer, entry.options, known)
 
 
+def written_settings(entry: Entry) -> dict[str, Any]:
+    """The options of an entry, and those of its optimiser, as [tune] names them."""
+    return entry.options | flat_space({"optimizer": entry.optimizer})
+
+
+def with_setting(entry: Entry, setting: Mapping[str, Any]) -> Entry:
+    """The entry with a setting of a search."""
+    options, table = split_setting(setting)
+    options, known = (
+        entry.options | options,
+        parameters_of(algorithm_factory(entry.name)),
+    )
+    if table:
+        table = used_table(entry.optimizer | table, entry.label, known, options)
+        return replace(entry, options=options, optimizer=table)
+    return replace(entry, options=options)
+
+
 def _entry(
     table: Any, timed: bool, shared: dict[str, Any], tuned: tuple[str, ...]
 ) -> Entry:
@@ -448,22 +473,31 @@ def _entry(
     checks.options("algorithm", name, options_of(name), options)
     if not isinstance(tune, dict):
         raise InputError(f"`tune` of {label} must be a table, got {tune!r}.")
+    tune = flat_space(tune)
+    if not isinstance(own, dict):
+        raise InputError(
+            f"`optimizer` of {label} must be a table, got {checks.brief(own)}."
+        )
     maker, given = algorithm_factory(name), [*options, *tune]
     if "epochs" in options:
         integer("algorithm.epochs", options["epochs"], at_least=1, at_most=1e6)
-    if "epochs" in given and "steps" in given:
-        raise InputError(
-            f"`epochs` and `steps` of {label} cannot be used together: an epoch takes "
-            "as many steps as a client has minibatches."
-        )
+    _refuse_both(label, given)
     refuse_unused(name, maker, given, waits=waits is not False)
-    own = checked_table(f"`optimizer` of {label}", own)
     sets_lr = "lr" in (*given, *tuned)
     known = parameters_of(maker)
     if not sets_lr:
         refuse_other_steps(shared, label, known)
     used = table_for(shared, own, name, label, known, options)
     return Entry(name, label, options, tune, waits, used, own)
+
+
+def _refuse_both(label: str, given: Sequence[str]) -> None:
+    """Refuses both ways to count the steps of one method."""
+    if "epochs" in given and "steps" in given:
+        raise InputError(
+            f"`epochs` and `steps` of {label} cannot be used together: an epoch takes "
+            "as many steps as a client has minibatches."
+        )
 
 
 def _refuse_unused_optimizer(shared: dict[str, Any], entries: Sequence[Entry]) -> None:
@@ -486,10 +520,38 @@ def _refuse_private_epochs(study: Study) -> None:
             )
 
 
+def measures_clients(entry: Entry) -> str:
+    """The option of an entry that needs measurements of clients' losses, or nothing."""
+    table = {f"optimizer.{key}": value for key, value in entry.optimizer.items()}
+    return measured_option({**table, **entry.options, **entry.tune})
+
+
+def _refuse_measured_options(study: Study) -> None:
+    """Refuses options that depend on clients' data where that is not measured."""
+    where = "privacy" if study.privacy is not None else "time"
+    if study.privacy is None and study.time is None:
+        return
+    for entry in study.algorithms:
+        if name := measures_clients(entry):
+            value = {**written_settings(entry), **entry.tune}[name]
+            raise InputError(
+                f"`{name}` of {entry.label} must be a number with [{where}], where "
+                f"nothing is measured before training, got {checks.brief(value)}."
+            )
+
+
 def _refuse_private_clipping(study: Study) -> None:
     """Refuses to clip gradients a second time, after their noise."""
     if study.privacy is None or study.privacy.unit != "sample":
         return
+    for entry in study.algorithms:
+        lr = entry.options.get("lr")
+        if isinstance(lr, str) and "clip" in lr:
+            raise InputError(
+                f"`clip` in `lr` of {entry.label} cannot be used with `privacy.unit` "
+                "sample, where `privacy.clip` bounds every sample's gradient, got "
+                f"{checks.brief(lr)}."
+            )
     if any(entry.optimizer.get("clip") for entry in study.algorithms):
         raise InputError(
             "`optimizer.clip` cannot be used with `privacy.unit` sample, where "
@@ -502,6 +564,12 @@ def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, 
     known = [_usable_options(entry) for entry in entries]
     for key in [] if tune is None else tune.space:
         if not any(key in options for options in known):
+            other = {"steps": "epochs", "epochs": "steps"}.get(key, "")
+            if any(other in entry.options for entry in entries):
+                raise InputError(
+                    f"`tune.space.{key}` cannot be used, because the algorithms that "
+                    f"have `{key}` say `{other}`: search `{other}`, or leave it out."
+                )
             options = {option: None for each in known for option in each}
             raise InputError(
                 f"[tune.space]: no algorithm has an option {key!r}."
@@ -512,18 +580,25 @@ def _with_spaces(entries: tuple[Entry, ...], tune: Tune | None) -> tuple[Entry, 
             raise InputError(f"`tune` of {entry.label} needs a table [tune].")
     if tune is None:
         return entries
-    return tuple(
-        replace(e, tune=space_of(tune, e.tune, e.options, options, e.name))
+    found = tuple(
+        replace(e, tune=space_of(tune, e.tune, written_settings(e), options, e.name))
         for e, options in zip(entries, known, strict=True)
     )
+    for entry in found:
+        _refuse_both(entry.label, (*entry.options, *entry.tune))
+    return found
 
 
 def _usable_options(entry: Entry) -> dict[str, Any]:
     """The options that an entry can use."""
     waits = entry.waits is not False
-    other = unused_options(algorithm_factory(entry.name), waits=waits)
-    known = options_of(entry.name).items()
-    return {name: option for name, option in known if name not in other}
+    maker = algorithm_factory(entry.name)
+    other = unused_options(maker, waits=waits)
+    known = options_of(entry.name)
+    taken = {"epochs": "steps", "steps": "epochs"}
+    other = {*other, *(taken[key] for key in taken if key in entry.options)}
+    found = {name: option for name, option in known.items() if name not in other}
+    return found | tunable_keys(entry.name, parameters_of(maker))
 
 
 def _refuse_same_labels(entries: Sequence[Entry]) -> None:

@@ -33,7 +33,7 @@ from ..records.ledgers import SPENDING, DataLedger
 from ..records.sinks import Log, refuse_absent
 from ..scores.words import some_of
 from .baselines import keep_baselines
-from .config import Study, algorithm_factory
+from .config import Entry, Study, algorithm_factory, measures_clients
 from .division import SharedFolder, from_first, only_first, refuse_different_studies
 from .identity import (
     copies_of_modules,
@@ -56,6 +56,7 @@ from .private import (
 )
 from .reuse import Reuse
 from .settings.attempts import find_or_load_settings, train_with_retries, with_settings
+from .settings.halves import needs_rule
 from .settings.stopping import last_round
 from .setup import (
     Data,
@@ -521,6 +522,8 @@ def _refuse(setup: Setup, data: Data, place: _RunFiles) -> None:
         training_of(setup, entry).like()
         if setup.newcomers is not None:
             setup.welcoming(entry)
+        if ":" in entry.name:
+            _try_own_method(setup, entry)
     refuse_unsummed(setup)
     _refuse_measures(setup)
     refuse_settings(setup)
@@ -535,6 +538,19 @@ def _refuse(setup: Setup, data: Data, place: _RunFiles) -> None:
             for entry in study.algorithms:
                 other.algorithm(entry)
             refuse_settings(other)
+
+
+def _try_own_method(setup: Setup, entry: Entry) -> None:
+    """Runs the first round of a user's method, so that its mistakes come at once.
+
+    With [privacy], clients without data have been asked already. In time, there is no
+    round to try. The method is made for this round alone.
+    """
+    if setup.study.privacy is not None or setup.study.time is not None:
+        return
+    if needs_rule(setup) or measures_clients(entry):
+        setup.simulation.measure(setup.x)
+    next(training_of(replace(setup), entry).rounds(rounds=1))
 
 
 def _oracles(study: Study) -> list[str]:

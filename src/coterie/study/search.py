@@ -33,6 +33,7 @@ from ..checks import InputError, TrainingError, integer, number, one_of
 from ..data.federation import Federation, part
 from ..data.parts import ranks, streams
 from ..records import COLUMNS, Options, Rung, Search, Step
+from .settings.optimisers import flat_space
 from .tables import refuse_bad_options
 
 OWN: dict[str, dict[str, Any]] = {
@@ -83,7 +84,7 @@ def tune_of(table: Mapping[str, Any]) -> Tune:
     refuse_bad_options("tune", table, Tune)
     if not isinstance(table.get("space", {}), dict):
         raise InputError(f"[tune.space] must be a table, got {table['space']!r}.")
-    return Tune(**table)
+    return Tune(**{**table, "space": flat_space(table.get("space", {}))})
 
 
 def space_of(

@@ -50,7 +50,7 @@ from .ingredients import (
 from .newcomers import Newcomers, hold_out, on_the_device_of
 from .pooled import kernel_for_all
 from .search import folds_of
-from .settings.optimisers import refuse_in_time, server_of
+from .settings.optimisers import in_epochs, refuse_in_time, server_of
 from .settings.rules import with_defaults
 
 if TYPE_CHECKING:
@@ -133,6 +133,8 @@ class Setup:
         study, seed = self.study, self.seed
         simulation = simulation_of(study, placed, self.module, seed, group)
         simulation.kernel = self.simulation.kernel  # which may be compiled
+        if self.simulation.samples.measurements is not None:
+            simulation.measure(self.x)
         return replace(self, federation=federation, simulation=simulation)
 
 
@@ -405,7 +407,7 @@ def build_algorithm(
     maker = algorithm_factory(entry.name)
     options = trained_options(entry)
     if "epochs" in options:  # the clients are asked in epochs, see `asked_by`
-        options["steps"] = options.pop("epochs")
+        options = in_epochs(options, parameters_of(maker))
     given = []
     for name in ingredients_of(maker):
         given.append(ingredients(name, options.pop(name, None), entry.label))
@@ -426,7 +428,7 @@ def build_algorithm(
     algorithm = one_face(algorithm, name, label, timed=timed, waits=entry.waits)
     refuse_unused(name, maker, options, waits=algorithm.flow is None)
     if algorithm.flow is not None:
-        refuse_in_time(entry.optimizer, maker, label)
+        refuse_in_time(entry.optimizer, options, maker, label)
     server = server_of(entry.optimizer)
     return algorithm if server is None else with_server(algorithm, server, label)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..checks import InputError, TrainingError
 from ..records import Cell, Rung, Search, Step, rungs
-from .config import Entry, Study
+from .config import Entry, Study, with_setting, written_settings
 from .loops import Training, training_of
 from .search import choose, settings_of
 from .setup import Setup
@@ -30,7 +30,7 @@ def search_for(study: Study, entry: Entry, seed: int) -> Search | None:
     tune = study.tune
     if tune is None or not entry.tune:
         return None
-    found = settings_of(tune, entry.tune, entry.options, seed)
+    found = settings_of(tune, entry.tune, written_settings(entry), seed)
     until = rungs(len(found), tune.rounds or study.run.rounds, tune.halving)
     return Search(entry.label, seed, max(1, tune.folds), found, until)
 
@@ -42,7 +42,7 @@ def refuse_settings(setup: Setup) -> None:
         searches = [search_for(study, entry, seed) for seed in study.run.seeds]
         for setting in [s for each in searches if each for s in each.settings]:
             try:
-                other = replace(entry, options=entry.options | setting)
+                other = with_setting(entry, setting)
                 training_of(setup, other).init()
             except InputError as error:
                 text = ", ".join(f"{key} = {value!r}" for key, value in setting.items())
@@ -65,7 +65,7 @@ def tune_entry(
     if search.chosen is None:
 
         def train(search: Search, trial: int, rung: Rung) -> Step:
-            other = replace(entry, options=entry.options | search.settings[trial])
+            other = with_setting(entry, search.settings[trial])
             label = f"{entry.label} (tuning {trial + 1}/{len(search.settings)})"
 
             def tells(before: int) -> Tell:
@@ -82,7 +82,7 @@ def tune_entry(
 
         higher = setup.simulation.objective.higher_is_better
         search = choose(search, train, keep, higher=higher)
-    return replace(entry, options=entry.options | search.best)
+    return with_setting(entry, search.best)
 
 
 def _train_trial(

@@ -27,7 +27,9 @@ from ...types import (
     Oracle,
     OwnLoss,
     Program,
+    RunningStatistics,
     State,
+    statistics_of,
 )
 from ..mechanisms.per_sample.clients import IndexedClients
 from .listening import Listener
@@ -101,6 +103,11 @@ class HeardClients:
     def stream(self, *names: int | str) -> Stream:
         """The answer of the wrapped clients."""
         return self._clients.stream(*names)
+
+    @property
+    def statistics(self) -> RunningStatistics | None:
+        """The running statistics in a row; None: there are none."""
+        return statistics_of(self._clients)
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """The answer of the wrapped clients."""

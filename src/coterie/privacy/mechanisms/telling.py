@@ -17,7 +17,14 @@ from torch import Tensor
 from ... import seeds
 from ...optim.steps import StepNumber, step_numbers
 from ...seeds import Stream
-from ...types import Evaluation, Option, OwnLoss, Program
+from ...types import (
+    Evaluation,
+    Option,
+    OwnLoss,
+    Program,
+    RunningStatistics,
+    statistics_of,
+)
 from .per_sample.clients import IndexedClients
 from .per_sample.losses import as_samples, bounded_mean
 from .rows import Mechanism
@@ -104,6 +111,11 @@ class TellingClients:
     def stream(self, *names: int | str) -> Stream:
         """The answer of the wrapped clients."""
         return self._clients.stream(*names)
+
+    @property
+    def statistics(self) -> RunningStatistics | None:
+        """The running statistics in a row; None: there are none."""
+        return statistics_of(self._clients)
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Row j is the Hessian times vectors[j], which stays with its client."""

@@ -29,10 +29,16 @@ SIGHTS = (
         (
             *("fedavg", "fedavg_finetune", "ditto", "apfl", "pfedme", "per_fedavg"),
             *("low_rank_corrections", "fedrep"),
-            *("fedprox", "scaffold", "feddyn", "fedper", "lg_fedavg"),
+            *("fedprox", "feddyn", "fedper", "lg_fedavg"),
         ),
         "one model of each client; with secure sums, only their sum",
         "the average model",
+    ),
+    Sight(
+        ("scaffold",),
+        "one model of each client and, unless steps are plain, how its mean gradient "
+        "changes; with secure sums, only their sums",
+        "the averages",
     ),
     Sight(
         ("dane", "aruba"),

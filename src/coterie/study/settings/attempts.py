@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...checks import TrainingError
 from ...records import Cell, FoundSettings
-from ..config import Entry, Study, chooses_steps
+from ..config import Entry, Study, chooses_steps, measures_clients
 from ..setup import Setup
 from ..training import AnyFolder, Say
 from .halves import find_settings, needs_rule
@@ -30,38 +30,29 @@ def find_or_load_settings(
     elsewhere.
     """
     if not needs_rule(setup):
-        if _needs_measurements(setup.study):
+        if any(measures_clients(entry) for entry in setup.study.algorithms):
             _measure(setup)
         return None
     found = folder.settings(setup.seed)
     if found is None:
         found = find_settings(setup)
         folder.save_settings(found)
+    else:
+        setup.simulation.measure(setup.x)
     if any(found.reduced.get(label, 0) != n for label, n in reduced.items()):
         found = replace(found, reduced={**found.reduced, **reduced})
         folder.save_settings(found)
-    _measure(setup)
+    _measure_newcomers(setup)
     return found
 
 
-def _needs_measurements(study: Study) -> bool:
-    """Whether a study gives steps that depend on what clients measure at home.
-
-    With [privacy] and [time], such steps are refused.
-    """
-    if study.privacy is not None or study.time is not None:
-        return False
-    given = [
-        repr((entry.options, entry.tune, entry.optimizer)) for entry in study.algorithms
-    ]
-    return any(word in text for text in given for word in ("curvature(", "samples("))
-
-
 def _measure(setup: Setup) -> None:
-    """Lets clients measure what their steps depend on, also newcomers."""
-    for one in (setup, *setup.folds):
-        if one.simulation.samples.measurements is None:
-            one.simulation.measure(one.x)
+    """Lets all clients measure their own losses at the start."""
+    setup.simulation.measure(setup.x)
+    _measure_newcomers(setup)
+
+
+def _measure_newcomers(setup: Setup) -> None:
     if setup.newcomers is not None:
         joining = setup.newcomers.simulation
         joining.measure(setup.x[:1].repeat(len(joining), 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ...algorithms import ALGORITHMS, AVERAGING
@@ -158,6 +158,15 @@ def _server_part(table: Table) -> Table:
     return {k: v for k, v in table.items() if k.startswith("server")}
 
 
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+def _all_but_several(
+    known: Mapping[str, inspect.Parameter], keys: Iterable[str]
+) -> dict[str, inspect.Parameter]:
+    return {key: value for key, value in known.items() if key not in keys}
+
+
 def _all_but(table: Table, key: str) -> Table:
     return {k: v for k, v in table.items() if k != key}
 
@@ -188,14 +197,28 @@ def _refuse_bad(
             rule(f"optimizer.{key}", value)  # type: ignore[operator]
 
 
-_OF_METHODS = tuple(LocalDescent._fields)
-"""The options that methods with local steps have themselves."""
+_OF_METHODS = {name: name for name in LocalDescent._fields}
+"""The options that methods with local steps have themselves, by keys of the table."""
+
+_OF_INNER_STEPS = {"lr": "inner_lr", "weight_decay": "weight_decay"}
+"""The same for methods that solve inner problems, such as pfedme."""
 
 
-def _local_rule(local: Table, own: Mapping[str, Any]) -> LocalDescent:
+def _names_in(known: Mapping[str, inspect.Parameter]) -> dict[str, str]:
+    """What keys of the table are called in a method with these options."""
+    if "lr" in known and takes_text(known["lr"]):
+        return _OF_METHODS
+    inner = "inner_lr" in known and takes_text(known["inner_lr"])
+    return _OF_INNER_STEPS if inner else {}
+
+
+def _local_rule(
+    local: Table, own: Mapping[str, Any], names: Mapping[str, str] = _OF_METHODS
+) -> LocalDescent:
     """The steps of a method, whose own options come first."""
     kind = local.get("name", "sgd")
-    given = _all_but(local, "name") | {k: own[k] for k in _OF_METHODS if k in own}
+    said = {key: own[name] for key, name in names.items() if name in own}
+    given = _all_but(local, "name") | said
     _refuse_bad(kind, _parameters(OPTIMISERS[kind]), given)
     rule = OPTIMISERS[kind](**given)
     if given.get("nesterov") and not rule.momentum:
@@ -207,7 +230,7 @@ def _local_rule(local: Table, own: Mapping[str, Any]) -> LocalDescent:
 
 def uses_local(known: Mapping[str, inspect.Parameter]) -> bool:
     """Whether a method with these options takes local steps."""
-    return "lr" in known and takes_text(known["lr"])
+    return bool(_names_in(known))
 
 
 def uses_server(name: str) -> bool:
@@ -245,10 +268,82 @@ def table_for(
             f"clients, which {label} does not: leave it out."
         )
     used = (local if uses_local(known) else {}) | (server if uses_server(name) else {})
-    made = checked_table(f"`optimizer` of {label}", used | own)
+    return used_table(used | own, label, known, said)
+
+
+def used_table(
+    table: Table,
+    label: str,
+    known: Mapping[str, inspect.Parameter],
+    said: Mapping[str, Any],
+) -> Table:
+    """The options that a method uses, checked with its own options."""
+    made = checked_table(f"`optimizer` of {label}", table)
     if local_part(made):
-        _local_rule(local_part(made), said)
+        _refuse_inner_memory(local_part(made), label, known)
+        _local_rule(local_part(made), said, _names_in(known))
     return made
+
+
+def _refuse_inner_memory(
+    local: Table, label: str, known: Mapping[str, inspect.Parameter]
+) -> None:
+    """Refuses options of many steps for steps that begin anew again and again."""
+    if _names_in(known) != _OF_INNER_STEPS:
+        return
+    none = {"momentum": 0, "nesterov": False, "warmup": 0, "schedule": "constant"}
+    for key, value in none.items():
+        if local.get(key, value) != value:
+            raise InputError(
+                f"`optimizer.{key}` must be {str(value).lower()} for {label}, whose "
+                "inner steps begin anew in every local round: say so in its own "
+                f"`optimizer`, got {local[key]!r}."
+            )
+
+
+TUNED = "optimizer."
+"""What begins the names of keys of the table that are searched."""
+
+
+def tunable_keys(
+    name: str, known: Mapping[str, inspect.Parameter]
+) -> dict[str, inspect.Parameter]:
+    """The keys of the table that can be searched for a method, with their prefix.
+
+    Options that the method has itself are searched by their own names.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for maker in OPTIMISERS.values() if uses_local(known) else ():
+        found |= _all_but_several(_parameters(maker), _OF_METHODS)
+    if found:
+        found["name"] = inspect.Parameter("name", _KEYWORD, default="sgd")
+    for kind in SERVERS if uses_server(name) else ():
+        found |= _server_parameters(kind)
+        found["server"] = inspect.Parameter("server", _KEYWORD, default="adam")
+    return {TUNED + key: parameter for key, parameter in sorted(found.items())}
+
+
+def flat_space(space: Table) -> Table:
+    """A search space, whose table `optimizer` is written as "optimizer.clip" and so on.
+
+    >>> flat_space({"optimizer": {"clip": [1.0, 2.0]}})
+    {'optimizer.clip': [1.0, 2.0]}
+    """
+    inner = space.get("optimizer", {})
+    if not isinstance(inner, dict):
+        raise InputError(f"`tune.space.optimizer` must be a table, got {brief(inner)}.")
+    tuned = {TUNED + key: values for key, values in inner.items()}
+    return _all_but(space, "optimizer") | tuned
+
+
+def split_setting(setting: Mapping[str, Any]) -> tuple[Table, Table]:
+    """The options of a method in a setting of a search, and those of its table."""
+    table = {
+        key.removeprefix(TUNED): value
+        for key, value in setting.items()
+        if key.startswith(TUNED)
+    }
+    return {k: v for k, v in setting.items() if not k.startswith(TUNED)}, table
 
 
 def refuse_other_steps(
@@ -272,14 +367,33 @@ def local_options(
     local = local_part(table)
     if not local:
         return dict(own)
-    rule = _local_rule(local, own)._asdict()
-    changed = {"lr": rule.pop("lr")}
+    names = _names_in(known)
+    rule = _local_rule(local, own, names)._asdict()
+    changed = {names["lr"]: rule.pop("lr")}
     for key, value in rule.items():
+        if key not in names:
+            continue  # refused before, if it is not at its default
         if key in known and (key in own or value != known[key].default):
             changed[key] = value
         elif key not in known and value != LocalDescent._field_defaults[key]:
             raise InputError(f"`optimizer.{key}` is not an option of this method.")
     return {**own, **changed}
+
+
+def in_epochs(
+    options: Mapping[str, Any], known: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """The options of a method that counts `epochs` as its steps.
+
+    Its step size is a text, by which a method knows that clients take different numbers
+    of steps. The steps are the same.
+    """
+    found = {k: v for k, v in options.items() if k != "epochs"}
+    found["steps"] = options["epochs"]
+    if _names_in(known) is _OF_METHODS:
+        lr = options.get("lr", known["lr"].default)
+        found["lr"] = lr if isinstance(lr, str) else _text("sgd", lr, {})
+    return found
 
 
 def server_of(table: Table) -> Server | None:
@@ -291,8 +405,17 @@ def server_of(table: Table) -> Server | None:
     return SERVERS[table["server"]](**names)
 
 
-def refuse_in_time(table: Table, maker: Callable[..., Any], label: str) -> None:
-    """Refuses options that need a memory if the method in time keeps none."""
+def refuse_in_time(
+    table: Table, options: Mapping[str, Any], maker: Callable[..., Any], label: str
+) -> None:
+    """Refuses options that need a memory if the method in time keeps none.
+
+    Args:
+        table: the options of [optimizer] that it uses.
+        options: those with which it is made.
+        maker: of the method.
+        label: its name in errors.
+    """
     local, unused = local_part(table), unused_options(maker, waits=False)
     if local.get("name", "sgd") != "sgd" and "momentum" in unused:
         raise InputError(
@@ -304,3 +427,29 @@ def refuse_in_time(table: Table, maker: Callable[..., Any], label: str) -> None:
             f"`optimizer.warmup` of {label} needs rounds: in time, its steps are not "
             "numbered."
         )
+    if not isinstance(lr := options.get("lr"), str):
+        return
+    optimiser = optimiser_of("lr", lr)
+    if optimiser.is_adam and "momentum" in unused:
+        raise InputError(
+            f"`lr` adam of {label} needs rounds: in time, its clients do not keep "
+            f"means of gradients, got {lr!r}."
+        )
+    if optimiser.warmup and "schedule" in unused:
+        raise InputError(
+            f"`warmup` in `lr` of {label} needs rounds: in time, its steps are not "
+            f"numbered, got {lr!r}."
+        )
+
+
+_MEASURED = ("curvature(", "samples(")
+"""What texts of options begin with that depend on clients' data."""
+
+
+def measured_option(options: Mapping[str, Any]) -> str:
+    """The name of the first option that depends on clients' data, or nothing."""
+    for name, value in options.items():
+        each = value if isinstance(value, list) else [value]
+        if any(isinstance(one, str) and one.startswith(_MEASURED) for one in each):
+            return name
+    return ""

@@ -22,6 +22,9 @@ _ADAM = 0.005
 _PLAIN = 0.05
 """Step sizes of models that are not linear, by Adam and without it."""
 
+_OF_ONE_SIZE = ("scaffold",)
+"""Methods that learn from the lengths of plain steps, unless a study says otherwise."""
+
 _REDUCED = 1 / 4
 """What a step size is multiplied by when training with it fails."""
 
@@ -32,7 +35,8 @@ def options_of(found: FoundSettings, entry: Entry) -> dict[str, Any]:
     factor = _REDUCED ** found.reduced.get(entry.label, 0)
     decay = f"samples({found.decay:g}, {found.shared_decay:g})"
     options: dict[str, Any] = {"weight_decay": decay}
-    if not takes_text(known["lr"]):  # its steps are not inside clients
+    # Steps that are not inside clients, or that a method compares, have one size.
+    if not takes_text(known["lr"]) or entry.name in _OF_ONE_SIZE:
         lr = 1 / found.curvature if found.linear else min(_PLAIN, 1 / found.curvature)
         options = {"lr": factor * lr, "weight_decay": found.decay / found.samples}
     elif found.linear:
