@@ -206,6 +206,19 @@ def test_the_map_of_the_documentation_names_every_page():
     assert pages <= links
 
 
+def test_methods_and_options_named_for_users_of_pfllib_exist():
+    text = (DOCS / "coming_from_pfllib.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\]\(algorithms/(\w+)\.md\)(.*)\|$", text, re.MULTILINE)
+    named = {
+        (method, option)
+        for method, cells in rows
+        for option in re.findall(r"(?:`-\w+`: |with )`(\w+)", cells)
+    }
+    assert {("pfedme", "inner_lr"), ("scaffold", "weighting")} <= named
+    for method, option in named:
+        assert option in parameters_of(ALGORITHMS[method]), (method, option)
+
+
 @pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
 def test_files_of_tests_that_a_page_names_exist(page):
     for place in _TESTS.findall(page.read_text(encoding="utf-8")):

@@ -96,6 +96,15 @@ def test_an_archive_repeats_its_run_where_its_code_is_trusted(archive, here):
     assert (here / "ran").exists()
 
 
+def test_results_that_were_there_before_are_not_called_a_repetition(archive, here):
+    run = ("run", "sent.zip", "--trust", "own_method", "--quiet", "--runs", "mine")
+    said = "not trained again, because mine has them"
+    assert said not in called(*run)[2]
+    forget_modules()
+    again = called(*run)[2]
+    assert f"1 result was {said}: to repeat everything, name an empty folder" in again
+
+
 def test_no_code_of_an_archive_runs_before_somebody_trusts_it(archive, here):
     message = refused("run", "sent.zip")
     assert message == (

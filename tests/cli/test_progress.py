@@ -68,9 +68,11 @@ def test_without_a_terminal_there_is_a_line_every_few_seconds(monkeypatch):
 def test_what_was_finished_before_does_not_make_the_rest_look_quick(monkeypatch):
     now = iter([0.0, 0.0, 10.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    calls = [progress_at(8, label="local"), progress_at(1, done=9)]
-    # One call for eight rounds that were read, and one for a round of ten seconds.
-    assert "about 35 s left" in output_of(*calls, terminal=False)
+    calls = [progress_at(8, label="local", reused=True), progress_at(1, done=9)]
+    lines = output_of(*calls, terminal=False).splitlines()
+    # Nothing is known of eight rounds that were read. Then one takes ten seconds.
+    assert lines[0].endswith("; 8 of 16 rounds in all")
+    assert lines[1].endswith("; 9 of 16 rounds in all, about 70 s left")
 
 
 def test_a_measure_that_is_no_share_keeps_its_unit_and_direction():

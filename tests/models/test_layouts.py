@@ -209,11 +209,14 @@ def test_frozen_parameters_have_no_columns():
             "norm1, head. Did you mean 'head'?",
         ),
         (["bias"], "no module of the model matches 'bias': it has body, body.0, "),
-        (["*"], "nothing would be shared: every parameter of the model matches '*'."),
+        (
+            ["*"],
+            "nothing would be shared: every parameter of the model matches '*', so",
+        ),
         (
             ["body", "norm1", "head"],
             "nothing would be shared: every parameter of the model matches 'body' or "
-            "'norm1' or 'head'.",
+            "'norm1' or 'head', so name fewer modules or use a model with more.",
         ),
     ],
 )

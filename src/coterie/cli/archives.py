@@ -85,14 +85,28 @@ def _say_versions(archive: Archive) -> None:
         )
 
 
-def say_agreement(archive: Archive, folder: Path) -> None:
-    """Says whether the scores of a run are those in the archive."""
+def say_agreement(archive: Archive, folder: Path, reused: int = 0) -> None:
+    """Says whether the scores of a run are those in the archive.
+
+    Results of `reused` cells were there before, so they do not repeat anything.
+    """
     before = record_in(archive, "metrics.csv")
     now = folder / "metrics.csv"
     if before is None or not now.exists():
         return
+    notice(_agreement(before, now))
+    if reused:
+        were = "result was" if reused == 1 else "results were"
+        notice(
+            f"{reused} {were} not trained again, because {folder.parent} has them: to "
+            "repeat everything, name an empty folder with --runs."
+        )
+
+
+def _agreement(before: bytes, now: Path) -> str:
+    """The sentence that compares the scores of an archive with those of a run."""
     if before == now.read_bytes():
-        return notice("All scores are those in the archive, digit by digit.")
+        return "All scores are those in the archive, digit by digit."
     where = ["algorithm", "seed", "round", "client"]
     try:
         old, new = (
@@ -102,8 +116,8 @@ def say_agreement(archive: Archive, folder: Path) -> None:
         both = old.index.intersection(new.index)
         gaps = old.loc[both] - new.loc[both][old.columns]
     except (KeyError, TypeError, ValueError):
-        return notice("The scores cannot be compared with those in the archive.")
+        return "The scores cannot be compared with those in the archive."
     largest = float(np.nanmax(gaps.abs().to_numpy(), initial=0.0))
     missing = len(old.index.union(new.index)) - len(both)
     text = f"Scores differ from those in the archive by at most {largest:.3g}"
-    notice(f"{text}, and {several(missing, 'row')} are only in one of them.")
+    return f"{text}, and {several(missing, 'row')} are only in one of them."

@@ -19,8 +19,9 @@ from .terminal import plain
 _SECONDS = 10.0
 """Seconds between lines without a terminal; the end of an algorithm always has one."""
 
-Update = Callable[[int, int, str, bool], None]
-"""Takes the work that is done, all work, a text, and whether an algorithm has ended."""
+Update = Callable[[int, int, str, bool, bool], None]
+"""Takes the work that is done, all work, and a text; then whether an algorithm has
+ended, and whether it was trained before."""
 
 
 @contextlib.contextmanager
@@ -41,7 +42,7 @@ def study_progress(
                 only = f" ({SIMULATION_ONLY})" * (p.noise_source == "seed")
                 when += f", epsilon {p.epsilon:.3g}{only}"
             text = f"{p.label}, seed {p.seed}: round {p.t} of {p.rounds}{when}{score}"
-            update(p.done, p.total, text, p.t == p.rounds)
+            update(p.done, p.total, text, p.t == p.rounds, p.reused)
 
         yield show
 
@@ -59,7 +60,7 @@ def plain_progress(
 ) -> Iterator[Callable[[int, int], None]]:
     """A context that shows progress; its value is to be called with (done, total)."""
     with _display(console, name, quiet=quiet, unit=unit) as update:
-        yield lambda done, total: update(done, total, name, False)
+        yield lambda done, total: update(done, total, name, False, False)
 
 
 @contextlib.contextmanager
@@ -67,7 +68,7 @@ def _display(
     console: Console, name: str, *, quiet: bool, unit: str = "rounds"
 ) -> Iterator[Update]:
     if quiet:
-        yield lambda done, total, text, ends: None
+        yield lambda done, total, text, ends, reused: None
     elif console.is_terminal:
         with _bar(console, name) as update:
             yield update
@@ -85,7 +86,7 @@ def _bar(console: Console, name: str) -> Iterator[Update]:
     task = bar.add_task(name, total=None)
     live = Live(console=console)
 
-    def update(done: int, total: int, text: str, ends: bool) -> None:
+    def update(done: int, total: int, text: str, ends: bool, reused: bool) -> None:
         bar.update(task, completed=done, total=total)
         live.update(Group(Text(plain(text), overflow="fold"), bar))
         live.start()
@@ -99,16 +100,19 @@ def _bar(console: Console, name: str) -> Iterator[Update]:
 
 def _lines(console: Console, unit: str) -> Update:
     """Prints a line when an algorithm ends, and every few seconds."""
-    began = printed = time.monotonic()
-    calls = 0
+    before = printed = time.monotonic()
+    rounds, seconds = 0, 0.0  # of training, without what was trained before
 
-    def update(done: int, total: int, text: str, ends: bool) -> None:
-        nonlocal printed, calls
-        calls += 1  # one call for all rounds of an earlier run, as they take no time
+    def update(done: int, total: int, text: str, ends: bool, reused: bool) -> None:
+        nonlocal before, printed, rounds, seconds
         now = time.monotonic()
+        if not reused:
+            rounds, seconds = rounds + 1, seconds + now - before
+        before = now
         if ends or now - printed >= _SECONDS:
-            left = time_text((now - began) / calls * (total - done))
-            line = f"{text}; {done} of {total} {unit} in all, {left} left"
+            line = f"{text}; {done} of {total} {unit} in all"
+            if rounds:
+                line += f", {time_text(seconds / rounds * (total - done))} left"
             console.print(line, soft_wrap=True)
             printed = now
 

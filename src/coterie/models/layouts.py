@@ -90,7 +90,8 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
     if len(chosen) == len(rows.names):
         raise InputError(
             "nothing would be shared: every parameter of the model matches "
-            f"{' or '.join(map(repr, patterns))}."
+            f"{' or '.join(map(repr, patterns))}, so name fewer modules or use a model "
+            "with more."
         )
     mine = torch.tensor([name in chosen for name in rows.names])
     return mine.repeat_interleave(torch.tensor(rows.sizes))

@@ -92,6 +92,7 @@ class Progress(NamedTuple):
     epsilon: float | None = None  # of the client that has released most
     noise_source: str = "seed"  # of [privacy]
     measure_words: str = ""  # the measure with the class that it is about
+    reused: bool = False  # whether it was trained before; then this is its only call
 
 
 class Page(NamedTuple):
@@ -621,6 +622,10 @@ def _teller(
             epsilon = worst_epsilon(state, setup.study)
             privacy = setup.study.privacy
             source = "seed" if privacy is None else privacy.noise_source
-            progress(Progress(*where, score, *better, time, epsilon, source, words))
+            # A cell that was trained before tells only of its end, without a state.
+            reused = state is None and score is None and t == rounds
+            progress(
+                Progress(*where, score, *better, time, epsilon, source, words, reused)
+            )
 
     return tell

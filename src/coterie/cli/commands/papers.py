@@ -117,8 +117,8 @@ def figures(
         Path, typer.Option("--to", help="A folder for the files; it may exist.")
     ] = Path("figures"),
     width: Annotated[
-        float, typer.Option(help="In inches; a column of a paper is about 3.3.")
-    ] = 3.3,
+        float, typer.Option(help="In inches; a column of a paper is 3.25 or more.")
+    ] = 3.25,
     force: Annotated[bool, typer.Option("--force", help="Replace old files.")] = False,
     as_json: Json = False,
 ) -> None:

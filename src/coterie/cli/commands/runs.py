@@ -12,7 +12,7 @@ from ...checks import InputError
 from ...deploy import join_processes
 from ...export.archives import is_archive
 from ...study import Result, Study
-from ...study.experiment import run_study
+from ...study.experiment import Progress, run_study
 from ..archives import NO_LOG, say_agreement, study_of_archive
 from ..completion import examples, run_folders
 from ..examples import example_named
@@ -74,31 +74,43 @@ def run(
             path, archive = place
             overrides = [NO_LOG, *(overrides or [])]
         study = read_study_file(path, overrides, trust)
-        result = _run_with_progress(study, runs, resume, fresh=fresh, quiet=quiet)
+        result, reused = _run_with_progress(
+            study, runs, resume, fresh=fresh, quiet=quiet
+        )
     if IS_MAIN_PROCESS:
         if archive is not None:
-            say_agreement(archive, result.folder)
+            say_agreement(archive, result.folder, reused)
         _report(result.records, result.folder, as_json=as_json)
 
 
 def _run_with_progress(
     study: Study, runs: Path, resume: Path | None, *, fresh: bool, quiet: bool
-) -> Result:
-    """Runs a study, and shows its progress."""
+) -> tuple[Result, int]:
+    """Runs a study, and shows its progress; returns how many cells were there before.
+
+    A cell is an algorithm on one seed.
+    """
     group = join_processes(study.run.device)  # torchrun starts several processes
     try:
         with study_progress(
             err, study.name, quiet=quiet or not IS_MAIN_PROCESS
         ) as show:
-            return run_study(
+            before, trained = set[tuple[str, int]](), set[tuple[str, int]]()
+
+            def progress(p: Progress) -> None:
+                (before if p.reused else trained).add((p.label, p.seed))
+                show(p)
+
+            result = run_study(
                 study,
                 runs=runs,
                 resume=resume,
-                progress=show,
+                progress=progress,
                 notice=notice,
                 group=group,
                 fresh=fresh,
             )
+            return result, len(before - trained)
     except KeyboardInterrupt as stopped:
         notice("Interrupted: run the same command again to continue.")
         raise typer.Exit(stop_code(stopped)) from None

@@ -13,8 +13,16 @@ from ...checks import InputError, brief, suggestion
 from ..federation import Table
 from ..given import table_of_tensors
 from ..preparation import Column
+from ..rows.images import Images
 from .clients import folder_of, refuse_strangers, sorted_names
+from .encoded_images import EncodedImages
 from .torch_datasets import client_names, with_clients
+
+_READ = (
+    *("Value", "ClassLabel", "Image", "List", "LargeList", "Sequence", "list"),
+    *(f"Array{n}D" for n in (2, 3, 4, 5)),
+)
+"""The library's types of columns that may hold features."""
 
 _AT_ONCE = 1000
 """The number of rows that are read in one pass."""
@@ -25,8 +33,9 @@ def hugging_face(
     path: str = "",
     client: str = "client",
     target: str = "label",
-    features: str | Sequence[str] = "",
+    features: str | Sequence[str] | None = None,
     task: str | None = None,
+    scale: str | None = None,
 ) -> Table:
     """A data set of Hugging Face's library `datasets`, from a folder (save_to_disk).
 
@@ -34,8 +43,10 @@ def hugging_face(
         path: the folder.
         client: the column that names the client; "": a split makes clients.
         target: the column to predict.
-        features: the column of features, or several columns of numbers; "": all others.
+        features: the column of features, or several columns of numbers; None: all
+            others.
         task: what targets are; guessed as for tensors.
+        scale: as for an npz file.
     """
     folder = folder_of(path, "Hugging Face")
     try:
@@ -51,7 +62,12 @@ def hugging_face(
             f"cannot read {folder.name} as a saved data set: {brief(str(error))}."
         ) from None
     table = from_hugging_face(
-        dataset, client=client or None, target=target, features=features, task=task
+        dataset,
+        client=client or None,
+        target=target,
+        features=features,
+        task=task,
+        scale=scale,
     )
     files = (path for path in folder.rglob("*") if path.suffix in (".arrow", ".json"))
     name = folder.resolve().name
@@ -63,7 +79,7 @@ def from_hugging_face(
     *,
     client: str | Sequence[Any] | np.ndarray | Tensor | None,
     target: str,
-    features: str | Sequence[str] = "",
+    features: str | Sequence[str] | None = None,
     task: str | None = None,
     scale: str | None = None,
     name: str = "hugging_face",
@@ -71,7 +87,8 @@ def from_hugging_face(
     """The table of a data set, for `co.train`, `co.study_of` or `divide`.
 
     If the data set has the splits "train" and "test", clients are tested on "test", and
-    the column `client` must be in both. Images become numbers between 0 and 1.
+    the column `client` must be in both. Images become numbers between 0 and 1 when they
+    are used.
 
     Args:
         dataset: a `datasets.Dataset`, or a `DatasetDict` with "train" and perhaps
@@ -79,7 +96,8 @@ def from_hugging_face(
         client: the column that names the client, or the client of each row; None: a
             split makes clients.
         target: the column to predict.
-        features: the column of features, or several columns of numbers; "": all others.
+        features: the column of features, or several columns of numbers; None: all
+            others.
         task: what targets are; guessed as for tensors.
         scale: as for an npz file.
         name: of the table.
@@ -94,26 +112,26 @@ def from_hugging_face(
     who = {part: _clients(some, client) for part, some in parts.items()}
     if "test" in parts:
         refuse_strangers(set(who["test"]), set(who["train"]))
-    read = [_features(some, columns) for some in parts.values()]
-    shapes = [some.shape[1:] for some in read]
-    if shapes[0] != shapes[-1]:
-        raise InputError(
-            "features of the splits 'train' and 'test' must have one shape, got "
-            f"{shapes[0]} and {shapes[-1]}."
-        )
-    labels = [label for some in parts.values() for label in some[target]]
+    labels = [label for some in parts.values() for label in _values(some, target)]
     y, classes = _numbers(labels, parts["train"].features[target], target)
-    table = table_of_tensors(
-        torch.from_numpy(np.concatenate(read)), y, task=task, scale=scale
-    )
-    if len(columns) > 1:
+    if _kind(parts["train"], columns[0]) == "Image":
+        pixels = EncodedImages(parts, columns[0])
+        channels = pixels.shape[1]
+        images = Images(pixels, [0.0] * channels, [1.0] * channels, name=pixels.name)
+        stand_in = torch.zeros(1).expand(images.shape)  # takes no memory
+        table = table_of_tensors(stand_in, y, task=task, scale=scale)
+        table = table._replace(features=images)
+    else:
+        x = torch.from_numpy(_all_features(parts, columns))
+        table = table_of_tensors(x, y, task=task, scale=scale)
+    if len(columns) > 1 or _is_number(parts["train"], columns[0]):
         schema = table.schema
         if schema is not None:
             schema = schema._replace(columns=tuple(map(Column, columns)))
         table = table._replace(columns=tuple(columns), schema=schema)
     if classes and table.task == "classification":
         table = table._replace(outputs=len(classes))
-    is_test = torch.arange(len(y)) >= len(read[0]) if "test" in parts else None
+    is_test = torch.arange(len(y)) >= len(parts["train"]) if "test" in parts else None
     table = table._replace(name=name, is_test=is_test, classes=classes, note="")
     return with_clients(table, [one for some in who.values() for one in some])
 
@@ -141,13 +159,21 @@ def _parts(dataset: object) -> dict[str, Any]:
 
 
 def _columns(
-    parts: Mapping[str, Any], client: object, target: str, features: str | Sequence[str]
+    parts: Mapping[str, Any],
+    client: object,
+    target: str,
+    features: str | Sequence[str] | None,
 ) -> list[str]:
-    """The names of the columns of features; refuses columns that do not exist."""
+    """The names of the columns of features; refuses columns that cannot be read."""
     known = list(parts["train"].column_names)
     named = [client] if isinstance(client, str) else []
-    chosen = [features] if isinstance(features, str) else list(features)
+    chosen = [features] if isinstance(features, str) else list(features or ())
     chosen = [name for name in chosen if name]
+    if not all(isinstance(name, str) for name in chosen):
+        raise InputError(
+            f"`features` must be the name of a column or a list of names, got "
+            f"{brief(features)}."
+        )
     others = [name for name in known if name not in (*named, target)]
     for part, some in parts.items():
         for column in (*named, target, *(chosen or others)):
@@ -164,42 +190,77 @@ def _columns(
             "`features` must name columns other than `client` and `target`, got "
             f"{brief(columns)}."
         )
+    for part in parts.values():
+        for name in columns:
+            kind = _kind(part, name)
+            if kind not in _READ or (kind == "Image" and len(columns) > 1):
+                rule = "be the only one" if kind == "Image" else "be numbers or images"
+                raise InputError(
+                    f"a column of features of type {kind} must {rule}, got the columns "
+                    f"{', '.join(columns)}: name others in `features`."
+                )
     return columns
+
+
+def _kind(some: Any, column: str) -> str:
+    """The name of the library's type of a column."""
+    return type(some.features[column]).__name__
+
+
+def _is_number(some: Any, column: str) -> bool:
+    """Whether each row of a column has one number."""
+    return _kind(some, column) in ("Value", "ClassLabel")
+
+
+def _values(some: Any, column: str) -> list[Any]:
+    """All values of a column as Python's, whatever format the data set has."""
+    return list(some.with_format(None)[column][:])
 
 
 def _clients(some: Any, client: Any) -> list[str]:
     if client is None:
         return []
-    given = list(some[client]) if isinstance(client, str) else client
+    given = _values(some, client) if isinstance(client, str) else client
     return client_names(given, len(some), "client")
 
 
+def _all_features(parts: Mapping[str, Any], columns: Sequence[str]) -> np.ndarray:
+    """(M, ...) the features of all rows of all splits."""
+    read = [_features(some, columns) for some in parts.values()]
+    shapes = [some.shape[1:] for some in read]
+    if shapes[0] != shapes[-1]:
+        raise InputError(
+            "features of the splits 'train' and 'test' must have one shape, got "
+            f"{shapes[0]} and {shapes[-1]}."
+        )
+    return np.concatenate(read)
+
+
 def _features(some: Any, columns: Sequence[str]) -> np.ndarray:
-    """(M, ...) the features of all rows."""
+    """(M, ...) the features of all rows of a split."""
     rows = some.with_format("numpy", columns=list(columns))
-    pieces = []
+    pieces, one = [], len(columns) == 1
     for first in range(0, len(some), _AT_ONCE):
         read = rows[first : first + _AT_ONCE]
         found = [np.asarray(read[name]) for name in columns]
         for name, values in zip(columns, found, strict=True):
-            one = len(columns) == 1
-            if values.dtype.kind not in "biuf" or (values.ndim > 1) != one:
+            if values.dtype.kind not in "biuf" or (values.ndim > 1 and not one):
                 rule = "numbers in arrays of one shape" if one else "one number a row"
                 raise InputError(
                     f"column {name!r} must hold {rule}: choose other `features`, or "
                     "give `co.train` the frame `dataset.to_pandas()`."
                 )
-        pieces.append(found[0] if len(found) == 1 else np.stack(found, axis=1))
+        scalars = found[0].ndim == 1
+        pieces.append(np.stack(found, axis=1).astype(float) if scalars else found[0])
     shapes = {piece.shape[1:] for piece in pieces}
     if len(shapes) > 1:
         raise InputError(
             f"all rows of {columns[0]!r} must have one shape, got {shapes}."
         )
     x = np.concatenate(pieces)
-    if type(some.features[columns[0]]).__name__ != "Image":
-        return x.astype(np.float32) if x.dtype.kind == "f" else x.astype(np.int64)
-    x = x[..., None] if x.ndim == 3 else x  # grey images
-    return np.ascontiguousarray(np.moveaxis(x, -1, 1)).astype(np.float32) / 255
+    if x.dtype.kind != "f":
+        return x.astype(np.int64)
+    return x if _is_number(some, columns[0]) else x.astype(np.float32)
 
 
 def _numbers(

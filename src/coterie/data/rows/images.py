@@ -8,6 +8,7 @@ once, and keeps the hashes in a file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,10 +18,21 @@ from torch import Tensor
 from ...checks import InputError
 from .caches import forget, keep, recall
 from .hashes import hash_rows
-from .jpegs import Jpegs
 
 _AT_ONCE = 512
 """The number of images that are decoded in one pass."""
+
+
+@runtime_checkable
+class Pixels(Protocol):
+    """(M, C, H, W) images of bytes, decoded when some are asked for."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(M, C, H, W)."""
+
+    def __getitem__(self, places: np.ndarray, /) -> np.ndarray:
+        """The images at these places."""
 
 
 class Images:
@@ -28,7 +40,7 @@ class Images:
 
     def __init__(
         self,
-        pixels: np.ndarray | Jpegs,
+        pixels: np.ndarray | Pixels,
         mean: Sequence[float],
         std: Sequence[float],
         *,
@@ -37,7 +49,7 @@ class Images:
         """Keeps the pixels as they are.
 
         Args:
-            pixels: bytes (M, C, H, W), or JPEG images that decode into them.
+            pixels: bytes (M, C, H, W), or images that decode into them.
             mean: of each channel.
             std: of each channel.
             name: of the decoded pixels, and of the file of their hashes. "" if decoding

@@ -61,16 +61,16 @@ class Jpegs:
     @property
     def name(self) -> str:
         """A name for the decoded pixels: the file's digest, and who decodes it."""
-        from PIL import __version__, features
-
         with self._path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "blake2b").hexdigest()
-        versions = (
-            __version__,
-            features.version("jpg"),
-            features.version("libjpeg_turbo"),
-        )
-        return f"{digest} {versions}"
+        return f"{digest} {decoder_versions()}"
+
+
+def decoder_versions() -> tuple[str | None, ...]:
+    """The versions of Pillow and of what decodes JPEG images for it."""
+    from PIL import __version__, features
+
+    return __version__, features.version("jpg"), features.version("libjpeg_turbo")
 
 
 def _decoder(path: Path) -> Any:

@@ -69,7 +69,11 @@ _MARKERS = "osD^vPX*"
 
 
 def write_figures(
-    records: Records, folder: Path | str, *, width: float = 3.3, overwrite: bool = False
+    records: Records,
+    folder: Path | str,
+    *,
+    width: float = 3.25,
+    overwrite: bool = False,
 ) -> list[Path]:
     """The paths of the PDF files of the main figures.
 
