@@ -26,6 +26,7 @@ from .extra import extra
 from .fedamp import fedamp
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
+from .fedbabu import fedbabu
 from .feddyn import feddyn
 from .fedfomo import fedfomo
 from .fedper import fedper
@@ -71,6 +72,7 @@ __all__ = [
     "fedamp",
     "fedavg",
     "fedavg_finetune",
+    "fedbabu",
     "feddyn",
     "fedfomo",
     "fedper",
@@ -102,8 +104,8 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __al
 """The factory of each method, by its name."""
 
 AVERAGING = (
-    *("apfl", "ditto", "fedavg", "fedavg_finetune", "fedper", "fedprox", "fedrep"),
-    *("lg_fedavg", "low_rank_corrections", "per_fedavg"),
+    *("apfl", "ditto", "fedavg", "fedavg_finetune", "fedbabu", "fedper", "fedprox"),
+    *("fedrep", "lg_fedavg", "low_rank_corrections", "per_fedavg"),
 )
 """Methods in which the server only averages the clients' copies of one model."""
 
