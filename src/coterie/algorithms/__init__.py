@@ -23,6 +23,7 @@ from .decentralised_sgd import decentralised_sgd
 from .ditto import ditto
 from .dual_accelerated import dual_accelerated
 from .extra import extra
+from .fedala import fedala
 from .fedamp import fedamp
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
@@ -69,6 +70,7 @@ __all__ = [
     "ditto",
     "dual_accelerated",
     "extra",
+    "fedala",
     "fedamp",
     "fedavg",
     "fedavg_finetune",
@@ -104,8 +106,8 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __al
 """The factory of each method, by its name."""
 
 AVERAGING = (
-    *("apfl", "ditto", "fedavg", "fedavg_finetune", "fedbabu", "fedper", "fedprox"),
-    *("fedrep", "lg_fedavg", "low_rank_corrections", "per_fedavg"),
+    *("apfl", "ditto", "fedala", "fedavg", "fedavg_finetune", "fedbabu", "fedper"),
+    *("fedprox", "fedrep", "lg_fedavg", "low_rank_corrections", "per_fedavg"),
 )
 """Methods in which the server only averages the clients' copies of one model."""
 

@@ -28,7 +28,7 @@ SIGHTS = (
     Sight(
         (
             *("fedavg", "fedavg_finetune", "ditto", "apfl", "pfedme", "per_fedavg"),
-            *("low_rank_corrections", "fedprox", "scaffold", "feddyn"),
+            *("low_rank_corrections", "fedprox", "scaffold", "feddyn", "fedala"),
         ),
         "one model of each client; with secure sums, only their sum",
         "the average model",
