@@ -46,6 +46,8 @@ def full_run(tmp_path_factory) -> Result:
     for entry in entries:  # which would leave no body of a linear model
         if entry["name"] in ("fedala", "fedbabu", "fedper", "fedrep", "lg_fedavg"):
             entry["head"] = "head.bias"
+        if entry["name"] == "fedbn":  # there is no normalisation
+            entry["norm"] = "head.bias"
     return run_study(made(algorithm=entries), runs=tmp_path_factory.mktemp("runs"))
 
 

@@ -28,6 +28,7 @@ from .fedamp import fedamp
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
 from .fedbabu import fedbabu
+from .fedbn import fedbn
 from .feddyn import feddyn
 from .fedfomo import fedfomo
 from .fedper import fedper
@@ -75,6 +76,7 @@ __all__ = [
     "fedavg",
     "fedavg_finetune",
     "fedbabu",
+    "fedbn",
     "feddyn",
     "fedfomo",
     "fedper",
@@ -106,8 +108,9 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __al
 """The factory of each method, by its name."""
 
 AVERAGING = (
-    *("apfl", "ditto", "fedala", "fedavg", "fedavg_finetune", "fedbabu", "fedper"),
-    *("fedprox", "fedrep", "lg_fedavg", "low_rank_corrections", "per_fedavg"),
+    *("apfl", "ditto", "fedala", "fedavg", "fedavg_finetune", "fedbabu", "fedbn"),
+    *("fedper", "fedprox", "fedrep", "lg_fedavg", "low_rank_corrections"),
+    "per_fedavg",
 )
 """Methods in which the server only averages the clients' copies of one model."""
 

@@ -99,9 +99,9 @@ def test_spag_is_refused_however_many_clients_and_rounds_there_are(n):
 
 ACCEPTED = (
     "adaptive_all_for_one all_for_all all_for_one apfl aruba cobo decentralised_sgd "
-    "ditto extra fedala fedavg fedavg_finetune fedbabu feddyn fedper fedprox fedrep "
-    "gradient_tracking karula lg_fedavg local low_rank_corrections per_fedavg pfedme "
-    "scaffold time_adaptive_all_for_all wga_bc"
+    "ditto extra fedala fedavg fedavg_finetune fedbabu fedbn feddyn fedper fedprox "
+    "fedrep gradient_tracking karula lg_fedavg local low_rank_corrections per_fedavg "
+    "pfedme scaffold time_adaptive_all_for_all wga_bc"
 )
 
 

@@ -34,7 +34,7 @@ SIGHTS = (
         "the average model",
     ),
     Sight(
-        ("fedrep", "fedper", "lg_fedavg", "fedbabu"),
+        ("fedrep", "fedper", "lg_fedavg", "fedbabu", "fedbn"),
         "a part of one model of each client; with secure sums, only their sum",
         "the average of this part",
     ),
