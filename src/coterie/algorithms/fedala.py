@@ -56,24 +56,6 @@ class State(NamedTuple):
     t: int
 
 
-def aggregate(
-    clients: Clients,
-    x: Float[Tensor, "n d"],
-    a: Float[Tensor, "n d"],
-    w: Float[Tensor, "n d"],
-    upper: Bool[Tensor, "n d"],
-    *,
-    weight_lr: float,
-    weight_steps: int,
-    t: int,
-) -> tuple[Tensor, Tensor]:
-    """A client program: y_i with weights after their steps in round t, and these."""
-    for _ in step_numbers(clients, t * weight_steps, weight_steps):
-        slope = (w - x) * clients.grad(torch.lerp(x, w, a))
-        a = torch.where(upper, (a - weight_lr * slope).clamp(0, 1), a)
-    return torch.lerp(x, w, a), a  # exact for weights 0 and 1
-
-
 def fedala_round(
     clients: Clients,
     x: Float[Tensor, "n d"],
@@ -89,9 +71,11 @@ def fedala_round(
     t: int,
     together: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A client program: learn the weights, then train the model from there."""
-    how: Options = {"weight_lr": weight_lr, "weight_steps": weight_steps}
-    x, a = aggregate(clients, x, a, w, upper, t=t, **how)
+    """A client program: learn the weights, mix, and train the mixture, in round t."""
+    for _ in step_numbers(clients, t * weight_steps, weight_steps):
+        slope = (w - x) * clients.grad(torch.lerp(x, w, a))
+        a = torch.where(upper, (a - weight_lr * slope).clamp(0, 1), a)
+    x = torch.lerp(x, w, a)  # exact for weights 0 and 1
     work: Options = {"rule": rule, "steps": steps, "t": t * steps}
     x, v = sgd(clients, x, v, together=together, **work)
     return x, a, v
@@ -129,32 +113,30 @@ def fedala(
         weight_lr: their step size, eta in the paper.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
-    shares, n = shares_of(sizes, weighting), float(len(sizes))
-    how: Options = {"weight_lr": weight_lr, "weight_steps": weight_steps}
+    shares = shares_of(sizes, weighting)
+    how: Options = {"rule": rule, "together": float(len(sizes))}
+    how |= {"weight_lr": weight_lr, "weight_steps": weight_steps}
 
     def init(x: Tensor, oracle: Oracle) -> State:
         w = mean_of_all(oracle, x)
         return State(w, w, torch.ones_like(x), velocity(rule, x), 0)
 
-    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+    def train(state: State, oracle: Oracle, steps: int) -> tuple[Tensor, ...]:
         w, x, a, v, t = state
         rows = x, a, v, w, head.to(w.device).expand(len(w), -1)
-        x, a, v = oracle.each(
-            fedala_round, *rows, rule=rule, steps=steps, t=t, together=n, **how
-        )
-        return State(oracle.average(shares[oracle.mine], x), x, a, v, t + 1), {}
+        return oracle.each(fedala_round, *rows, steps=steps, t=t, **how)
 
-    def mix_models(oracle: Oracle, x: Tensor, a: Tensor, w: Tensor) -> Tensor:
-        upper = head.to(w.device).expand(len(w), -1)
-        return oracle.each(aggregate, x, a, w, upper, t=0, **how)[0]
+    def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
+        x, a, v = train(state, oracle, steps)
+        return State(oracle.average(shares[oracle.mine], x), x, a, v, state.t + 1), {}
 
     def personal(state: State, oracle: Oracle) -> Tensor:
-        return mix_models(oracle, state.x, state.a, state.w)
+        return train(state, oracle, 0)[0]
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         w = row_for_each(oracle, state.w)
         x = train_alone(oracle, w, rule, steps)
-        return mix_models(oracle, x, torch.ones_like(w), w)
+        return personal(State(w, x, torch.ones_like(w), velocity(rule, w), 0), oracle)
 
     return Algorithm(
         init,
