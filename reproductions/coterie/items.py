@@ -18,6 +18,7 @@ from coterie.planning import PilotTraining, prospects_of, run_pilot
 
 from .bench import structures
 from .choices import choices
+from .others import others
 
 HERE = Path(__file__).parent
 ORACLE = "oracle (true clusters)"
@@ -141,4 +142,5 @@ ITEMS = {
     "plans": plans,
     "structures": structures,
     "choices": choices,
+    "others": others,
 }

@@ -26,10 +26,12 @@ def after(algorithm, simulation, x, who):
     return state, info
 
 
-def test_fedamp_is_a_loop_over_pairs_with_partial_participation(classification):
+@pytest.mark.parametrize(("relative", "sigma"), [(True, 0.8), (False, 30.0)])
+def test_fedamp_is_a_loop_over_pairs(classification, relative, sigma):
+    """With partial participation."""
     simulation, x = simulate(classification, 3), start(6, 26)
     who = [None, ACTIVE, OTHERS]
-    options = {"lam": 0.7, "share": 0.6, "sigma": 30.0}
+    options = {"lam": 0.7, "share": 0.6, "sigma": sigma, "relative": relative}
     algorithm = fedamp(**options, **OPTIONS)
     state, info = after(algorithm, simulation, x, who)
 
@@ -38,12 +40,15 @@ def test_fedamp_is_a_loop_over_pairs_with_partial_participation(classification):
     for t, active in enumerate(who, start=1):
         there = range(6) if active is None else active.nonzero()[:, 0].tolist()
         u, xi = {}, torch.zeros(6, 6).double()
+        pairs = [(i, j) for i in there for j in there if j != i]
+        apart = [(rows[i] - rows[j]).detach().square().sum() for i, j in pairs]
+        unit = sigma * float(sum(apart)) / len(pairs) if relative else sigma
         for i in there:
             u[i], rest = torch.zeros(26).double(), 1.0
             for j in there:
                 if j != i:
                     far = float((rows[i] - rows[j]).detach().square().sum())
-                    xi[i, j] = 0.6 / (len(there) - 1) * math.exp(-far / 30.0)
+                    xi[i, j] = 0.6 / (len(there) - 1) * math.exp(-far / unit)
                     u[i] += xi[i, j] * rows[j].detach()
                     rest -= float(xi[i, j])
             xi[i, i] = rest
@@ -77,8 +82,20 @@ def test_without_a_pull_clients_train_alone(classification, change):
     assert_close(ours.x, theirs.x, **EXACT)
 
 
-def test_equal_models_share_as_said(classification):
-    x = start(6, 26)[:1].repeat(6, 1)
-    _, info = after(fedamp(share=0.4), simulate(classification), x, [None])
+def test_relative_weights_do_not_depend_on_the_scale_of_models(classification):
+    simulation, x = simulate(classification), start(6, 26)
+    _, info = after(fedamp(sigma=0.5), simulation, x, [None])
+    _, far = after(fedamp(sigma=0.5), simulation, 1e3 * x, [None])
+    assert_close(info["weights"], far["weights"], **EXACT)
+    _, far = after(fedamp(sigma=0.5, relative=False), simulation, 1e3 * x, [None])
+    assert torch.equal(far["weights"], torch.eye(6).double())
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_equal_models_share_as_said(classification, relative):
+    x, algorithm = start(6, 26)[:1].repeat(6, 1), fedamp(share=0.4, relative=relative)
+    _, info = after(algorithm, simulate(classification), 0 * x, [None])
+    _, again = after(algorithm, simulate(classification), x, [None])
+    assert_close(again["weights"], info["weights"], rtol=0.01, atol=0)
     expected = torch.full_like(info["weights"], 0.4 / 5).fill_diagonal_(0.6)
     assert_close(info["weights"], expected, **EXACT)

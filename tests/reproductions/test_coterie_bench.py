@@ -18,6 +18,7 @@ STRUCTURES = items_of("coterie")["structures"]
 bench = sys.modules["reproduce_coterie.bench"]
 structures = sys.modules["reproduce_coterie.structures"]
 aims = sys.modules["reproduce_coterie.aims"]
+others = sys.modules["reproduce_coterie.others"]
 FAMILIES = structures.FAMILIES
 PARTS = ("train", "validation", "test")
 
@@ -319,3 +320,44 @@ def test_models_among_which_clients_choose_begin_as_local_training_and_fedavg():
     # After one round the offset is all that local steps from the same model added.
     assert tuned == pytest.approx(local)
     assert found.chosen == pytest.approx(fedavg)
+
+
+# Other methods
+
+
+def test_a_tuned_method_is_the_run_of_the_best_validation_score(monkeypatch):
+    """Not that of the best test score."""
+
+    def run(make, federation, lr, seed, training):
+        none = np.zeros(1)
+        return bench.Course(np.full((1, 2), lr), -abs(lr - 2), none, none, 0.0, none)
+
+    monkeypatch.setattr(others, "course", run)
+    trials = [others.Trial(None, factor) for factor in (1.0, 4.0, 9.0)]
+    found, factor = others.tuned(trials, None, 0.5, 0, structures.AS_USUAL)
+    assert factor == 4 and float(found.test.max()) == 2
+
+
+def test_other_methods_run_on_a_family_with_their_step_sizes(monkeypatch, tmp_path):
+    family = "two classes, two groups"
+    few = ("local", "fedavg", "FedAdam", "fedbabu")
+    methods = {name: others.METHODS[name] for name in few}
+    monkeypatch.setattr(others, "METHODS", methods)
+    monkeypatch.setattr(others, "PLACES", {bench.GENERATED: (family,)})
+    given = ["seeds=1", "first=3", f"to={tmp_path / 'runs.csv'}"]
+    found = items_of("coterie")["others"](given)
+    table = pd.read_csv(tmp_path / "runs.csv")
+    assert [claim.agrees for claim in found] == [None] * 4
+    assert table["method"].tolist() == list(few)
+    assert table["factor"].isin([round(f, 4) for f in bench.FACTORS]).all()
+    assert float(found[0].ours) == pytest.approx(table["score"][0], abs=0.051)
+
+
+def test_families_of_other_methods_have_a_head_and_a_body():
+    for data, families in others.PLACES.items():
+        for name in families:
+            training = FAMILIES[name].training
+            assert (FAMILIES[name].source is not None) == (data == bench.GENERATED)
+            assert (training.model or "mlp") == "mlp"
+    with pytest.raises(InputError, match="`families` must be part of some name, got"):
+        items_of("coterie")["others"](["families=nothing"])

@@ -44,8 +44,10 @@ def full_run(tmp_path_factory) -> Result:
     """Every algorithm with its defaults, run to the end."""
     entries = [{"name": name} for name in TRAINED]
     for entry in entries:  # which would leave no body of a linear model
-        headed = entry["name"] in ("fedper", "fedrep", "lg_fedavg")
-        entry |= {"head": "head.bias"} if headed else {}
+        if entry["name"] in ("fedala", "fedbabu", "fedper", "fedrep", "lg_fedavg"):
+            entry["head"] = "head.bias"
+        if entry["name"] == "fedbn":  # there is no normalisation
+            entry["norm"] = "head.bias"
     return run_study(made(algorithm=entries), runs=tmp_path_factory.mktemp("runs"))
 
 

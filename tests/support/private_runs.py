@@ -31,9 +31,17 @@ def method(name: str, federation=None, **options):
     return cases.Case(ALGORITHMS[name], options).build(federation)
 
 
-def seen(algorithm, *, rounds: int = cases.ROUNDS, active=EVERYBODY, label: str = "it"):
+def seen(
+    algorithm,
+    *,
+    rounds: int = cases.ROUNDS,
+    active=EVERYBODY,
+    label: str = "it",
+    columns: int | None = None,
+):
     """What it will send."""
-    return plan_calls(algorithm, [active] * rounds, seed=0, label=label)
+    options = {"seed": 0, "label": label, "columns": columns}
+    return plan_calls(algorithm, [active] * rounds, **options)
 
 
 def cost(algorithm, *, rounds: int = cases.ROUNDS, active=EVERYBODY, **options):

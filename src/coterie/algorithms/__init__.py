@@ -23,9 +23,12 @@ from .decentralised_sgd import decentralised_sgd
 from .ditto import ditto
 from .dual_accelerated import dual_accelerated
 from .extra import extra
+from .fedala import fedala
 from .fedamp import fedamp
 from .fedavg import fedavg
 from .fedavg_finetune import fedavg_finetune
+from .fedbabu import fedbabu
+from .fedbn import fedbn
 from .feddyn import feddyn
 from .fedfomo import fedfomo
 from .fedper import fedper
@@ -68,9 +71,12 @@ __all__ = [
     "ditto",
     "dual_accelerated",
     "extra",
+    "fedala",
     "fedamp",
     "fedavg",
     "fedavg_finetune",
+    "fedbabu",
+    "fedbn",
     "feddyn",
     "fedfomo",
     "fedper",
@@ -102,8 +108,9 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __al
 """The factory of each method, by its name."""
 
 AVERAGING = (
-    *("apfl", "ditto", "fedavg", "fedavg_finetune", "fedper", "fedprox", "fedrep"),
-    *("lg_fedavg", "low_rank_corrections", "per_fedavg"),
+    *("apfl", "ditto", "fedala", "fedavg", "fedavg_finetune", "fedbabu", "fedbn"),
+    *("fedper", "fedprox", "fedrep", "lg_fedavg", "low_rank_corrections"),
+    "per_fedavg",
 )
 """Methods in which the server only averages the clients' copies of one model."""
 

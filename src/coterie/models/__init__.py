@@ -5,6 +5,7 @@ from .jackknife import outcomes, step_of
 from .layers import Augment, with_batch_statistics
 from .layouts import (
     Layout,
+    batch_norm_columns,
     build,
     columns,
     layout,
@@ -45,6 +46,7 @@ __all__ = [
     "Objective",
     "OfClient",
     "adapt_objective",
+    "batch_norm_columns",
     "build",
     "cnn",
     "columns",

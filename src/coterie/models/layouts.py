@@ -97,6 +97,23 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
     return mine.repeat_interleave(torch.tensor(rows.sizes))
 
 
+def batch_norm_columns(model: Layout | nn.Module) -> Bool[Tensor, " d"]:
+    """Which columns of a row are batch normalisation, with its running statistics.
+
+    Raises:
+        InputError: if no layer has running statistics.
+    """
+    rows = model if isinstance(model, Layout) else layout(model)
+    layers = {n.rpartition(".")[0] for n in rows.names if n.endswith("running_mean")}
+    if not layers:
+        raise InputError(
+            "`norm` batch needs batch normalisation with running statistics in the "
+            'model, which has none: write norm = "batch" in [model], or name layers.'
+        )
+    mine = torch.tensor([name.rpartition(".")[0] in layers for name in rows.names])
+    return mine.repeat_interleave(torch.tensor(rows.sizes))
+
+
 def matrices(
     model: Layout | nn.Module, patterns: Sequence[str] | None = None
 ) -> Int[Tensor, "l 3"]:

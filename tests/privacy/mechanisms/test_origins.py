@@ -15,7 +15,7 @@ from coterie.privacy.mechanisms.dry_run.origins import (
     track_marks,
     unmarked_copy,
 )
-from support.private_runs import method, seen
+from support.private_runs import method, one_start, seen
 
 
 def theirs() -> Tensor:
@@ -99,13 +99,13 @@ def test_spag_is_refused_however_many_clients_and_rounds_there_are(n):
 
 ACCEPTED = (
     "adaptive_all_for_one all_for_all all_for_one apfl aruba cobo decentralised_sgd "
-    "ditto extra fedavg fedavg_finetune feddyn fedper fedprox fedrep "
-    "gradient_tracking karula lg_fedavg local low_rank_corrections per_fedavg pfedme "
-    "scaffold time_adaptive_all_for_all wga_bc"
+    "ditto extra fedala fedavg fedavg_finetune fedbabu fedbn feddyn fedper fedprox "
+    "fedrep gradient_tracking karula lg_fedavg local low_rank_corrections per_fedavg "
+    "pfedme scaffold time_adaptive_all_for_all wga_bc"
 )
 
 
 @pytest.mark.parametrize("name", ACCEPTED.split())
 def test_methods_of_models_and_gradients_are_not_refused(name):
-    foreseen = seen(method(name), rounds=1)
+    foreseen = seen(method(name), rounds=1, columns=one_start().shape[1])
     assert len(foreseen.rounds) == 2 and foreseen.by_key is None

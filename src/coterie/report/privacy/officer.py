@@ -28,11 +28,15 @@ SIGHTS = (
     Sight(
         (
             *("fedavg", "fedavg_finetune", "ditto", "apfl", "pfedme", "per_fedavg"),
-            *("low_rank_corrections", "fedrep"),
-            *("fedprox", "feddyn", "fedper", "lg_fedavg"),
+            *("low_rank_corrections", "fedprox", "feddyn", "fedala"),
         ),
         "one model of each client; with secure sums, only their sum",
         "the average model",
+    ),
+    Sight(
+        ("fedrep", "fedper", "lg_fedavg", "fedbabu", "fedbn"),
+        "a part of one model of each client; with secure sums, only their sum",
+        "the average of this part",
     ),
     Sight(
         ("scaffold",),

@@ -12,7 +12,7 @@ from ...checks import InputError, stochastic
 from ...data.federation import Federation
 from ...graphs.families import edges_of, refuse_apart
 from ...graphs.fastest import MIXINGS, mixing_of
-from ...models import columns, matrices
+from ...models import batch_norm_columns, columns, matrices
 from .contexts import Context, file_of, from_file, places_in_files
 
 
@@ -66,6 +66,13 @@ def edges_between(choice: str, federation: Federation) -> Int[Tensor, "e 2"]:
 def head(choice: str, context: Context) -> Tensor:
     """(D,) which columns of a model are its head: modules or patterns, with commas."""
     return columns(context.layout, re.split(r",\s*", choice))
+
+
+def norm(choice: str, context: Context) -> Tensor:
+    """(D,) which columns of a model are batch normalisation: `batch`, or as `head`."""
+    if choice == "batch":
+        return batch_norm_columns(context.layout)
+    return head(choice, context)
 
 
 def layers(choice: str, context: Context) -> Tensor:

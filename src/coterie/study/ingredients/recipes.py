@@ -14,7 +14,7 @@ from ...graphs.matrices import refuse_unjoined
 from ...privacy.mechanisms.partners import FEATURES
 from ...similarity.partners import ESTIMATES
 from .contexts import Context, file_of, without_graph
-from .links import graph, head, layers, mixing
+from .links import graph, head, layers, mixing, norm
 from .partners import biases, precision, radius, reference, sizes, weights
 
 Ingredients = Callable[[str, str | None, str], Any]
@@ -30,11 +30,12 @@ RECIPES: dict[str, tuple[Callable[[str, Context], Any], str]] = {
     "radius": (radius, "transport"),
     "head": (head, "head"),
     "layers": (layers, "all"),
+    "norm": (norm, "batch"),
     "reference": (reference, "largest"),
 }
 """Name of an ingredient -> its recipe and its default text."""
 
-OF_MODELS = ("head", "layers")
+OF_MODELS = ("head", "layers", "norm")
 """Ingredients that depend on the columns of a model, and not on the clients."""
 
 
