@@ -422,9 +422,8 @@ def _average_halves(
         if not bool(oracle.present.all()):
             part = _part_heard(oracle, taken, of, count)
         # A half that nobody trained stays as it was.
-        rows = (part > 0)[:, None], mean, state.halves[:, j]
-        torch.where(*rows, out=halves[:, j])
-        del mean, rows  # make room for the next mean
+        halves[:, j] = _where(part > 0, mean, state.halves[:, j])
+        del mean  # make room for the next mean
     return state._replace(halves=halves)
 
 
