@@ -2,10 +2,10 @@
 
 A federation is a matrix: row i of `x`, shape (N, D), is client i's model. A process
 holds the n rows of its clients, the clients at hand. An algorithm is code that treats
-each row by itself. To send something, it calls a verb of the oracle (a method such as
-`average`); nothing leaves a client in another way. An algorithm can also have a flow,
-for clients that do not wait for each other. A flow gives out tasks, and uses answers as
-they arrive.
+each row by itself. To send something, the algorithm calls a verb of the oracle (a
+method such as `average`); nothing leaves a client in another way. An algorithm can also
+have a flow, for clients that do not wait for each other. A flow gives out tasks, and
+uses answers as they arrive.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ the weighted mean is the loss.
 
 @runtime_checkable
 class Clients(Protocol):
-    """The questions that a client program can ask: to n clients, at a site to one.
+    """The questions that a client program can ask n clients (at a site, one client).
 
     Every question uses a fresh minibatch of each client, except those asked through
     `same_batch`, `whole` or `validation`.
@@ -251,7 +251,7 @@ class Clients(Protocol):
     def stream(self, *names: int | str) -> seeds.Stream:
         """A random stream, in which each client has its own sequence.
 
-        It goes on from the program's last draw from the stream of these names.
+        The stream continues after the program's last draw from a stream of these names.
         """
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
@@ -285,14 +285,14 @@ class TaskClients(Clients, Protocol):
         """The same clients, with the samples of a verb's call in their rounds.
 
         Calls of a verb are numbered from 0 in every round, and each draws its own
-        samples. A task begins with those of call 0. A task that does the work of
-        several calls can therefore use the same samples as they do.
+        samples. A task begins with the samples of call 0. With `call`, a task that does
+        the work of several calls can use the samples of each of them.
         """
 
 
 @runtime_checkable
 class ClientsWithMeasurements(Clients, Protocol):
-    """Clients that have also measured what their step sizes depend on.
+    """Clients that have made the measurements on which their step sizes depend.
 
     The measurements never leave a client. Studies measure before training, except with
     [privacy] and [time]; there, step sizes must be numbers.
@@ -314,8 +314,8 @@ class ClientsWithMeasurements(Clients, Protocol):
 class RunningStatistics(NamedTuple):
     """Columns of a model that are running statistics, and how fast they move.
 
-    In these columns, the entry of a gradient is the statistic minus that of the
-    minibatch. A local step subtracts `rates` times this entry.
+    In these columns, the entry of a gradient is the statistic minus the statistic of
+    the minibatch. A local step subtracts `rates` times this entry.
     """
 
     columns: Int[Tensor, " s"]
@@ -340,7 +340,8 @@ def statistics_of(asked: object) -> RunningStatistics | None:
 def without_statistics(asked: object, rows: Float[Tensor, "n d"]) -> Tensor:
     """The rows with zeros in the columns of running statistics.
 
-    This is for terms that are added to gradients: statistics are plain averages.
+    Methods use this for terms that they add to gradients, because statistics are plain
+    averages.
     """
     found = statistics_of(asked)
     return rows if found is None else rows.index_fill(1, found.columns, 0.0)
@@ -390,9 +391,8 @@ class Oracle(Protocol):
     There are n rows, one for each client at hand; `weights` have a column for each of
     all N clients. Rows that a verb sends are models, unless they are marked as
     `Numbers`. Inactive clients do not answer: their gradients are zero, `each` does not
-    change their rows, and no verb sends or reads their rows. They receive later what
-    others send them. A row with weight or share zero is not used, even if it is not
-    finite.
+    change their rows, and no verb sends or reads their rows. Messages to them arrive
+    later. A row whose weight or share is zero is not used, even if it is not finite.
     """
 
     @property
@@ -423,8 +423,8 @@ class Oracle(Protocol):
     def sent(self) -> list[Transfer]:
         """What the verbs between clients have sent in this round.
 
-        If every process knows this for all N clients, it covers all; otherwise it
-        covers only the clients at hand (`Transfer.partial`).
+        It covers all N clients if every process knows what all of them have sent.
+        Otherwise it covers only the clients at hand (`Transfer.partial`).
         """
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -470,9 +470,9 @@ class Oracle(Protocol):
         """Mixtures: row i is sum_k weights[i, k] rows[k]; weights W may be sparse.
 
         W is (N, N), the same in every process, or (n, N), the rows of the clients at
-        hand. Other processes do not know these rows. So they must be mutual: if
-        weights[k, i] is not 0, weights[i, k] is not 0. Then a client knows to whom it
-        sends its row.
+        hand. Other processes do not know these rows. So these weights must be mutual:
+        if weights[k, i] is not 0, weights[i, k] is not 0. Then a client knows to whom
+        it sends its row.
 
         The sum is over the client itself and active clients. Each exchange after the
         first gives gamma W x + (1 - gamma) x', where x' are the rows one exchange

@@ -154,8 +154,8 @@ def bound_over_time(
     """Bounds on the expected excess loss after 0, 1, ..., T rounds (Theorem 1).
 
     `(1 - eta mu)^T excess^0 + (beta eta^2 / 2) sum_t (1 - eta mu)^{T-t}
-    (sigma_{i,psi}^t)^2`. The bound is linear in the variances, so if they are random,
-    give their means.
+    (sigma_{i,psi}^t)^2`. The bound is linear in the variances. So if variances are
+    random, give their means.
 
     Args:
         start: excess^0.
@@ -238,9 +238,9 @@ def decreasing_bound(problem: Problem, rounds: int, growth: float = 2.0) -> floa
 def sample_complexity(problem: Problem, eps: float, growth: float = 2.0) -> int:
     """The number of rounds after which `decreasing_bound` is at most eps.
 
-    `T = nu / eps - gamma - 1`, rounded up. For small excess^0 this is Corollary 1's
-    `beta sigma^2 C^2 / (C - 1) / (2 mu^2 eps)` minus (gamma + 1). The printed formula
-    leaves out the time until the start has no more effect.
+    `T = nu / eps - gamma - 1`, rounded up. For small excess^0, this is the number in
+    Corollary 1, `beta sigma^2 C^2 / (C - 1) / (2 mu^2 eps)`, minus (gamma + 1). The
+    printed formula leaves out the time until the start has no more effect.
     """
     checks.number("eps", eps, above=0.0)
     rounds = _nu(problem, growth) / eps - _shift(problem, growth) - 1

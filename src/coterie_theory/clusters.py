@@ -60,8 +60,8 @@ class Clusters:
     def miss_chance(self) -> float:
         """A bound on the chance to miss a member: `exp(-S u / (16 nu^2))`.
 
-        The difference of two means has twice the variance of one; the printed exponent
-        has 8.
+        The exponent has 16, because the difference of two means has twice the variance
+        of one mean. The thesis prints 8.
         """
         return math.exp(-self.samples * self.threshold / (16 * self.noise))
 
@@ -104,8 +104,8 @@ def cluster_threshold(separation: float) -> float:
 def cluster_samples(separation: float, *, noise: float, dimension: float) -> int:
     """Samples to separate clusters: `S >= 32 nu^2 d_eff / Delta^2`; Corollary 8.6.1.
 
-    Then `cluster_threshold` is above the noise. The printed 16 ignores that both means
-    have noise.
+    Then `cluster_threshold` is above the noise. The thesis prints 16, which ignores
+    that both means have noise.
     """
     return math.ceil(32 * noise * dimension / separation**2)
 
@@ -132,7 +132,7 @@ def estimated_bound(
 
     It is `tuned_bound` with variance `sigma^2 inverse_size`, and the bias `D^2 / (2 mu)
     bias(farthest)`. As in the thesis, its first part treats the found weights as if
-    they were those of the true clusters, with rho = s = 1.
+    they were the weights of the true clusters, with rho = s = 1.
 
     Args:
         found: how the clusters are found.

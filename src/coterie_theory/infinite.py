@@ -56,8 +56,8 @@ def windows(half_width: float, *, low: float = 0.0, high: float = 1.0) -> AgentK
     """The kernel of a uniform distribution on the cube [low, high]^p, in closed form.
 
     The window of theta is the part of {z : |z_k - theta_k| <= h for all k} in the cube.
-    For two windows, w is the volume that they share, divided by both their volumes, and
-    multiplied by the volume of the cube.
+    For two windows, w is the volume that they share, divided by the product of their
+    volumes, and multiplied by the volume of the cube.
 
     Args:
         half_width: h; for |theta - theta'|^q <= eps / 2 it is (eps / 2)^(1/q).

@@ -4,15 +4,15 @@ Matrices W_0, W_1, ... mix with constants rho and k_rho if, for all k and x,
 
     E |W_{k+k_rho-1} ... W_k x - x_bar|^2 <= (1 - rho)^2 |x - x_bar|^2         (5.5)
 
-for anything that happened before step k. Rates depend on rho_bar, which is about rho /
-k_rho and has
+whatever happened before step k. Rates depend on rho_bar, which is about rho / k_rho and
+satisfies
 
     E |W_{k+l-1} ... W_k x - x_bar|^2 <= 2 (1 - rho_bar)^{2l} |x - x_bar|^2    (5.9)
 
 for all k, l. Graphs are (E, 2) lists of edges between nodes 0, ..., n - 1, and J is the
 matrix with entries 1 / n. Edges are neighbours, e' ~ e, if they share a node; so e ~ e.
-The eigengap lambda_2 of weights w is that of the Laplacian with
-`y' Delta(w) y = sum_e w_e (y_v - y_w)^2`.
+The eigengap lambda_2 of weights w is the eigengap of the Laplacian Delta(w), with `y'
+Delta(w) y = sum_e w_e (y_v - y_w)^2`.
 
 References:
     Even, PhD thesis, 2024, chapter 5, tel-04877971.

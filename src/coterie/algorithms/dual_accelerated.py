@@ -22,9 +22,10 @@ References:
     "Continuized accelerations of deterministic and stochastic gradient descents, and of
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
 
-Differences: those of `coterie_theory.descent.dual`. Gradient steps on a node's data
-approximate grad f_v^*. A meeting takes time, and both nodes do nothing else during it.
-If a clock rings while one of its nodes is busy, nothing happens.
+Differences: those listed in `coterie_theory.descent.dual`. In addition, gradient steps
+on a node's data only approximate grad f_v^*. A meeting takes time, and both nodes do
+nothing else during it. If a clock rings while one of its nodes is busy, nothing
+happens.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def fedprox(
         weight_decay: adds this number times the model to each gradient; also
             `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        steps: local gradient steps in one round; the first has no pull.
+        steps: local gradient steps in one round; the first step has no pull.
         lam: strength of the pull to the global model.
         weighting: `samples` or `uniform` weights of the average.
     """

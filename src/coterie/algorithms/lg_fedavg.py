@@ -39,7 +39,8 @@ def lg_fedavg(
 ) -> Algorithm:
     """LG-FedAvg: an average head and personal bodies, trained together.
 
-    A newcomer trains a body for the fixed head, with as many steps as the others took.
+    A newcomer trains a body for the fixed head, with as many steps as the other clients
+    took.
 
     Args:
         sizes: (N,) training samples of each client.

@@ -32,7 +32,7 @@ def study_of_archive(
 ) -> Iterator[tuple[Path, Archive]]:
     """A context with the study of an archive and its modules in a temporary folder.
 
-    If the study names code, it first asks the user. Nothing is imported here.
+    If the study names code, the function first asks the user. It imports nothing.
     """
     archive = read_archive(path)
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
@@ -88,7 +88,8 @@ def _say_versions(archive: Archive) -> None:
 def say_agreement(archive: Archive, folder: Path, reused: int = 0) -> None:
     """Says whether the scores of a run are those in the archive.
 
-    Results of `reused` cells were there before, so they do not repeat anything.
+    Results of `reused` cells were there before this run, so they do not count as
+    repeated.
     """
     before = record_in(archive, "metrics.csv")
     now = folder / "metrics.csv"

@@ -2,11 +2,12 @@
 
 A folder in front of Python's path would hide installed packages: a file `sklearn.py`
 next to a study would run in place of scikit-learn. So only the modules that a study
-names are looked up in its folder first. For modules that these import, the folder of
+names are looked up in its folder first. If these modules import others, the folder of
 the study comes last. If a study names no module, Python's path does not change.
 
-A text names a module only where code may be named, see `models.trust`. Otherwise an
-archive could name a module where nobody is asked about it, such as in `data.target`.
+A text counts as the name of a module only in settings that may name code, see
+`models.trust`. Otherwise an archive could name a module in another setting, such as
+`data.target`, and the user would not be asked about it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Published experiments: our values next to published values, and if they agree.
+"""Published experiments: our values next to published values, and whether they agree.
 
 A paper is a folder of `reproductions/` with a file `items.py`. Its `ITEMS` maps names
 to functions `(overrides) -> list[Claim]`. `items.py` may import other files of its

@@ -51,7 +51,8 @@ class Group(Protocol):
         """The rows from process 0 to this process r: counts[r] of each tensor.
 
         Raises:
-            InputError: in every process, if process 0 gives a text; it is the message.
+            InputError: in every process, if process 0 gives a text, which is the
+                message.
         """
 
     def gather(self, value: Found) -> list[Found]:
@@ -105,7 +106,7 @@ def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
 def average_rows(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Weighted means (.., D) of the rows of all processes, and sums of the shares.
 
-    The sums (.., 1) of shares are sent with the rows, as one more column.
+    The sums (.., 1) of shares travel with the rows, as one more column.
 
     Args:
         group: the processes.
@@ -192,7 +193,7 @@ def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
 def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
     """The weights, with 0 for the rows of absent clients.
 
-    An absent client keeps the weight of its own row, because that row is not sent.
+    An absent client keeps its weight for its own row, because this row is not sent.
 
     Args:
         weights: (N, N), or (n, N) of the clients at hand; sparse or not.
@@ -268,7 +269,7 @@ def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
 def mix_rows_at_hand(
     group: Group, weights: Tensor, rows: Tensor, present: Tensor
 ) -> Tensor:
-    """Like `mix_rows`, where a process knows only the weights of its own clients.
+    """Like `mix_rows`, but each process knows only the weights of its own clients.
 
     Weights are mutual: if client i has a weight for client k, then k has one for i. A
     client sends its row to the clients for which it has a weight. Each row is sent with

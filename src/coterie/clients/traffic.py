@@ -1,7 +1,7 @@
 """Counts what an oracle sends: the links, and the number of values on each.
 
-`average` and `central` send through a server, up from every client that takes part and
-back down. `mix`, `blended` and `compare` send from peer to peer.
+`average` and `central` send through a server: up from every client that takes part, and
+back down to it. `mix`, `blended` and `compare` send from peer to peer.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Client i evaluates K models on the same n_i samples that none of them was trained on.
 The losses are bounded, so that no single sample decides. Some samples are hard for all
-models. This cancels in the difference of two models' losses.
+models; in the difference of two models' losses, this effect cancels.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def bound_losses(losses: Tensor, most: Tensor) -> Tensor:
     hardly more loss than a model that is wrong and less sure. Models trained on few
     samples are often wrong and very sure.
 
-    A loss below 0 has noise for privacy (`coterie.privacy`). The losses of such a
-    client are returned unchanged. The client bounded them before it added noise, and
-    noise of both signs must cancel.
+    A loss below 0 has noise for privacy (`coterie.privacy`). If a client has such a
+    loss, all its losses are returned unchanged: the client bounded them before it added
+    noise, and noise of both signs must cancel.
     """
     most = most.clamp(min=torch.finfo(losses.dtype).tiny)
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))
@@ -127,7 +127,7 @@ def choices(
     samples: Float[Tensor, " n"],
     everybody: Float[Tensor, "n k"],
 ) -> Int[Tensor, " n"]:
-    """Which of K models each client should use, by its own losses and those of all.
+    """Which of K models each client should use, by its losses and the means over all.
 
     Client i uses the model k with the smallest n_i L_ik + PRIOR M_k. So a client with
     few samples uses the model that is best for all clients on average. A client with
@@ -154,15 +154,15 @@ def choices(
 def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> float:
     """A bound on expected loss minus the loss of training alone, with `choices`.
 
-    A client compares a shared model with its own on n held-out samples. The paired
-    differences of their losses have the true mean delta and the standard deviation s.
-    So the mean difference is nearly normal, with the standard error e = s / sqrt(n). By
-    `choices`, the client uses the shared model if the mean difference is below PRIOR g
-    / n. Here g is the mean amount by which the shared model lowers the other clients'
-    losses. If the client's own model is better (delta > 0), the expected loss exceeds
-    that of training alone by
+    A client compares a shared model with its own model on n held-out samples. The
+    paired differences of their losses have the true mean delta and the standard
+    deviation s. So the mean difference is nearly normal, with the standard error e = s
+    / sqrt(n). By `choices`, the client uses the shared model if the mean difference is
+    below PRIOR g / n. Here g is the mean amount by which the shared model lowers the
+    other clients' losses. If the client's own model is better (delta > 0), the expected
+    loss exceeds that of training alone by
 
-        delta P(it uses the shared model) = delta Phi(c - delta / e)
+        delta P(the client uses the shared model) = delta Phi(c - delta / e)
 
     with c = PRIOR g / (n e). For any delta, this is at most e max_z z Phi(c - z), and
     so at most 0.17 e + PRIOR g / n. If the others lose (g < 0), it is less than 0.17 e.

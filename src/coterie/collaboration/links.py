@@ -1,4 +1,4 @@
-"""Results of two neighbours' tests of their link, by which they keep or drop it.
+"""Results of tests, by which two neighbours decide whether to keep their link.
 
 Matchings divide the links of a graph (`coterie.graphs.colouring`). In the m-th matching
 a client meets at most one neighbour. A `mix` with a permutation gives each client the
@@ -59,7 +59,7 @@ def running_average(
 ) -> Float[Tensor, "*n m"]:
     """The running average of test results; their first entry is a number of samples.
 
-    Every round uses the same samples, so the number of samples does not add up.
+    Every round uses the same samples, so their number is not added up over rounds.
     """
     known = old[..., :1] > 0
     return torch.where(known, MEMORY * old + (1 - MEMORY) * new, new)

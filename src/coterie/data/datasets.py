@@ -114,7 +114,7 @@ def writers(
 
     Args:
         min_images: writers with fewer images are left out.
-        limit: the most writers to keep after that; 0 keeps all.
+        limit: the largest number of remaining writers to keep; 0 keeps all.
         data_dir: the folder of the files of `mnist` and `qmnist_writers`.
         download: whether to download missing files.
     """
@@ -348,7 +348,7 @@ DATASETS: dict[str, Callable[..., Table]] = {
 
 
 def load(name: str, /, *, seed: int = 0, **options: object) -> Table:
-    """The data set of that name, or what the function "module:function" returns.
+    """The data set with this name, or the result of the function "module:function".
 
     Args:
         name: a key of DATASETS or "module:function".

@@ -235,11 +235,11 @@ class Federation:
         )
 
     def select(self, positions: Int[Tensor, " m"]) -> Federation:
-        """The federation whose client j is client positions[j] of this one.
+        """A federation whose client j is the client positions[j] of this federation.
 
         Clients keep their identities, which name their random streams. Samples stay
-        where they are. A client that is named twice becomes two clients with the same
-        samples and the same draws.
+        where they are. A client whose position occurs twice becomes two clients, with
+        the same samples and the same draws.
         """
 
         def of(values: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ def table(
     """Your own data, from CSV, Parquet, Excel, npz or npy files.
 
     `path` is one of these: a file, a list of files, a folder with a file for each site,
-    a folder with `features.npy` and other arrays, or a table that was read. The
+    a folder with `features.npy` and other arrays, or a table that was already read. The
     separator, decimal sign, encoding and task are detected unless they are given.
     docs/data.md explains all options.
     """
@@ -131,7 +131,7 @@ def refuse_unit(unit: str, task: str, whose: str) -> None:
     Args:
         unit: such as "kg"; "" for none.
         task: of the data.
-        whose: what has the unit, in words.
+        whose: words for the quantity that has the unit.
     """
     if unit and task != "regression":
         raise InputError(

@@ -1,11 +1,11 @@
 """Fits the preparation of features, on training data alone.
 
 Clients must agree on the categories and, with scale "agreed", on means and deviations.
-They do so by averages over clients, by the function `average` of an oracle. They
-average counts, sums, and squares of deviations from the mean, of their training parts.
+For this, the function `average` of an oracle averages over clients: counts, sums, and
+squared deviations from the mean of their training parts.
 
-Each client computes the rest alone: the median or the most frequent category, which
-fills its gaps, and with scale "client" its means and deviations.
+Each client computes everything else alone: the median or the most frequent category,
+which fills its gaps, and with scale "client" its means and deviations.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def with_preparation(
     *,
     like: Preparations | None = None,
 ) -> Federation:
-    """The federation with prepared features, as the clients that train agree.
+    """The federation with prepared features, as its training clients have agreed.
 
     Args:
         everybody: the federation, with raw columns and with newcomers.

@@ -1,7 +1,7 @@
 """The parts of every client: which samples train, validate and test.
 
-A client's parts depend only on its own samples, its name and the seed. So a site that
-holds only its own rows draws the same parts. The order of rows, clients and named
+A client's parts depend only on its own samples, its name and the seed. So a site draws
+the same parts from a file with only its own rows. The order of rows, clients and named
 columns does not matter either:
 
     content_j = a hash of the features and the target of sample j
@@ -128,9 +128,9 @@ def too_small(
 def contents(table: Table) -> Int[Tensor, " m"]:
     """(M,) a hash of the features and the target of each sample.
 
-    The hash is of the words of categories and classes and of the names of columns,
-    because codes and positions differ between files. Entries of arrays have no names,
-    so the hash uses their positions.
+    The hash uses the words of categories and classes and the names of columns, because
+    codes and positions differ between files. Entries of arrays have no names, so the
+    hash uses their positions.
     """
     targets = (
         _as_words(table.targets, table.classes) if table.classes else table.targets

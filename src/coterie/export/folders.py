@@ -61,8 +61,8 @@ def default_label(records: Records) -> str:
     """The algorithm whose model is exported by default.
 
     The default is the algorithm of the headline: the one with the best mean validation
-    score at the last round. Oracles and training alone do not take part. If there is no
-    other algorithm, the default is training alone.
+    score at the last round. Oracles and training alone are not considered. If there is
+    no other algorithm, the default is training alone.
     """
     local = local_label(records)
     others = [a for a in labels_of(records) if a != local and a not in records.oracles]

@@ -1,8 +1,8 @@
-"""Loss networks: how often edges should start exchanges, and how often they can.
+"""Loss networks: how often edges should start exchanges, and how often they succeed.
 
-Every edge has a clock that rings at random times. A ring starts an exchange. The
-exchange keeps both ends of the edge busy for some time, its length. If an end is
-already busy, the ring has no effect, and nobody waits.
+Every edge has a clock that rings at random times. A ring starts an exchange, which
+keeps both ends of the edge busy for some time, its length. If an end is already busy,
+the ring has no effect, and nobody waits.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in

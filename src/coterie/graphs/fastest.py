@@ -1,9 +1,9 @@
 """The gossip matrix that mixes fastest, by an interior-point method.
 
 `W = I - Delta(w)` is a symmetric, non-negative matrix of a graph, with rows that sum to
-one. All entries of J are 1 / n. Among these matrices, we find the one with the smallest
-`|W - J|`. This norm is the second largest absolute value of an eigenvalue. W solves a
-convex programme: it has the smallest t with
+one. Among these matrices, we find the one with the smallest `|W - J|`, where all
+entries of J are 1 / n. This norm is the second largest absolute value of an eigenvalue
+of W. W solves a convex programme: it has the smallest t with
 
     -t I <= I - J - Delta(w) <= t I,   w >= 0,   sum of w at a node <= 1.
 
@@ -41,8 +41,9 @@ _MOST = 1000
 def fastest_mixing(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """The sparse, doubly stochastic W of a graph with the smallest `|W - J|`.
 
-    The norm is right to 1e-6. It is never larger than with `gossip_matrix` or
-    `max_degree`. The computation takes seconds for 200 edges, and a minute for 1,000.
+    The error of this norm is at most 1e-6. The norm is never larger than that of
+    `gossip_matrix` or `max_degree`. The computation takes seconds for 200 edges, and a
+    minute for 1,000.
 
     >>> path = torch.tensor([[0, 1], [1, 2], [2, 3]])
     >>> found = fastest_mixing(path, 4).to_dense()

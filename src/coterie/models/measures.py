@@ -2,9 +2,9 @@
 
 For labels, a model has one output for each class. With two classes it may have a single
 logit instead; class 1 is the positive class. With two classes, F1, sensitivity and
-specificity are those of class 1. With more classes, they are means over the classes
-that the client has. If a measure is undefined for a client's samples, it is NaN for
-every model. So all models are compared on the same clients.
+specificity are about class 1. With more classes, they are means over the classes that
+the client has. If a measure is undefined for a client's samples, it is NaN for every
+model. So all models are compared on the same clients.
 """
 
 from __future__ import annotations

@@ -143,8 +143,8 @@ def adapt_objective(
         task: the task of the data.
         loss: text of `model.loss`; empty keeps the loss.
         measures: texts of `model.measures`, added to those of the objective.
-        score: text of `model.score`. If it names one of our measures that the objective
-            lacks, the measure is added. Empty keeps the score.
+        score: text of `model.score`. If the text names one of our measures that the
+            objective lacks, the measure is added. An empty text keeps the score.
     """
     if loss:
         objective = objective._replace(loss=loss_named("model.loss", loss, task))

@@ -7,7 +7,7 @@ of an edge,
     R_e = (e_v - e_w)' Laplacian(q)^+ (e_v - e_w).
 
 Between rings, every node mixes its two vectors at the rate eta. When a clock rings, the
-second vectors of both nodes move by alpha times the difference of the first ones:
+second vectors of both nodes move by alpha times the difference of their first vectors:
 
     eta = sqrt(mu / (2 R)),    alpha = 1 / sqrt(2 mu R).
 

@@ -6,11 +6,12 @@ as draws from a normal law (random effects). So the values of other clients say
 something about a client with few samples. We choose the variance of the law so that the
 sum of squared deviations is at its median.
 
-A client that trains alone on m samples has a cost that we model as c / m above its
-limit. Models from one quarter and from three quarters of the samples give c. With three
-quarters, E = c / m is the most that a client can gain. If learning together gains D, it
-is worth g = 1 / (1 - D / E) times the client's own samples. The interval of g contains
-all values for which D - (1 - 1 / g) E may be zero (Fieller's interval of a ratio).
+Our model: if a client trains alone on m samples, its cost is c / m above its limit.
+Models from one quarter and from three quarters of the samples give c. With m three
+quarters of the samples, E = c / m is the most that a client can gain. If learning
+together gains D, it is worth g = 1 / (1 - D / E) times the client's own samples. The
+interval of g contains all values for which D - (1 - 1 / g) E may be zero (Fieller's
+interval of a ratio).
 
 References:
     DerSimonian, Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials,
@@ -60,8 +61,8 @@ class Expectation(NamedTuple):
 def errors_of(values: Float[np.ndarray, "4 n"], sizes: Values) -> Values:
     """Standard errors of the means of four quarters.
 
-    Four values say little about a variance. So we take the mean of the client's own
-    variance and the common one, which is in proportion to 1 / samples.
+    Four values say little about a variance. So we take the mean of two variances: the
+    client's own, and a common one, which is in proportion to 1 / samples.
     """
     own = values.var(0, ddof=1)
     common = float((own * sizes).mean()) / sizes
@@ -122,7 +123,7 @@ def outlook_of(
     """Expected scores and worth, from a trial and from the prospects of gradients.
 
     Args:
-        cost: of the trial's models, by the measure that people decide by.
+        cost: of the trial's models, in the measure by which people decide.
         loss: of the trial's models.
         sizes: training samples of the pilot.
         planned: training samples that are planned for.

@@ -262,7 +262,7 @@ def measure_of(
 
 
 def verdict(least: float, most: float) -> str:
-    """Whether a client should join, given the interval of what that is worth.
+    """Whether a client should join, given the interval of its worth.
 
     >>> verdict(1.8, 4.0), verdict(0.8, 1.1), verdict(1.1, 9.0)
     ('join', 'do not join', 'collect first')
@@ -273,7 +273,7 @@ def verdict(least: float, most: float) -> str:
 
 
 def advice(row: Row) -> str:
-    """The verdict of a row, with the number of samples to collect if that helps.
+    """The verdict of a row; if more samples help, the number to collect.
 
     >>> advice({"verdict": "collect first", "collect": 120})
     'collect 120'
@@ -331,11 +331,12 @@ def plan_study(
     Args:
         study: its data, split, model and run, and the step size of its algorithms.
         seed: the seed of the study to plan for; None takes the first.
-        lr: step size of the pilot's common model. None takes the first that exists: the
-            step size of the study's fedavg, that of its first algorithm with a step
-            size, or 1 over the largest curvature of any client (at most 0.1).
-        steps: local steps per round of the pilot. None takes those of the same
-            algorithm; for `epochs`, the mean number of steps that a client takes.
+        lr: step size of the pilot's common model. None takes the step size of the
+            study's fedavg. Without one, it takes that of the first algorithm with a
+            step size, and otherwise 1 over the largest curvature of any client (at most
+            0.1).
+        steps: local steps per round of the pilot. None takes the steps of the algorithm
+            that gives `lr`; for `epochs`, the mean number of steps that a client takes.
         rounds: of the pilot; None takes the study's.
         samples: number of training samples per client to plan for; 0 takes the number
             that each client has.

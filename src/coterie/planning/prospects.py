@@ -6,9 +6,9 @@ on all clients, which sum to 1, the squared error of the blend is
     risk_i(l) = |sum_j l_j (g_j - g_i)|^2 + sum_j l_j^2 sigma_j^2 / m_j,
 
 the sum of its squared bias and its variance (Theorem 8.2 of the thesis, before the bias
-is bounded by sum_j l_j |g_j - g_i|^2). Alone the risk is sigma_i^2 / m_i. The `gain` is
-this risk over the least risk: learning with others is worth `gain` times the client's
-own samples.
+is bounded by sum_j l_j |g_j - g_i|^2). Alone, the risk is sigma_i^2 / m_i. The `gain`
+is this risk divided by the least risk: learning with others is worth as much as `gain`
+times the client's own samples.
 
 We know the vectors g_i only by noisy squared distances. `structure_of` models them as
 g_i = p_i + t_i. The p_i lie in the few directions that stand out from the noise. The
@@ -75,7 +75,7 @@ class Prospects(NamedTuple):
 def prospects_of(found: PilotFindings) -> Prospects:
     """The gains and weights that follow from the findings, with 90 % intervals.
 
-    All clients are assumed to differ from the rest by the same amount on average.
+    We assume that every client differs by the same amount, on average, from all others.
     """
     noise, shape = found.variance / found.sizes, structure_of(found)
     n = len(noise)
@@ -92,7 +92,7 @@ def prospects_of(found: PilotFindings) -> Prospects:
 
 
 def structure_of(found: PilotFindings) -> Structure:
-    """Common directions, and the mean square of the rest, from noisy squared distances.
+    """Directions p of clients, and the mean square of the t_i, from noisy distances.
 
     The distances give the matrix C of products of gradients minus a mean. With f =
     `floor`, its noise has standard deviation f_i on the diagonal and sqrt(f_i f_j / 2)

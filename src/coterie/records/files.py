@@ -82,8 +82,8 @@ def writing(path: Path) -> Iterator[Path]:
 def link_file(source: Path, target: Path) -> None:
     """Makes `target` the same file as `source`, or a copy if that is not possible.
 
-    Files of a run are never changed in place, only replaced. So after a change of one
-    file, the other still has the old content.
+    Files of a run are never changed in place, only replaced. So if one of the two files
+    is replaced, the other still has the old content.
     """
     with writing(target) as temporary:
         temporary.unlink()
@@ -242,9 +242,9 @@ def _digest(stream: BinaryIO, size: int) -> bytes:
 def lock_folder(folder: Path) -> Iterator[bool]:
     """A context in which no other process may lock this folder, made if needed.
 
-    The context gives True. It gives False if the file system has no locks and so cannot
-    keep other processes away. The lock ends with the process, even if the process is
-    killed.
+    The context gives True. It gives False if the file system has no locks, so that
+    other processes can still write. The lock ends with the process, even if the process
+    is killed.
 
     Raises:
         InputError: if another process has the lock, or the system has no locks.

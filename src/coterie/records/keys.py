@@ -28,7 +28,7 @@ _SIZE = 32  # bytes of a key
 
 
 def write_secret(path: Path, content: bytes, *, once: bool = False) -> None:
-    """Replaces a file by one that only its owner can read; on disk when it returns.
+    """Writes a file that only its owner can read; it is on disk when this returns.
 
     With `once`, an existing file stays as it is.
     """

@@ -107,7 +107,7 @@ def _users(member: np.ndarray, uses: np.ndarray, kind: np.ndarray) -> np.ndarray
 def newcomer_summary(records: Records) -> pd.DataFrame:
     """One row per algorithm: test scores of newcomers, who were held out of training.
 
-    Each seed holds out its own clients, and each of them counts once. Columns:
+    Each seed holds out its own clients, and each held-out client counts once. Columns:
 
     - `mean` with its `standard_error`, which counts seeds, their newcomers and test
       samples (`scores.intervals`). `worst` is the worst newcomer of any seed.
@@ -169,9 +169,9 @@ def client_summary(records: Records, label: str) -> pd.DataFrame:
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
     """The largest cost that every algorithm reached, and mean test scores at that cost.
 
-    The cost is `gradients`, `bytes` or `updates`. For each seed, the score is that of
-    the last evaluation before the algorithm spent more. Algorithms without this cost do
-    not count: training alone sends no bytes.
+    The cost is `gradients`, `bytes` or `updates`. For each seed, the score is from the
+    last evaluation before the algorithm spent more. Algorithms without this cost do not
+    count; for example, training alone sends no bytes.
     """
     finals = {label: costs_of(records, label)[cost] for label in labels_of(records)}
     paid = [value for value in finals.values() if value > 0]
@@ -321,7 +321,7 @@ def confusion_of(
 ) -> pd.DataFrame:
     """The number of test samples by true class (row) and predicted class (column).
 
-    It counts the samples of one client, or of all, with all seeds.
+    The counts are of the samples of one client, or of all clients, with all seeds.
     """
     table = records.confusion
     classes = range(int(table[["target", "predicted"]].to_numpy().max()) + 1)

@@ -133,7 +133,7 @@ def by_measure(records: Records, measure: str) -> Records:
 def is_higher_better(records: Records, measure: str) -> bool | None:
     """Whether higher is better; None for a user's own measure, if it is not the score.
 
-    A measure on pooled test data is like the measure that it is made from.
+    For a measure on pooled test data, the measure from which it is made decides.
     """
     base = base_measure(measure)
     if base == base_measure(records.score):
@@ -243,8 +243,8 @@ def require_local(records: Records) -> str:
 def population(records: Records) -> pd.DataFrame:
     """One row per client: mean sizes over seeds, and its cluster (-1 if it varies).
 
-    A client is `tested` if it has test samples with every seed. It is `scored` if these
-    also define its score.
+    A client is `tested` if it has test samples with every seed. It is `scored` if, in
+    addition, its score is defined on these samples.
     """
     groups = records.clients.groupby("client")
     table = groups[["train", "validation", "test"]].mean()
@@ -276,8 +276,8 @@ def is_crowd(records: Records) -> bool:
 def undefined_for(records: Records, measure: str | None = None) -> list[int]:
     """Clients whose test samples leave a measure undefined with any seed.
 
-    The cause is not the models, because no algorithm has a value in any round. By
-    default, the measure is the score.
+    We know that models are not the cause, because no algorithm has a value in any
+    round. By default, the measure is the score.
     """
     measure = measure or records.score
     column = f"test_{measure}"

@@ -1,9 +1,9 @@
 """How much one algorithm is better than another, with intervals.
 
 Algorithms are paired by seed, client and test sample (see `intervals`). Some records
-lack the values of samples: records of a run that did not end, and records of older
-versions if the measure is of a client as a whole, such as AUC. Then only seeds count,
-and `samples` is 0.
+lack the values of samples: those of a run that did not end, and, for measures of a
+client as a whole such as AUC, those of older versions. Then only seeds count, and
+`samples` is 0.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def score_error(records: Records, label: str) -> float:
 def score_estimate(records: Records, label: str) -> tuple[Estimate, int]:
     """The estimate of the mean score over clients, inside the range of its measure.
 
-    The number of test samples that count comes second (0: only seeds count).
+    The second result is the number of test samples that count (0: only seeds count).
     """
     scores = final_scores(records, label)
     trials = _trials(records, [label], scores)

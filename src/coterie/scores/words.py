@@ -20,7 +20,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 8) -> str:
-    """The first of the names, and how many more there are.
+    """The first names of a list, and the number of all other names.
 
     >>> some_of(["a", "b", "c"], most=2)
     'a, b and 1 more'

@@ -11,7 +11,7 @@ References:
     federated learning", PhD thesis, 2024, section 8.6, hal tel-04877971.
 
 Differences: we compare unbiased estimates with a threshold, so the threshold is for the
-true distance. If the samples are not enough to decide about a pair, the pair is marked.
+true distance. A pair is marked as undecided if there are too few samples to decide.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def classify_pairs(
 def gap_threshold(distances: Distances, *, factor: float = 1.5) -> float:
     """A threshold for squared distances, in the middle of their widest gap.
 
-    To find the gap, we sort the distances. The gap is where the ratio of a distance to
-    the next smaller one is largest. Distances below 2.5 times the lower quartile of the
-    standard errors are noise, and count as this number.
+    To find the gap, we sort the distances, and look for the largest ratio of a distance
+    to the next smaller one. Let q be 2.5 times the lower quartile of the standard
+    errors. Distances below q are noise, and count as q.
 
     Raises:
         InputError: if no ratio reaches `factor`. Then there is no gap, or noise hides

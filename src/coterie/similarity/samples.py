@@ -33,8 +33,9 @@ def split_for_partners(
 ) -> tuple[Federation, Federation]:
     """Two federations: S training samples of each client, and all other samples.
 
-    The first is for choosing partners and the second for training. If a sample is in
-    both, partners seem closer than they are. Theorem 8.4 does not allow this.
+    The first federation is for choosing partners, and the second for training. If a
+    sample were in both, partners would seem closer than they are. Theorem 8.4 does not
+    allow this.
 
     Args:
         federation: to divide.
@@ -103,13 +104,14 @@ def samples_of(
 ) -> Samples:
     """The training samples of every client: features followed by the response.
 
-    The response is a column for each class, 1 for the right one, or the numbers
-    themselves. Features are not scaled: bring them to a common scale first.
+    For classes, the response has a column for each class, with 1 for the right class.
+    Otherwise the response is the numbers themselves. Features are not scaled: bring
+    them to a common scale first.
 
     Args:
         federation: the clients.
-        labelled: False takes features only. Then labels are not needed. But then
-            clients that label the same features differently look equal.
+        labelled: False takes features only, so labels are not needed. But then clients
+            that label the same features differently look equal.
         scale: a factor for the response; None makes the total variance of the response
             equal to that of the features.
     """

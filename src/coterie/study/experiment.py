@@ -176,7 +176,7 @@ class Result:
     ) -> nn.Module:
         """The model of one client, by its name or position among all; see `Run.model`.
 
-        By default it is that of the last listed algorithm and the first seed.
+        By default, it is the model of the last listed algorithm and the first seed.
         """
         return self._run.model(client, label, seed)
 
@@ -219,10 +219,10 @@ def run_study(
 ) -> Result:
     """All results of a study, after running what has not run yet.
 
-    The folder is named after the study's settings and the content of what it reads. So
-    the same study goes on where it stopped, and nothing is run twice. If another study
-    in `runs` has trained an algorithm with the same settings, data and code, its
-    results are used.
+    The name of the folder depends on the study's settings and on the content of the
+    files and data that it reads. So a repeated study goes on where it stopped, and
+    nothing is run twice. If another study in `runs` has trained an algorithm with the
+    same settings, data and code, its results are used.
 
     Args:
         study: from `read_study` or `study_of`.

@@ -72,7 +72,7 @@ def choosing_of(
 
 
 def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
-    """Digests of the files that data were read from, or of what a user's program gave.
+    """Digests of the files that data were read from, or of data from a user's program.
 
     Args:
         table: the data.

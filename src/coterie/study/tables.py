@@ -241,7 +241,7 @@ class Time:
     def clock(self, seed: int, clients: int | None = None) -> Clock:
         """How long clients compute, for one seed of the study.
 
-        If `clients` is given, this number of clients need times.
+        If `clients` is given, the clock has times for this number of clients.
         """
         if self.trace:
             return trace(self.trace_file, clients=clients)

@@ -186,7 +186,7 @@ def samples_bound(
     """A bound on E |x_t - x*|^2 / 2: Theorem 2.4.2.
 
     `(start / 2 + mu distance / 2) exp(-t / sqrt(kappa kappa_stat))`, where `start` is
-    |x_0 - x*|^2 and `distance` the same in the norm of H^-1.
+    |x_0 - x*|^2 and `distance` is |x_0 - x*|^2 in the norm of H^-1.
     """
     rate = 1 / math.sqrt(samples.kappa * samples.condition)
     energy = (start + samples.curvature * distance) / 2

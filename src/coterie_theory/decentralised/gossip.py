@@ -16,8 +16,7 @@ References:
     Even, PhD thesis, 2024, chapters 1, 2, 4 and 6, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): randomised gossip has half the
-printed rate. Accelerated gossip has half the printed eta, because its theorem needs
-this.
+printed rate. Accelerated gossip has half the printed eta, as its theorem needs.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ A walk v_0, v_1, ... is a Markov chain with the stationary distribution pi, and
 
     x_{t+1} = x_t - gamma g_{v_t}(x_t)                                (7.2), MC-SGD
 
-finds the minimum of f = sum_v pi_v f_v. Times tau_mix, tau_hit and tau_cov are those of
-`coterie.graphs.chains` and `.chains` here. F_0, the `start`, is f(x_0) - f^*, and B^2,
-the `distance`, is |x_0 - x^*|^2. If a rate holds only up to constants and logarithms,
-its docstring says so.
+finds the minimum of f = sum_v pi_v f_v. Times tau_mix, tau_hit and tau_cov are defined
+in `coterie.graphs.chains` and in `.chains` of this package. F_0, the `start`, is f(x_0)
+- f^*, and B^2, the `distance`, is |x_0 - x^*|^2. If a rate holds only up to constants
+and logarithms, its docstring says so.
 
 References:
     Even, PhD thesis, 2024, chapter 7, tel-04877971.
@@ -227,7 +227,7 @@ def strongly_convex_rate(
     """E|x_T - x^*|^2 up to constants and logarithms; Corollary 7.4.1, Theorem 7.5.
 
     `2 e^{-T / kappa} B^2 + L s / (mu^3 T)` with `s = sigma_local^2 + tau_mix(1/4)
-    sigma_*^2`. The noise within clients, sigma_local^2, does not depend on the walk.
+    sigma_*^2`. The noise within clients, sigma_local^2, is the same for every walk.
     """
     mu = checks.number("mu", problem.mu, above=0.0)
     noise = problem.beta * (local + problem.mixing * problem.variance)

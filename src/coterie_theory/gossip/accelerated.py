@@ -8,9 +8,9 @@ edge {v, w} rings,
                                    z_w <- z_w - gamma (x_w - x_v)
 
 where the right sides have the rows from just before the ring. Only x is sent. In a time
-D without a meeting, x and z of a node move towards each other by `(1 - exp(-2 eta D)) /
-2` of the way. So it is enough to compute this move when the node meets a neighbour. Let
-mu be the eigengap of the Laplacian of the rates, and R the largest effective resistance
+D without a meeting, x and z of a node each move `(1 - exp(-2 eta D)) / 2` of the way to
+the other. So it is enough to compute this move when the node meets a neighbour. Let mu
+be the eigengap of the Laplacian of the rates, and R the largest effective resistance
 between ends of an edge. Then
 
     eta = sqrt(mu / (2 R)),  gamma = 1 / sqrt(2 mu R),
@@ -25,8 +25,8 @@ References:
     of gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
     Even, PhD thesis, 2024, 2.7, tel-04877971.
 
-Differences: the thesis prints twice this eta. With it, the mean square diverges on a
-line of 20 nodes; see docs/errata.md.
+Differences: the thesis prints twice this eta. With the printed eta, the mean square
+diverges on a line of 20 nodes; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def accelerated(
 ) -> RowPairs:
     """All rows at each of these times; arguments as for `randomised`.
 
-    With `eta = 0`, x is that of `randomised`. Use double precision if x must come much
-    nearer to the mean, by many orders of magnitude.
+    With `eta = 0`, x is the result of `randomised`. Use double precision if x must come
+    nearer to the mean by many orders of magnitude.
 
     Args:
         x: the rows at time 0, of x and of z.

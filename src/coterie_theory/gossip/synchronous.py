@@ -5,9 +5,10 @@
     omega = 2 (1 - sqrt(l (1 - l/4))) / (1 - l/2)^2
 
 W is doubly stochastic and sparse; the cost of a round grows with the number of edges.
-For a symmetric W, l is its absolute gap, `1 - max(|lambda_2|, |lambda_n|)`. Compared
-with the start, `|x^t - x_bar|^2` is at most `(1 - l)^{2t}` times as large for `plain`,
-and `2 exp(-t sqrt(l))` times for `chebyshev`, which needs one W for all rounds.
+For a symmetric W, l is its absolute gap, `1 - max(|lambda_2|, |lambda_n|)`. After t
+rounds, `|x^t - x_bar|^2` is at most `(1 - l)^{2t}` times its value at the start with
+`plain`, and `2 exp(-t sqrt(l))` times with `chebyshev`. `chebyshev` needs one W for all
+rounds.
 
 `mix` may be the method `mix` of an oracle instead of a product of matrices. Then each
 process holds its own rows, and messages are counted.
@@ -15,8 +16,8 @@ process holds its own rows, and messages are counted.
 References:
     Even, PhD thesis, 2024, 1.2.2 and 6.2.1, tel-04877971.
 
-Differences: the recursion begins with W. The printed one begins with omega W, which
-would change the mean; see docs/errata.md.
+Differences: the recursion begins with W. The printed recursion begins with omega W,
+which would change the mean; see docs/errata.md.
 """
 
 from __future__ import annotations

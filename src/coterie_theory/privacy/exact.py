@@ -76,9 +76,10 @@ def group_share(
 ) -> float:
     """The loss S of a group of clients whose inputs may change together.
 
-    Suppose that their inputs, as one vector, change by at most the sensitivity D. Then
-    S is the largest eigenvalue of their block of the projection. If each of k inputs
-    may change by D, S is k times as large; this also holds for inputs that are vectors.
+    Suppose that the inputs of the group, as one vector, change by at most the
+    sensitivity D. Then S is the largest eigenvalue of the group's block of the
+    projection. If each of k inputs may change by D, S is k times as large. This also
+    holds for inputs that are vectors.
 
     Args:
         seen: what an observer knows.

@@ -15,8 +15,8 @@ learned.
 - `on_secret_graph`: Algorithm 6.1 on a random graph where a client knows only its
   neighbours. `decentralised.muffliato.secret_graph_loss` returns its loss.
 
-The number of rounds must not depend on the data, because then it would reveal something
-about them. Use `stopping_time` with a public bound.
+The number of rounds must not depend on the data, because it would then reveal something
+about the data. Use `stopping_time` with a public bound.
 
 References:
     Cyffers, Even, Bellet, Massoulié, "Muffliato: peer-to-peer privacy amplification for

@@ -11,7 +11,7 @@ formula gives 1/3.
 Over several inputs, the formula adds up rounds as if later rows contained nothing of
 earlier inputs (6.12, 6.13). If neighbours exchange once in a round, clients that are
 not neighbours would then never learn anything. Sums over all u are right, because each
-message adds 1 to them. So mean losses (6.7) are right too. For true losses use
+message adds 1 to such a sum. So mean losses (6.7) are right too. For true losses use
 `exact_losses`, and over several inputs `joint_losses`.
 
 References:

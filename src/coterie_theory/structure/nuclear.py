@@ -6,7 +6,7 @@ Equation (9.7) is
 
 where |W|_* is the sum of singular values. Afterwards we may keep only the largest s of
 them. kappa = 1 is enough, because |W*|_* <= sqrt(r) |W*|_F. FISTA projects the singular
-values onto the ball of the l1 norm. It needs a server that sees all models; the
+values onto the ball of the l1 norm. FISTA needs a server that sees all models; the
 algorithm `nuclear_norm` needs only averages of single vectors. For any feasible W,
 
     L(W) - min L <= <grad L(W), W> + R |grad L(W)|_op.

@@ -142,8 +142,8 @@ def best_rows(
 
     Each step goes to the minimum of a quadratic above the loss, with the largest
     curvature of F. Steps end when this minimum does not move any more. For squared
-    errors one step is enough. With a start there are only a few steps, because the
-    caller alternates.
+    errors, one step is enough. If there is a start, we take only a few steps, because
+    the caller alternates.
     """
     c = CURVATURES[kind]
     data = Tasks(z, targets, weights, kind)

@@ -22,8 +22,8 @@ _CONVERTED = {"1": "L", "P": "RGB", "PA": "RGBA"}
 class EncodedImages:
     """(M, C, H, W) images of bytes, from a column of the splits of a data set.
 
-    An image has the size and the channels of the first one. This is checked when it is
-    decoded.
+    All images must have the size and the channels of the first one. This is checked
+    when an image is decoded.
     """
 
     def __init__(self, parts: Mapping[str, Any], column: str) -> None:

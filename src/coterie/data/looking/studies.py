@@ -51,8 +51,8 @@ def complete_study(
 
     The table is that of `source`, or of the files that [data] names. If [data] names
     the target, we only add options for columns that cannot be features as they are,
-    such as dates, identifiers and free text. Otherwise all options are as `coterie
-    init` writes them.
+    such as dates, identifiers and free text. Otherwise we set all options as `coterie
+    init` does.
     """
     given, parts = dict(data), dict(split)
     asked = TextFormat(*(given.get(name, "") for name in TextFormat._fields))

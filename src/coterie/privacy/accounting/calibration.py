@@ -1,6 +1,6 @@
 """How much noise keeps an epsilon, and which clients may go on within a budget.
 
-Both follow from what all rounds will release, which we know before training.
+Both follow from the releases of all rounds, which we know before training.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
         """(N,) which clients refuse a round that would raise spending to `after`.
 
         Args:
-            after: what each client would have spent, no matter who refuses.
+            after: what each client would have spent after the round if nobody refused.
             counted: the clients that can end training for all; None: all of them.
         """
         some = after if counted is None else after[counted]

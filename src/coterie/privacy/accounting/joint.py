@@ -1,8 +1,9 @@
 """Bounds on what an observer learns from several inputs of a client, fixed beforehand.
 
-Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs,
-so what an observer sees is one projection P over (client, input). If the data of client
-u change, each of its inputs s moves by some d_s, at most by its sensitivity. Then
+Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs.
+So an observer learns a projection P of the vector of all inputs, with rows and columns
+(client, input). If the data of client u change, each of its inputs s moves by some d_s,
+at most by its sensitivity. Then
 
     mu^2 = max over d of sum_{s, s'} P_{(u, s), (u, s')} <d_s, d_s'> / (noise noise')
 
@@ -17,9 +18,9 @@ The bound holds if the inputs of other clients do not depend on the data of u. T
 depend on those data only through what the observer has seen. **The bound does not hold
 for Muffliato-SGD.** There the next step of a client w depends on the model of w, which
 holds the row of u. So the next message of w reveals u in a second way, which P does not
-count. On a star of 21 clients an attack reaches an advantage of 0.318 where this
-account allows 0.074 (docs/errata.md). For such methods `accounts.by_pairs` takes the
-total of u.
+count. On a star of 21 clients, an attack reaches an advantage of 0.318, while this
+account allows only 0.074 (docs/errata.md). For such methods, `accounts.by_pairs` takes
+the total of u.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in

@@ -6,13 +6,13 @@ Then
 
     S(u, v) = [A_v^+ A_v]_uu                          between 0 and 1
 
-is the part of mu^2 that reaches v. What v learns about input u is as if u had sent it
-once with noise s / sqrt(S). So S = 1 is local privacy, and the sum over u is the rank
-of A_v. A singular value of A_v counts as 0 if it is at most `rtol` times the largest:
-we assume that observers cannot read such weak directions. A smaller rtol makes S
-larger, and with an rtol of 0 rounding errors count too. If an observer reads every
-message with fresh noise of standard deviation tau, which enters no later mixture, no
-cut is needed:
+is the part of mu^2 that reaches v. v learns as much about input u as if u had sent it
+once with noise s / sqrt(S). So S = 1 is local privacy. The sum of S over all u is the
+rank of A_v. A singular value of A_v counts as 0 if it is at most `rtol` times the
+largest: we assume that observers cannot read such weak directions. A smaller rtol makes
+S larger, and with an rtol of 0 rounding errors count too. No cut is needed if an
+observer reads every message with fresh noise of standard deviation tau, and this noise
+enters no later mixture:
 
     S = a_u' (A A' + tau^2 I)^{-1} a_u,
 
@@ -23,8 +23,8 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, 6.3, hal tel-04877971.
 
-Differences: the thesis adds divergences of single messages (6.6). That is not a bound,
-because the messages share their noise: see `coterie_theory.privacy.printed` and
+Differences: the thesis adds divergences of single messages (6.6). Their sum is not a
+bound, because the messages share their noise: see `coterie_theory.privacy.printed` and
 docs/errata.md.
 """
 

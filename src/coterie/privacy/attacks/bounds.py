@@ -1,14 +1,14 @@
-"""What guesses prove: lower bounds on the epsilon of a mechanism.
+"""Lower bounds on the epsilon of a mechanism, from right and wrong guesses.
 
-An attacker guesses who was in the data. If a mechanism is (epsilon, delta)-private, no
-attacker guesses better than the laws below allow. If an attacker does guess better, the
+An attacker guesses who was in the data. If a mechanism is (epsilon, delta)-private, the
+laws below limit how well any attacker can guess. If an attacker guesses better, the
 true epsilon is larger, with the given confidence. A bound above the accountant's
 epsilon proves that the mechanism is not what it claims to be. A bound below that
 epsilon proves nothing.
 
 Many runs, with a sample in or out (Kairouz, Oh, Viswanath 2015): the attacker calls the
 sample in or out. The rate of right calls "in" is at most delta + e^epsilon times the
-rate of wrong calls "in". The same is true of calls "out". We limit the rates as Clopper
+rate of wrong calls "in". Calls "out" obey the same law. We limit the rates as Clopper
 and Pearson do.
 
 One run, with m canaries that are each in with chance 1/2 (Steinke et al. 2023, Theorem
@@ -20,8 +20,8 @@ where B is binomial with r trials of chance 1/(1 + e^-epsilon).
 
 A mechanism that claims to be mu-Gaussian private (Nasr et al. 2023): no attacker tells
 canaries in and out apart better than N(0, 1) from N(mu, 1). So mu is at least
-Phi^-1(rate of right calls) - Phi^-1(rate of wrong calls). This proves far more than
-rates alone prove about epsilon.
+Phi^-1(rate of right calls) - Phi^-1(rate of wrong calls). So the rates prove far more
+than without this claim.
 
 References:
     Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini, Thakurta, Terzis, "Tight

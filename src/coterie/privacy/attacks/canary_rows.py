@@ -8,9 +8,9 @@ likelihood ratio of in against out, over R releases z_1 .. z_R of one canary,
 
     2 C sum_t <z_t - ref_t, u> / s^2,
 
-is N(mu^2/2, mu^2) for a canary that is in, and N(-mu^2/2, mu^2) for one that is out,
-with mu = 2 C sqrt(R) / s. The auditor calls a canary in if the ratio is positive. Its
-right and wrong calls bound mu from below (`bounds.mu_of_rates`).
+is N(mu^2/2, mu^2) for a canary that is in, and N(-mu^2/2, mu^2) for a canary that is
+out, with mu = 2 C sqrt(R) / s. The auditor calls a canary in if the ratio is positive.
+Its right and wrong calls bound mu from below (`bounds.mu_of_rates`).
 
 A receiver sees only the messages that it gets. The messages are linear in all released
 rows, with known weights. The receiver decides by the likelihood ratio of all messages
@@ -150,7 +150,7 @@ class View(NamedTuple):
 def view_of(
     events: Sequence[Event], clients: int, receiver: int, mechanism: Mechanism
 ) -> View:
-    """What a receiver sees of all rows that the mechanism released.
+    """The messages that a receiver sees, of all rows that the mechanism released.
 
     It ignores other releases, such as losses, sums and comparisons.
 

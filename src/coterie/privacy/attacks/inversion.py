@@ -1,8 +1,8 @@
 """Attacks that rebuild a sample from its gradient.
 
 For one sample with inputs h, the gradient of a linear layer is e h' for its weights and
-e for its bias, where e is the slope of its outputs. So the attacker gets h exactly, by
-dividing the first gradient by the second. For deeper models, the attacker looks for
+e for its bias, where e is the slope of its outputs. The attacker divides the first
+gradient by the second, and so gets h exactly. For deeper models, the attacker looks for
 features whose gradient is the released one,
 
     minimise |gradient(features) - released|^2 over features,

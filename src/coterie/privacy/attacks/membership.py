@@ -12,9 +12,9 @@ direction u_j and looks at
                                                 step, and gradients soon change.
 
 With shadow models (Carlini et al. 2022, LiRA), many models are each trained on a random
-half of the samples. The shadow models show how sure a model is of a sample that it has
-seen, and of a sample that it has not seen. We fit a Gaussian to each case. The ratio of
-both likelihoods decides for a sample of the audited model.
+half of the samples. The shadow models show how sure a model is of a sample in two
+cases: the model has seen the sample, or it has not. We fit a Gaussian to each case. For
+a sample of the audited model, the ratio of the two likelihoods decides.
 
 Reference:
     Carlini, Chien, Nasr, Song, Terzis, Tramer, "Membership inference attacks from first
@@ -119,7 +119,7 @@ def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int
 def confidence_of(losses: Float[Tensor, "*k m"]) -> Float64[Tensor, "*k m"]:
     """Logit of the probability of the right class, from the cross-entropy.
 
-    Over models, the logit is nearly Gaussian. The loss is not.
+    From model to model, the logit varies nearly like a Gaussian. The loss does not.
     """
     losses = losses.double().clamp(min=1e-12)
     return -losses - torch.log(-torch.expm1(-losses))

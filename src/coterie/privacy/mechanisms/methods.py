@@ -1,8 +1,8 @@
 """Makes a private method from any method.
 
-The private method wraps another method. Its state holds the state of that method, what
-clients already know of each other's rows, and the ledger. So a run that stops and
-resumes gives the same results, and counts every release.
+The private method wraps another method. Its state holds three things: the state of that
+method, the rows that clients already know of each other, and the ledger. So a run that
+stops and resumes gives the same results, and counts every release.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def make_private(
     witness: Witness | None = None,
     watched: bool = True,
 ) -> Algorithm:
-    """The algorithm, whose clients release nothing but clipped rows with noise.
+    """The algorithm, in which clients release only clipped rows with noise.
 
     Args:
         algorithm: with rounds.
@@ -79,7 +79,7 @@ def make_private(
         mechanism: how rows are clipped and get noise.
         names: identities of all clients, which name their noise.
         limits: budgets.
-        costs: (N,) for each round, the mu^2 that it may cost; see `costs_of`.
+        costs: for each round, (N,) the mu^2 that it may cost; see `costs_of`.
         before: releases before training, when the algorithm was made.
         witness: sees rows before their release, in an audit.
         watched: whether clients have data, which must not leave without noise.

@@ -1,4 +1,4 @@
-"""Which clients have received what, if clients hide single samples.
+"""Which clients have received whose rows, if clients hide single samples.
 
 A client u sends rows computed from its private answers. Others compute rows from the
 rows of u, and send them on. So a client that receives such rows, at any time and from

@@ -3,15 +3,16 @@
     z = ref + clip_C(x - ref) + N(0, s^2 I),    clip_C(y) = y min(1, C / |y|)
 
 clip_C(x - ref) has a norm of at most C. So replacing all data of a client moves z by at
-most 2 C: its sensitivity. `ref` is computed from earlier releases only.
+most 2 C, the sensitivity of z. `ref` is computed from earlier releases only.
 
 If a row or its norm is not finite, the client releases `ref` with noise in its place.
 The ledger counts this release like any other.
 
 Noise from a seed has a stream with the name (seed, "privacy", round, verb, client), so
-that a simulation can be repeated. Every run needs its own seed: with the same one,
-noise cancels in the difference of two runs. Studies derive it from all their settings.
-Secret noise has no names, and cannot be repeated (`coterie.privacy.mechanisms.noise`).
+that a simulation can be repeated. Every run needs its own seed: if two runs had the
+same seed, noise would cancel in their difference. Studies derive the seed from all
+their settings. Secret noise has no names, and cannot be repeated
+(`coterie.privacy.mechanisms.noise`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Watches a method in training: what leaves without noise must not depend on data.
 
 A dry run plans what a method will send before training (`foreseen`). In training, a
-method may still do something else: in a later round, or if a released value is large.
-So we also follow it in every round of training. Answers of clients are marked, and
-marks follow values (`origins`). The run ends before anything marked leaves without
-noise. Clients themselves compute as usual, and are not watched.
+method may still do something else, for example in a later round, or when a released
+value is large. So we also watch the method in every round of training. Answers of
+clients are marked, and marks follow values (`origins`). The run ends before anything
+marked leaves without noise. Clients themselves compute as usual, and are not watched.
 
 Marks are a part of the state, because they must survive a stop: `marks_of` and
 `with_marks`.

@@ -1,8 +1,8 @@
 """A table for a paper: a row per algorithm, a column per run or per measure.
 
 A cell has the mean test score at the last round with its 95 % interval. The best mean
-of a column is bold. A dagger marks algorithms that are not distinguishable from it (see
-`scores.summaries.standings`). Runs are never compared with each other.
+of a column is bold. A dagger marks algorithms that are not distinguishable from the
+best (see `scores.summaries.standings`). Runs are never compared with each other.
 """
 
 from __future__ import annotations

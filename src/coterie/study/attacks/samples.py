@@ -48,7 +48,7 @@ def residuals_of_samples(
     clip: float,
     noise: float,
 ) -> Residuals:
-    """Differences between clients' private answers and the same sums by a plain loop.
+    """Differences between clients' private answers and sums computed by a plain loop.
 
     Args:
         clients: the clients, which answer privately.
@@ -95,7 +95,7 @@ def _cut_sums(
 def sample_canaries(
     setup: Setup, canaries: Canaries, clip: float, noise: float
 ) -> Decisions:
-    """How well an observer of a client's answers tells whether it has a sample.
+    """How well an observer of a client's answers tells whether the client has a sample.
 
     Made-up clients have one ordinary sample each, and every second client also has a
     canary. They are asked for the gradient of all their samples. The auditor subtracts

@@ -7,9 +7,9 @@ each measure M,
     pooled_M   of each client's own model, when the method has ended.
 
 The mean of pooled_M over clients says how well personal models do on everybody's data.
-For a method whose clients all use the global model, both are the same. Only a
-simulation can compute them, because a federation does not pool test data. The measures
-change nothing in training, and do not count as gradients or bytes.
+If all clients of a method use its global model, both measures are the same. Only a
+simulation can compute them, because a real federation does not pool test data. The
+measures change nothing in training, and do not count as gradients or bytes.
 """
 
 from __future__ import annotations

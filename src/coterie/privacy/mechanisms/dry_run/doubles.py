@@ -1,8 +1,8 @@
 """A double of an oracle, without data, to see what a method would send.
 
 Gradients and losses are random numbers that depend on a `world`, and models are short.
-A method asks clients by calls, the verbs. A verb that sends rows may answer as it did
-in a run in another world. Then two worlds differ only in what clients know and never
+A method asks clients by calls, the verbs. A verb that sends rows may repeat its answers
+of a run in another world. Then the two worlds differ only in data that clients have not
 released. Answers of clients are marked (`origins`).
 """
 
@@ -144,8 +144,8 @@ class DoubleClients:
         """Random losses of thirty samples.
 
         Losses differ most between questions, less between clients, and least between
-        samples. So a method that looks for models that are surely better for many
-        clients sometimes finds such models.
+        samples. So if a method looks for models that are surely better for many
+        clients, it sometimes finds them.
         """
         rand, n = self._rand, len(points)
         each = 0.1 * rand(points, n, 1) + 0.1 * rand(points, n, 30)

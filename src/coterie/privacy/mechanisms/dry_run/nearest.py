@@ -90,7 +90,7 @@ class NearestRefs:
                     self._average.add(place)
 
     def choose(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
-        """The reference to keep for each row of each call, if the nearest is not zero.
+        """The nearest reference of each row of each call; left out where it is zero.
 
         Args:
             secret: calls whose weights depend on data, so that results stay secret.

@@ -66,7 +66,7 @@ def has_read() -> str:
 
 
 def refuse_sent_on(weights: Tensor, exchanges: Any, gamma: Any) -> None:
-    """Refuses a `mix` whose later exchanges would show what was not released.
+    """Refuses a `mix` if its later exchanges would reveal more than released rows.
 
     The first exchange sends released rows, and every reader applies its weights itself.
     Later exchanges send mixtures. The mixtures show the weights, the number of

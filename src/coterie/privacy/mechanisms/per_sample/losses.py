@@ -8,9 +8,9 @@ Replacing all data of a client moves f by at most C, and removing one sample by 
 C / m, where m is public. A model that overflows has the loss C.
 
 Some methods ask for the losses of all samples, and find the error of the mean from the
-spread of the losses. Such a method gets m numbers, which we make of the released mean
-only. The mean of the numbers is the released mean. Their variance accounts for noise
-and for samples between 0 and C:
+spread of the losses. Such a method gets m made-up numbers. We make them from the
+released mean, which is also their mean. Their variance accounts for noise and for
+samples between 0 and C:
 
     variance = m deviation^2 + f (C - f).
 
@@ -67,7 +67,7 @@ def as_samples(
     """Numbers in place of the losses of samples, with these released means.
 
     Args:
-        mean: as it was released.
+        mean: the released means.
         losses: used only for the number of samples of each client.
         deviation: of the noise on each mean.
         most: C.

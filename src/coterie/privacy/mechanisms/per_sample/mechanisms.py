@@ -60,8 +60,8 @@ class SampleMechanism:
 
         Args:
             g: clipped gradients, each a mean over samples.
-            keys: one for all, or one for each of them.
-            who: their positions among the clients at hand.
+            keys: one for all gradients, or one for each.
+            who: positions of their clients among the clients at hand.
             samples: the number of samples in each mean.
         """
         if not self.noise or not len(g):

@@ -1,4 +1,4 @@
-"""Charges the rounds of private training before anything leaves, and records that.
+"""Charges the rounds of private training, and records this, before anything leaves.
 
 If no seed repeats the noise, a round that is trained again is another release. So
 rounds are reserved in the run folder before they begin. One reservation covers the
@@ -213,8 +213,8 @@ class CellAccount:
     def on_interrupted(self, cell: Cell) -> None:
         """Notes that the cell was saved after an interruption.
 
-        In one process, at most one round has begun since. Several processes notice a
-        failure only when they add up their counts. They then go back to the state at
+        In one process, at most one round has begun since then. Several processes notice
+        a failure only when they add up their counts. They then go back to the state at
         the last sum. The rounds in between may have been sent, and are charged when the
         run goes on.
         """
