@@ -680,4 +680,9 @@ def _of_one_client(
             f"the loss `{name}` must give one number for each of {len(at.weight)} "
             f"samples, or one number, got {got}."
         )
+    if not found.is_floating_point():
+        raise InputError(
+            f"the loss `{name}` must be of floating-point numbers, got {found.dtype}: "
+            "it has no gradient."
+        )
     return (found * at.weight).sum() if found.dim() else found

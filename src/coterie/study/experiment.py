@@ -23,7 +23,7 @@ from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..clients.groups import Group, SingleProcess
 from ..data.doubts import doubts, one_class_clients
-from ..data.federation import PARTS
+from ..data.federation import PARTS, Federation
 from ..models.measures import measure_words
 from ..privacy.mechanisms.partners import PARTNERS
 from ..records import Cell, Folder, Records, Search, load_records, lock_folder
@@ -457,6 +457,8 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
             f"all training data of {some_of(alone)} are of one class, from which "
             "training alone learns nothing; set `split.min_classes` to 1 or 2."
         )
+    if found := _large_batch_text(study, setup.federation):
+        say(found)
     if study.privacy is not None and setup.federation.raw is not None:
         say(
             "features were prepared with exact medians, means and scales of clients' "
@@ -469,6 +471,20 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
             say(unset)
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")
+
+
+def _large_batch_text(study: Study, federation: Federation) -> str:
+    """A sentence about clients with less than a minibatch; empty if there are none."""
+    size, sizes = study.run.batch_size, federation.train.size
+    small = int((sizes < size).sum())
+    if not small or "batch_size" in study.chooses:
+        return ""
+    whose = "1 client" if small == 1 else f"{small:,} clients"
+    return (
+        f"`run.batch_size` is {size:,}, but {whose} of {len(sizes):,} have fewer "
+        f"training samples (the fewest: {int(sizes.min()):,}): their minibatches "
+        "repeat samples, or with `epochs` have all samples of the client."
+    )
 
 
 def _found_text(study: Study) -> str:

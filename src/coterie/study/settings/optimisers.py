@@ -75,8 +75,7 @@ def adam(
     schedule: Schedule = "constant",
 ) -> LocalDescent:
     """Adam, with weight decay as a part of the gradient, as in torch."""
-    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-    own |= {"decoupled": False, "fused": True}
+    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "decoupled": False}
     rule = _text("adam", lr, own | _clip_and_warmup(clip, warmup))
     return LocalDescent(rule, 0.0, weight_decay, schedule)
 
@@ -93,7 +92,7 @@ def adamw(
     schedule: Schedule = "constant",
 ) -> LocalDescent:
     """Adam, with weight decay outside of the gradient, as in torch."""
-    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "fused": True}
+    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
     rule = _text("adam", lr, own | _clip_and_warmup(clip, warmup))
     return LocalDescent(rule, 0.0, weight_decay, schedule)
 
