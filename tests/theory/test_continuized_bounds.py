@@ -74,6 +74,16 @@ def test_nesterov_is_below_its_bounds_at_every_step():
             assert float(gap(points.x)) <= bound * (1 + 1e-12)
 
 
+def test_the_bounds_of_nesterov_are_those_that_theorem_2_1_prints():
+    """For f = mu |x|^2 / 2 the gap is mu r^2 / 2, so the energy begins at mu r^2."""
+    assert bounds.nesterov_bound(3, 2.0, 9.0) == pytest.approx(2 * 9 * 4 / 9)
+    found = bounds.nesterov_bound(2, 2.0, 4.0, 1.0, gap=3.0)  # sqrt(mu / L) = 1/2
+    assert found == pytest.approx((3 + 1 * 4 / 2) * 0.5**2)
+    for k in range(3):
+        found = bounds.nesterov_bound(k, 2.0, 4.0, 1.0, gap=1 * 4 / 2)
+        assert found == pytest.approx(1 * 4 * 0.5**k)
+
+
 @pytest.mark.parametrize("t", [3.0, 12.0, 40.0])
 def test_smooth_losses_are_below_their_bounds(t):
     check_below(gap(at(co.convex(L), t).x), bounds.convex_bound(t, RADIUS, L))
