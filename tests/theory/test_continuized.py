@@ -76,7 +76,7 @@ def test_what_flows_preserve():
 
 
 @ALL
-def test_jumps_and_flows_are_the_recursion_of_three_points(name):
+def test_jumps_and_flows_are_the_recursion(name):
     _, x, grad = quadratic()
     times = co.arrivals(40, rng=rng(1))
     process = co.continuized(grad, SCHEDULES[name], x, times, rng())

@@ -232,9 +232,14 @@ def test_the_hessian_of_the_network_is_that_of_autograd():
 
 
 def test_linear_models_reach_the_solution_nearest_to_their_start_with_any_step():
-    """Proposition 1.1.4, besides diagonal networks, where steps matter."""
+    """Proposition 1.1.4: unlike diagonal networks, but for those of a large scale.
+
+    There psi_alpha is |beta|^2 / (4 alpha^2), with an error of 1 / alpha^4.
+    """
     features, targets = problem()
     nearest = torch.linalg.pinv(features) @ targets
+    large = torch.full((D,), 100.0, dtype=REAL)
+    assert_close(limit(features, targets, large, no_gain(large)), nearest)
     for lr, batch in ((0.05, N), (0.3, N), (0.05, 1)):
         rng = torch.Generator().manual_seed(0)
         beta = torch.zeros(D, dtype=REAL)
