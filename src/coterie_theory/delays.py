@@ -96,7 +96,7 @@ def strongly_convex_weights(
     """Weights of the average for strongly convex losses, which sum to 1.
 
     `w_k ~ gamma_hat_k prod_{j <= k} (1 - mu gamma_hat_j / 2)^{-1}`. The thesis does not
-    say what they are.
+    define these weights.
     """
     growth = -torch.log1p(-mu * applied / 2).cumsum(0)
     return torch.softmax(applied.log() + growth, 0)

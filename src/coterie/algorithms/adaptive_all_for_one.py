@@ -1,4 +1,4 @@
-"""All-for-one whose weights are estimated during training.
+"""All-for-one with weights that are estimated during training.
 
     x_i <- x_i - lr sum_k alpha_ik g_k(x_i),
     alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2
@@ -98,7 +98,7 @@ def adaptive_all_for_one(
     against: Literal["gradient", "noise"] = "gradient",
     late: Late = "constant",
 ) -> Algorithm:
-    """Adaptive All-for-one, which finds during training whose gradients help whom.
+    """Adaptive All-for-one, which finds out during training which clients help which.
 
     For a newcomer, the method finds the client whose model has the lowest loss on the
     newcomer's training data. The newcomer gets the mean of all models with that

@@ -1,4 +1,4 @@
-"""Models whose matrix has a small nuclear norm, by Frank-Wolfe with averages only.
+"""A matrix of models with a small nuclear norm, by Frank-Wolfe with averages only.
 
     min (1/N) sum_i f_i(c + w_i)   over   |W|_* <= R = cap sqrt(N rank)           (9.7)
 
@@ -65,7 +65,7 @@ def nuclear_norm(
     corrections: Count = 10,
     width: Count = 50,
 ) -> Algorithm:
-    """Models whose matrix has a small nuclear norm, with a bound on the error.
+    """A matrix of models with a small nuclear norm, and a bound on the error.
 
     A newcomer learns coordinates in the directions of the trained models, with as many
     steps as the other clients took.

@@ -102,8 +102,8 @@ class Kernel:
             objective: loss and measures.
             features: (M, ...) on the device where the work is done.
             targets: (M, ...) on the same device.
-            dtype: the type of models (None: that of real features, or the module's
-                own).
+            dtype: the type of models (None: the type of real features, or of the
+                module).
             by_row: whether to run rows one after the other (None: by the rules of this
                 module).
             compiled: whether to compile gradients. This takes seconds at first; later
@@ -234,7 +234,7 @@ class Kernel:
             points: the models.
             batch: their samples.
             rows: further tensors with a row for each model.
-            options: of the loss.
+            options: the options of the loss.
         """
         out, size = torch.empty_like(points), self.chunk(batch.width)
         of_row = functools.partial(_of_one_client, loss, self._classes, dict(options))

@@ -57,7 +57,8 @@ class Simulation:
         Args:
             federation: data of the clients of this process.
             module: architecture of every client's model.
-            objective: what is minimised and measured (None: the objective of the task).
+            objective: the loss to minimise, and the measures (None: the objective of
+                the task).
             batch_size: samples of a minibatch (0: the whole training part).
             seed: names the random streams of minibatches.
             device: where the work is done.

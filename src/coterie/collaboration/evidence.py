@@ -68,7 +68,8 @@ def calibrate_losses(
     stay as they are.
 
     Args:
-        losses: of n clients, k models and b samples; NaN if a client has fewer samples.
+        losses: the losses of n clients, k models and b samples; NaN if a client has
+            fewer samples.
         usual: the usual loss, which is the unit of `CAP`.
     """
     most = CAP * usual
@@ -160,7 +161,7 @@ def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> 
     / sqrt(n). By `choices`, the client uses the shared model if the mean difference is
     below PRIOR g / n. Here g is the mean amount by which the shared model lowers the
     other clients' losses. If the client's own model is better (delta > 0), the expected
-    loss exceeds that of training alone by
+    loss exceeds the loss of training alone by
 
         delta P(the client uses the shared model) = delta Phi(c - delta / e)
 

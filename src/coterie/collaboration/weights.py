@@ -234,8 +234,8 @@ def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
     The first term is the variance of the mixed gradient, the second its bias. The
     minimiser is `l_ik = (tau_i - a_ik)_+ / (2 c)`, with tau_i such that the row sums to
     1. The name comes from a picture: water of the volume 2 c fills a vessel with the
-       bottom a_i. These
-    weights are never worse than those of `threshold_weights` with the best threshold.
+       bottom a_i. These weights are never worse than `threshold_weights` with the best
+    threshold.
 
     Args:
         bias: a, for example b^2 / (2 mu) or the gap f_i(x_k^*) - f_i(x_i^*).

@@ -144,7 +144,7 @@ class Part(NamedTuple):
     size: Int[Tensor, " n"]
 
     def rows(self, clients: Int[Tensor, " c"]) -> tuple[Tensor, Tensor]:
-        """Positions (c, L) of all samples of c clients, and a mask (c, L) of real ones.
+        """Positions (c, L) of all samples of c clients, and a mask of the real samples.
 
         L is the largest number of samples. Shorter rows are filled with a repeated
         sample, where the mask is False.
@@ -351,7 +351,7 @@ def federate(
         role: 0 train, 1 validation, 2 test.
         clusters: true cluster of each client, where known.
         optima: best model of each client, where known.
-        names: of the clients, if they have names.
+        names: the names of the clients, if they have names.
         order: the order of samples in the parts; None keeps the table's order.
     """
     clients = int(owner.max()) + 1

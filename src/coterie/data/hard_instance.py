@@ -99,7 +99,7 @@ def hard_samples(
         rng: draws alpha and the samples.
         delta: delta_1, at most 1/2.
         dimension: d.
-        samples: of each client.
+        samples: the number of samples of each client.
         variance: about the variance of a target, at least 1. Each target is multiplied
             by this number with probability 1 / variance, and is set to 0 otherwise.
     """

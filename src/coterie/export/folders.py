@@ -96,7 +96,7 @@ def export_model(
         run: from `load`.
         client: its name, or its position among all clients.
         to: the folder, which must not exist.
-        label: of the algorithm; None: see `default_label`.
+        label: the label of the algorithm; None: see `default_label`.
         seed: None: the first seed of the study that has models of the algorithm.
         overwrite: whether to replace an earlier export in `to`.
     """

@@ -41,7 +41,7 @@ _MOST = 1000
 def fastest_mixing(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """The sparse, doubly stochastic W of a graph with the smallest `|W - J|`.
 
-    The error of this norm is at most 1e-6. The norm is never larger than that of
+    The error of this norm is at most 1e-6. The norm is never larger than for
     `gossip_matrix` or `max_degree`. The computation takes seconds for 200 edges, and a
     minute for 1,000.
 

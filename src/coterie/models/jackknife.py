@@ -15,10 +15,10 @@ is one stratum with n_c = n. If a sample is the only one of its class, a measure
 undefined without it. Then m_j counts as 0.
 
 A calibration error is a sum over bins of |gap|. It has no slope where a gap is about 0,
-and its jackknife would give twice its variance. Let a_j be what sample j adds to the
-gap, and s^2 the sum of all a_j^2. We replace |gap| - |gap without j| by erf(gap / s)
-a_j. The factor erf(gap / s) is the slope of |gap| after smoothing over half the
-variance of the gap.
+and its jackknife would give twice its variance. Let a_j be the part of the gap that
+sample j adds, and s^2 the sum of all a_j^2. We replace |gap| - |gap without j| by
+erf(gap / s) a_j. The factor erf(gap / s) is the slope of |gap| after smoothing over
+half the variance of the gap.
 
 References:
     Efron, Stein. The jackknife estimate of variance. Annals of Statistics 9, 1981.

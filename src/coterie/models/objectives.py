@@ -142,7 +142,7 @@ def adapt_objective(
         objective: the objective to change.
         task: the task of the data.
         loss: text of `model.loss`; empty keeps the loss.
-        measures: texts of `model.measures`, added to those of the objective.
+        measures: texts of `model.measures`, added to the measures of the objective.
         score: text of `model.score`. If the text names one of our measures that the
             objective lacks, the measure is added. An empty text keeps the score.
     """

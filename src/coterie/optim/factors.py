@@ -2,7 +2,8 @@
 
 A row of factors holds A_l (o, k) and then B_l (k, i), for one matrix (o, i) after
 another, where k = min(rank, o, i). The products change only the matrices of a model.
-Let G_l be the gradient by matrix l. Then the gradients by its factors are
+Let G_l be the gradient with respect to matrix l. Then the gradients with respect to its
+factors are
 
     grad A_l = G_l B_l',    grad B_l = A_l' G_l.
 

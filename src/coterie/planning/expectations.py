@@ -123,8 +123,8 @@ def outlook_of(
     """Expected scores and worth, from a trial and from the prospects of gradients.
 
     Args:
-        cost: of the trial's models, in the measure by which people decide.
-        loss: of the trial's models.
+        cost: the cost of the trial's models, in the measure by which people decide.
+        loss: the loss of the trial's models.
         sizes: training samples of the pilot.
         planned: training samples that are planned for.
         now: prospects with the trial's samples.

@@ -96,10 +96,10 @@ def structure_of(found: PilotFindings) -> Structure:
 
     The distances give the matrix C of products of gradients minus a mean. With f =
     `floor`, its noise has standard deviation f_i on the diagonal and sqrt(f_i f_j / 2)
-    off it. So eigenvalues of C_ij / sqrt(f_i f_j) that are noise reach at most
-    sqrt(2 n), and larger ones stand out. The rest R is A T A' for the products T of the
-    t_i and the projection A. On average, R_ii + R_jj - 2 R_ij is
-    sum_k (A_ik - A_jk)^2 |t_k|^2, which gives the mean square of the t_i.
+    off it. So eigenvalues of C_ij / sqrt(f_i f_j) that are noise reach at most sqrt(2
+    n). Larger eigenvalues stand out. The rest R is A T A' for the products T of the t_i
+    and the projection A. On average, R_ii + R_jj - 2 R_ij is sum_k (A_ik - A_jk)^2
+    |t_k|^2, which gives the mean square of the t_i.
     """
     n, f = len(found.squared), found.floor
     root = np.sqrt(f)

@@ -1,6 +1,6 @@
 """Files of a run: replaced as a whole, with checksums, and refused if damaged.
 
-A file of tensors holds what `torch.save` writes, followed by a checksum of it. So
+A file of tensors holds the output of `torch.save`, followed by its checksum. So
 `torch.load` can read it, and no byte can change unnoticed.
 """
 

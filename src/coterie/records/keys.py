@@ -83,7 +83,7 @@ def digest_with(key: bytes, text: str, digits: int = 32) -> str:
 
 
 def digests_with_key(read: Mapping[str, str], runs: Path) -> dict[str, str]:
-    """Digests of what a study reads, made with the key of the runs folder.
+    """Digests of the files and data of a study, made with the key of the runs folder.
 
     Digests of modules stay as they are, because programs are not data.
     """

@@ -1,4 +1,4 @@
-"""Sentences about all methods: which is best, how sure that is, and at what cost.
+"""Sentences about all methods: which one is best, how sure we are, and the costs.
 
 The sentences at the top of a report are in `opening`.
 """

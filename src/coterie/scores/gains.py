@@ -1,8 +1,8 @@
 """How much one algorithm is better than another, with intervals.
 
 Algorithms are paired by seed, client and test sample (see `intervals`). Some records
-lack the values of samples: those of a run that did not end, and, for measures of a
-client as a whole such as AUC, those of older versions. Then only seeds count, and
+lack the values of samples: records of a run that did not end, and records of older
+versions (for measures of a client as a whole, such as AUC). Then only seeds count, and
 `samples` is 0.
 """
 

@@ -4,10 +4,10 @@ A share is between 0 and 1, and the difference of two shares is between -1 and 1
 Intervals end at these limits.
 
 R2 is at most 1, and errors are at least 0. Let a be the distance of a score from this
-limit. The distribution of a is skewed, like that of a square: its standard error grows
-in proportion to a. If a is small by chance, so is its estimated standard error. Let h
-be half the width of Student's interval. At the far end, the error is 1 + h / a times as
-large, and so is the half interval on that side:
+limit. The distribution of a is skewed, like the distribution of a square: its standard
+error grows in proportion to a. If a is small by chance, so is its estimated standard
+error. Let h be half the width of Student's interval. At the far end, the error and the
+half interval are 1 + h / a times as large:
 
     from a - h to a + h (1 + h / a)
 

@@ -1,4 +1,4 @@
-"""What identifies a run: the tables of its study, and the content of what it read.
+"""What identifies a run: the tables of its study, and the content of its data.
 
 The source of this package does not count. A cell's records name the versions that made
 it.

@@ -3,8 +3,8 @@
     minimise sum_v f_v(x),    f_v mu-strongly convex and L-smooth
 
 Node v has dual points y_v and z_v, which mix at rate eta as time passes. The sum of all
-y_v is 0, and so is the sum of all z_v. At the optimum both y_v and z_v are grad
-f_v(x*). When the clock of the edge e = {v, w} rings,
+y_v and the sum of all z_v are 0. At the optimum both y_v and z_v are grad f_v(x*). When
+the clock of the edge e = {v, w} rings,
 
     g = grad f_v^*(y_v) - grad f_w^*(y_w)
     y_v <- y_v - (mu R_e / (2 R)) g,    z_v <- z_v - gamma' g,    for w, + in place of -

@@ -43,7 +43,7 @@ def printed_losses(
     """The losses by (6.6), (6.13) and (6.15), which are too small for some pairs.
 
     Args:
-        ledger: of inputs, exchanges and meetings.
+        ledger: the ledger of inputs, exchanges and meetings.
         observers: groups that share all that they know (6.15); by default single
             clients.
         clients: the clients whose losses are computed, by default all; for others they

@@ -31,7 +31,7 @@ class EncodedImages:
 
         Args:
             parts: the splits, each a `datasets.Dataset`.
-            column: of images.
+            column: the column of images.
         """
         self._column, self._kinds, self._parts = column, [], []
         for some in parts.values():

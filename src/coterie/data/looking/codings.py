@@ -45,7 +45,7 @@ def codings_of(profile: Profile, owner: np.ndarray) -> list[Coding]:
     """The coding in a column of each client with enough rows.
 
     Args:
-        profile: of the column.
+        profile: the profile of the column.
         owner: the client of each row, as text; empty for none.
     """
     cells = profile.cells

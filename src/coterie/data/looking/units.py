@@ -42,7 +42,7 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     {2: 1000.0}
 
     Args:
-        values: of a column, NaN for gaps.
+        values: the values of a column, NaN for gaps.
         owner: the client of each.
     """
     there = np.isfinite(values)

@@ -78,10 +78,10 @@ def seen_by(
     """What one observer learns of all inputs.
 
     Args:
-        ledger: of inputs, exchanges and meetings.
+        ledger: the ledger of inputs, exchanges and meetings.
         observer: who looks.
         rtol: the cut on singular values.
-        tau: standard deviation of the noise on what the observer reads.
+        tau: standard deviation of the noise on messages that the observer reads.
     """
     return next(seen_by_each(ledger, [observer], rtol=rtol, tau=tau))
 

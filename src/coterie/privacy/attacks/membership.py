@@ -79,10 +79,10 @@ def audit_scores(
     """The best bound of several attacks; all bounds hold together with the confidence.
 
     Args:
-        scores: of each attack, larger for members.
+        scores: the scores of each attack, larger for members.
         members: which canaries were in.
         upper: the accountant's epsilon.
-        delta: of both bounds.
+        delta: the delta of both bounds.
         confidence: that the lower bound holds.
         abstain: the share of canaries with middle scores, which are not guessed.
     """

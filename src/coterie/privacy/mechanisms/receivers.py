@@ -47,7 +47,7 @@ def add_round(told: Receipts, asked: Ledger, oracle: Oracle) -> Receipts:
     Args:
         told: the receipts before the round.
         asked: the releases of the round.
-        oracle: of the round, which knows what was sent.
+        oracle: the oracle of the round, which knows the messages.
     """
     n, present = asked.clients, oracle.present.cpu()
     events = [event for event in asked if isinstance(event, Release)]

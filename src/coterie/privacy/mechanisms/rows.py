@@ -1,4 +1,4 @@
-"""Clips a row around what everybody knows already, and adds Gaussian noise.
+"""Clips a row around a reference that everybody knows, and adds Gaussian noise.
 
     z = ref + clip_C(x - ref) + N(0, s^2 I),    clip_C(y) = y min(1, C / |y|)
 
@@ -75,7 +75,8 @@ class Mechanism(NamedTuple):
         server and its `colluders`.
 
         Args:
-            shares: of clients in each average; a secure sum has only one average.
+            shares: the shares of clients in each average; a secure sum has only one
+                average.
             present: which clients take part.
             planned: which clients would take part if none refused.
         """
@@ -102,7 +103,7 @@ class Mechanism(NamedTuple):
 
         Args:
             x: the rows.
-            ref: what everybody knows of them.
+            ref: the references of the rows, which everybody knows.
             stream: names the noise.
             clients: identities of the clients, which name it too.
             share: the part of the noise that each client adds.

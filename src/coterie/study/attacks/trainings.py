@@ -1,4 +1,4 @@
-"""An audit of a study: what its own training reveals about units of privacy.
+"""An audit of a study: how much its training reveals about units of privacy.
 
 The study is trained many times. Each time, a coin decides for each canary whether it is
 in the data. An attacker reads everything that leaves a client, and sees the models of

@@ -42,7 +42,7 @@ _ENOUGH = 8
 
 
 def find_settings(setup: Setup) -> FoundSettings:
-    """The settings of all entries whose steps are automatic.
+    """The settings of all entries with automatic steps.
 
     Clients measure the curvature of their losses, which stays with them. For a linear
     model they also train on halves of their data, alone and together, and report the

@@ -1,4 +1,4 @@
-"""A double of an oracle, without data, to see what a method would send.
+"""A double of an oracle, without data, which shows the messages of a method.
 
 Gradients and losses are random numbers that depend on a `world`, and models are short.
 A method asks clients by calls, the verbs. A verb that sends rows may repeat its answers

@@ -1,4 +1,4 @@
-"""Tracks where values come from: marks what is computed from clients' answers.
+"""Tracks where values come from: marks values computed from clients' answers.
 
 Answers of clients are marked. Everything that torch computes from a marked tensor is
 marked too. Answers of verbs between clients are computed from releases, and have no

@@ -146,9 +146,9 @@ class GaussianDraws:
         """Prepares to draw.
 
         Args:
-            stream: of the bits.
+            stream: the stream of the bits.
             most: the most numbers at once.
-            device: of the numbers.
+            device: the device of the numbers.
         """
         self._stream = stream
         self._words = torch.empty(most, dtype=torch.int64, device=device)

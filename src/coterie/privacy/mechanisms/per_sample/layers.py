@@ -1,7 +1,8 @@
 """Gradients of single samples in a layer, kept as products that are not multiplied out.
 
 A layer works at places t, with inputs h_t. Let e_t be the slopes of its outputs: the
-derivatives of the loss by them. Then the gradient of a sample is sum_t e_t h_t'.
+derivatives of the loss with respect to the outputs. Then the gradient of a sample is
+sum_t e_t h_t'.
 """
 
 from __future__ import annotations
