@@ -285,8 +285,8 @@ class TaskClients(Clients, Protocol):
         """The same clients, with the samples of a verb's call in their rounds.
 
         Calls of a verb are numbered from 0 in every round, and each draws its own
-        samples. A task begins with the samples of call 0. With `call`, a task that does
-        the work of several calls can use the samples of each of them.
+        samples. A task begins with the samples of call 0. With `call`, a task can do
+        the work of several calls with the samples of each call.
         """
 
 
@@ -621,11 +621,11 @@ def _no_rounds(*_: Any) -> NoReturn:
 class Releases(NamedTuple):
     """The most that a client releases in one round, as a method declares it.
 
-    For each verb, it is the number of rows, each as long as a model, that reveal
-    something new about the client's data. Rows that are computed only from earlier
-    releases do not count. For `blended` and `compare`, the gradients that a client
-    releases to its readers count as one row. The client's own model, at which others
-    compute gradients, is one more row if it reveals something new.
+    For each verb, it is a number of rows, each as long as a model. Only rows that
+    reveal something new about the client's data count. Rows that are computed only from
+    earlier releases do not count. For `blended` and `compare`, the gradients that a
+    client releases to its readers count as one row. The client's own model, at which
+    others compute gradients, is one more row if it reveals something new.
 
     Example: `Releases(average=1)` is one model to the server. `Releases()` is nothing.
     A dry run without data checks the declaration

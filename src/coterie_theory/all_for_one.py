@@ -213,8 +213,8 @@ def horizon_bound(problem: Problem, rounds: int) -> float:
 def decreasing_steps(problem: Problem, growth: float = 2.0) -> Schedule:
     """`eta^t = C / (mu (gamma + t))` with eta^1 = cap; Theorem 2, third row, corrected.
 
-    The printed rule has gamma = 0. It begins with C / mu > 1 / beta, which the
-    theorem's own condition excludes.
+    The printed rule has gamma = 0. It begins with C / mu > 1 / beta, but the theorem's
+    own condition excludes such steps.
 
     Args:
         problem: the problem; its cap gives `gamma = C / (mu cap) - 1`.

@@ -112,9 +112,9 @@ def virtual_iterates(
     """Models x_hat_1, ..., x_hat_K: a gradient is applied when it starts; (3.3).
 
     `x_hat_1 = x_0 - sum_m gamma_{next(1,m)} g_m(x_0)` and `x_hat_{k+1} = x_hat_k -
-    gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of M - 1 gradients: those that
-    workers other than m_k are computing. For |g| <= G its norm is at most (M - 1) G
-    times the largest step (Lemma 3.2.1).
+    gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of M - 1 gradients, which the workers
+    other than m_k are computing. For |g| <= G its norm is at most (M - 1) G times the
+    largest step (Lemma 3.2.1).
 
     Args:
         x: x_0.
@@ -147,8 +147,8 @@ def starts_of(active: Bool[Tensor, "k n"]) -> Int[Tensor, "k n"]:
 def longest_wait(active: Bool[Tensor, "k n"]) -> int:
     """tau_max, the largest number of gradients applied while one node computes one.
 
-    `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. It includes
-    gradients that start at x^0, and those that are not finished at the end.
+    `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. Gradients that
+    start at x^0 are included, and gradients that are not finished at the end.
 
     >>> longest_wait(torch.ones(5, 3, dtype=torch.bool))
     3

@@ -21,9 +21,8 @@ References:
     section 6.3 and appendix A.4.
 
 Differences: the report does not define the kernel; ours is the limit of All-for-all as
-n grows. The report says that theta gets g_t if w(theta, theta_t) is small; it means
-that the bias is small. Proposition 2 prints the inverse of the density (see
-docs/errata.md).
+n grows. The report says that theta gets g_t if w(theta, theta_t) is small, but it means
+a small bias. Proposition 2 prints the inverse of the density (see docs/errata.md).
 """
 
 from __future__ import annotations

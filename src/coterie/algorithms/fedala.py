@@ -17,9 +17,9 @@ References:
     personalized federated learning", AAAI 2023, arXiv 2212.01197.
 
 Differences: weights take the same number of steps in every round. In the paper, they
-are trained until they converge in the first round, and for one pass through a random
-share of the data in later rounds. The upper layers are given by name, not by their
-number. With momentum, every client keeps its buffer between rounds.
+are trained until they converge in the first round. In later rounds, they are trained
+for one pass through a random share of the data. The upper layers are given by name, not
+by their number. With momentum, every client keeps its buffer between rounds.
 """
 
 from __future__ import annotations

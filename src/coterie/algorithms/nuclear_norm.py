@@ -13,9 +13,9 @@ rows the clients' gradients g_i on all training data. A round has three parts:
 
 With one atom and one correction this is Frank-Wolfe with a better step. With more of
 both, it is faster. Clients send only vectors that are averaged. In part 1 a vector has
-D numbers. In part 2 clients send the second moments of their coordinates, column by
-column, so a vector has one number per direction. So nobody sees the models of others.
-(A server that computed the projection would see them.) The gap
+D numbers. In part 2, clients send the second moments of their coordinates, column by
+column. So there, a vector has one number per direction. So nobody sees the models of
+others. (A server that computed the projection would see them.) The gap
 
     mean <g_i, w_i> + cap sqrt(rank lambda),   lambda >= |mean g_i g_i'|_op,
 

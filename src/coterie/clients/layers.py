@@ -235,7 +235,7 @@ class SeeingModule:
     """A module that also returns the inputs of its layer `head`: the features.
 
     A pass returns outputs, the terms that layers add to a loss in training, and these
-    features. It returns no features unless exactly one layer has the name `head`.
+    features. It returns features only if exactly one layer has the name `head`.
     """
 
     def __init__(self, module: nn.Module, *, tied: bool) -> None:

@@ -19,9 +19,9 @@ from ..checks import number
 def bound_losses(losses: Tensor, most: Tensor) -> Tensor:
     """`c (1 - exp(-loss / c))`, with c = `most`: small losses hardly change.
 
-    No loss exceeds c. So a model that is wrong and very sure about a few samples has
-    hardly more loss than a model that is wrong and less sure. Models trained on few
-    samples are often wrong and very sure.
+    No loss exceeds c. Take two models that are wrong about a few samples, and one of
+    them is very sure. Its loss is hardly larger than the loss of the other model.
+    Models trained on few samples are often wrong and very sure.
 
     A loss below 0 has noise for privacy (`coterie.privacy`). If a client has such a
     loss, all its losses are returned unchanged: the client bounded them before it added

@@ -160,8 +160,8 @@ def restrict_to_neighbours(
 ) -> Float[Tensor, "n n"]:
     """The weights of each client for itself and its neighbours; rows sum to 1.
 
-    A client that has weights only for clients that are not neighbours uses its own
-    model.
+    If a client has weights only for clients that are not its neighbours, it uses its
+    own model.
 
     >>> near = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()
     >>> weights = torch.tensor([[1, 1, 2], [1, 1, 2], [1, 0, 0]]) / 4

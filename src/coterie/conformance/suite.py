@@ -4,11 +4,11 @@
         print(*finding)
 
 The ingredients of a factory are its positional parameters; `study.ingredients` makes
-each by its name. The options have their defaults unless you give others. A check is a
-function of a `Case`. If the algorithm fails, the check raises an AssertionError with a
-sentence. If methods of this kind do not promise the tested property, the check raises
-`NotApplicable`. A method can have two forms, called faces: in rounds and in time. A
-check for both faces runs in each face that the method has. The checks use the
+them by their names. The options have their defaults unless you give others. A check is
+a function of a `Case`. If the algorithm fails, the check raises an AssertionError with
+a sentence. If methods of this kind do not promise the tested property, the check raises
+`NotApplicable`. A method can have two forms, called faces: in rounds and in time. If a
+check is for both faces, it runs in each face of the method. The checks use the
 federations of `conformance.federations`.
 """
 

@@ -1,11 +1,11 @@
 """Fits the preparation of features, on training data alone.
 
 Clients must agree on the categories and, with scale "agreed", on means and deviations.
-For this, the function `average` of an oracle averages over clients: counts, sums, and
-squared deviations from the mean of their training parts.
+For this, the function `average` of an oracle averages three quantities of their
+training parts: counts, sums, and squared deviations from the mean.
 
-Each client computes everything else alone: the median or the most frequent category,
-which fills its gaps, and with scale "client" its means and deviations.
+Each client computes everything else alone: the values that fill its gaps (medians, most
+frequent categories), and with scale "client" its means and deviations.
 """
 
 from __future__ import annotations

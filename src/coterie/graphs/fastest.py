@@ -9,8 +9,8 @@ of W. W solves a convex programme: it has the smallest t with
 
 Newton's method minimises c t plus logarithmic barriers of all constraints. At the
 minimum, t is at most `(3 n + E) / c` above the optimum, so c determines the accuracy.
-Derivatives of `log det` by the weight of an edge (v, w) need only `u' X u`, with u =
-e_v - e_w and the inverse matrix X.
+The derivative of `log det` with respect to the weight of an edge (v, w) needs only `u'
+X u`, with u = e_v - e_w and the inverse matrix X.
 
 References:
     Boyd, Diaconis, Xiao, "Fastest mixing Markov chain on a graph", SIAM Review, 2004.

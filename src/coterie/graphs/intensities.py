@@ -15,7 +15,8 @@ rates maximise
 
 over p >= 0; edges with p_e = 0 are not used. Phi is neither concave nor smooth, so the
 result need not be the best. It is at least as good as p_e = 1 / tau_e on all edges. It
-is also at least as good as these rates on only the edges with delays up to some limit.
+is also at least as good as the rates p_e = 1 / tau_e on only those edges whose delays
+are below some limit.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in

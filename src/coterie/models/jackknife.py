@@ -11,14 +11,14 @@ the variance of m. So we can use these values as if m were a mean over samples. 
 AUC the estimate is DeLong's. For a sensitivity it is the usual variance of a
 proportion. The classes are the strata, if two conditions hold: the measure does not
 depend on class frequencies, and every class has at least two samples. Otherwise there
-is one stratum with n_c = n. If a sample is the only one of its class, a measure may be
-undefined without it. Then m_j counts as 0.
+is one stratum with n_c = n. If sample j is the only sample of its class, a measure may
+be undefined without it. Then m_j counts as 0.
 
-A calibration error is a sum over bins of |gap|. It has no slope where a gap is about 0,
-and its jackknife would give twice its variance. Let a_j be the part of the gap that
-sample j adds, and s^2 the sum of all a_j^2. We replace |gap| - |gap without j| by
-erf(gap / s) a_j. The factor erf(gap / s) is the slope of |gap| after smoothing over
-half the variance of the gap.
+A calibration error is a sum over bins of |gap|. Near gap 0, |gap| has no slope, and the
+jackknife would give twice the variance. Let a_j be the part of the gap that sample j
+adds, and s^2 the sum of all a_j^2. We replace |gap| - |gap without j| by erf(gap / s)
+a_j. The factor erf(gap / s) is the slope of |gap| after smoothing over half the
+variance of the gap.
 
 References:
     Efron, Stein. The jackknife estimate of variance. Annals of Statistics 9, 1981.

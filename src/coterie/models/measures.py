@@ -100,7 +100,7 @@ def f1_of(table: np.ndarray) -> float:
 
 
 def sensitivity(outputs: Tensor, targets: Tensor) -> float:
-    """The share of samples of class 1 that are predicted as class 1; NaN without any.
+    """The share of samples of class 1 that are predicted as class 1, or NaN.
 
     With more than two classes, it is the mean over the classes that the client has.
     """
@@ -114,7 +114,7 @@ def sensitivity_of(table: np.ndarray) -> float:
 
 
 def specificity(outputs: Tensor, targets: Tensor) -> float:
-    """The share of samples of class 0 that are predicted as class 0; NaN without any.
+    """The share of samples of class 0 that are predicted as class 0, or NaN.
 
     With more than two classes, it is the mean over the classes that the client has.
     """

@@ -2,9 +2,9 @@
 
 An objective has a loss, measures, and a score, by which models are compared. The loss
 and most measures map a model's outputs (B, ...) and targets (B, ...) to one number per
-sample (B,). So sums over parts of the samples can be added up. Other measures are of a
-client as a whole: they map outputs and targets of all its samples, for example all test
-samples, to one number.
+sample (B,). So sums over parts of the samples can be added up. Other measures are for a
+client as a whole: they map the outputs and targets of all its samples (for example all
+test samples) to one number.
 
 The task of a data set is one word that says what to learn from it. It is also the name
 of the objective of a study, unless the study names another one.

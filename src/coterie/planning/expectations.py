@@ -3,8 +3,8 @@
 A trial gives four values per client, one for each held-out quarter. The error of their
 mean follows from how the quarters of all clients differ. We model clients' true values
 as draws from a normal law (random effects). So the values of other clients say
-something about a client with few samples. We choose the variance of the law so that the
-sum of squared deviations is at its median.
+something about a client with few samples. We choose the variance of the law such that
+the observed sum of squared deviations is the median of its distribution.
 
 Our model: if a client trains alone on m samples, its cost is c / m above its limit.
 Models from one quarter and from three quarters of the samples give c. With m three

@@ -1,11 +1,11 @@
 """The findings of a pilot: the noise of clients' gradients, and their distances.
 
 The training samples of every client are divided into quarters. FedAvg trains a common
-model on two of them. Its gradients on the other two, which it has not seen, are a and
-b. Products of a and b give unbiased squared distances, and a - b is noise. Then the
-quarters change roles, and both results are averaged. If clients turn out to be far
-apart, a common model fits nobody and makes all gradients noisy. Then the whole pilot is
-repeated with a model for each group.
+model on two of them. Its gradients on the two other quarters, which it has not seen,
+are a and b. Products of a and b give unbiased squared distances, and a - b is noise.
+Then the quarters change roles, and both results are averaged. If clients turn out to be
+far apart, a common model fits nobody and makes all gradients noisy. Then the whole
+pilot is repeated with a model for each group.
 """
 
 from __future__ import annotations

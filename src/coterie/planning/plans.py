@@ -246,7 +246,8 @@ def measure_of(
 ) -> tuple[ShownMeasure, Trial]:
     """The measure that people decide by, and the trial in this measure as costs.
 
-    The loss replaces a score that is undefined on any quarter (with one class only).
+    If the score is undefined on some quarter (with one class only), the loss replaces
+    it.
     """
     name = objective.score
     if name == "rmse" and objective.loss is squared_error:
@@ -336,7 +337,7 @@ def plan_study(
             algorithm that has one. Otherwise it takes 1 over the largest curvature of
             any client (at most 0.1).
         steps: local steps per round of the pilot. None takes the steps of the algorithm
-            that gives `lr`; for `epochs`, the mean number of steps that a client takes.
+            that gives `lr`. For `epochs`, it takes the mean number of steps of clients.
         rounds: the number of rounds of the pilot; None takes the study's.
         samples: number of training samples per client to plan for; 0 takes the number
             that each client has.

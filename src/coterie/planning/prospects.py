@@ -5,8 +5,8 @@ on all clients, which sum to 1, the squared error of the blend is
 
     risk_i(l) = |sum_j l_j (g_j - g_i)|^2 + sum_j l_j^2 sigma_j^2 / m_j,
 
-the sum of its squared bias and its variance (Theorem 8.2 of the thesis, before the bias
-is bounded by sum_j l_j |g_j - g_i|^2). Alone, the risk is sigma_i^2 / m_i. The `gain`
+the sum of its squared bias and its variance. (In Theorem 8.2 of the thesis, the bias is
+then bounded by sum_j l_j |g_j - g_i|^2.) Alone, the risk is sigma_i^2 / m_i. The `gain`
 is this risk divided by the least risk: learning with others is worth as much as `gain`
 times the client's own samples.
 

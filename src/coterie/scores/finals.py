@@ -209,7 +209,7 @@ def display_label(records: Records, label: str) -> str:
 
 
 def annotate_label(label: str, oracle: bool, failed: bool = False) -> str:
-    """The label of an algorithm, marked where it is an oracle or its training failed.
+    """The label of an algorithm, with a mark for oracles and for failed training.
 
     >>> annotate_label("all_for_one", True), annotate_label("oracle (clusters)", True)
     ('all_for_one (oracle)', 'oracle (clusters)')

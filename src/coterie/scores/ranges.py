@@ -19,9 +19,9 @@ divide h between a and b in proportion to their variances, and skew each part:
     high = a - b + sqrt((g_a (1 + g_a / a))^2 + g_b^2)
 
 This is how Zou and Donner join two intervals. They use a, b and their correlation
-instead of the parts. For two models that are right on nearly the same samples, this
-would be useless: each interval is long on one side, and the part that both have in
-common does not cancel.
+instead of the parts. This would be useless for two models that are right on nearly the
+same samples. Each interval is long on one side, and the common part of the two
+intervals does not cancel.
 
 References:
     Zou, Donner. Construction of confidence limits about effect measures: a general

@@ -193,7 +193,7 @@ def copies_of_modules(study: Study) -> dict[str, Path]:
 
 
 def own_modules(study: Study) -> tuple[str, ...]:
-    """The user's modules that define the model of a study, if it is not one of ours.
+    """The user's modules that define the model of a study, if it is not our model.
 
     The factory may come from another module than the one that the study names.
     """

@@ -210,7 +210,7 @@ def strongly_convex_step(
 ) -> float:
     """`min(1 / L, ln(max(2, mu^3 T B^2 / (L s))) / (mu T))`; Corollary 7.4.1.
 
-    The thesis only asks for a good step; this one is ours. s is defined in
+    The thesis only asks for a good step; this step is ours. s is defined in
     `strongly_convex_rate`.
     """
     mu = checks.number("mu", problem.mu, above=0.0)

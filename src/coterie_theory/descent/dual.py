@@ -15,7 +15,7 @@ Here node v computes grad f_v^*(y) = argmin_x f_v(x) - <x, y> by itself, and
 
 with kappa = L / mu. `coterie.optim.meetings` computes the eigengap mu_gossip and the
 resistances. The model of node v is grad f_v^*(z_v). The code mixes the points of a node
-only when one of its edges rings, for the time that has passed.
+only when one of its edges rings. It then does all mixing since the last ring.
 `coterie.algorithms.dual_accelerated` is this method on clients' data.
 
 References are those of `coterie_theory.descent.continuized`.

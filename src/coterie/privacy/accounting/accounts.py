@@ -124,7 +124,7 @@ def remaining(
 
 
 def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
-    """The events, where all clients in a sum pay as much as the client that pays most.
+    """The events, if all clients in a sum pay as much as the client that pays most.
 
     Plans use these events, because the share of a client grows when others refuse.
 

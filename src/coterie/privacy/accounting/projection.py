@@ -1,8 +1,8 @@
 """The exact account of gossip: what an observer learns is a projection.
 
-Messages are linear in noisy inputs, `A (x + eta)`. Let A_v hold the messages that
-observer v reads, in units of the noise, without columns of inputs that v itself knows.
-Then
+Messages are linear in noisy inputs, `A (x + eta)`. The rows of A_v are the messages
+that observer v reads, in units of the noise. Columns of inputs that v itself knows are
+left out. Then
 
     S(u, v) = [A_v^+ A_v]_uu                          between 0 and 1
 

@@ -11,8 +11,9 @@ closed form of Renyi divergences of whole orders a:
     R_a = log(sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / (2 s^2))) / (a - 1),
     epsilon = min_a R_a + log(1 - 1 / a) - log(delta a) / (a - 1).
 
-Two data sets are neighbours if in one of them a sample counts as nothing (zero-out, in
-dp-accounting `REPLACE_SPECIAL`). The number of samples of a client is public.
+Two data sets are neighbours if they differ in one sample that counts as nothing in one
+of them (zero-out, in dp-accounting `REPLACE_SPECIAL`). The number of samples of a
+client is public.
 
 A sample is either a training or a validation sample. So the epsilon of any sample of a
 client is at most the larger of the epsilons of both parts.

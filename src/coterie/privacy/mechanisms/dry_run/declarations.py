@@ -1,4 +1,4 @@
-"""Compares the releases that a method declares with those that a dry run found.
+"""Compares the releases that a method declares with the releases in a dry run.
 
 A method declares `Releases` in its own file. The dry run counts what the method would
 release, and we refuse a method that releases more than it declares. A declaration never

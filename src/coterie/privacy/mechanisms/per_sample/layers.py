@@ -31,7 +31,7 @@ def keeps_samples_apart(module: nn.Module) -> bool:
 
     A module of an unknown type may do anything with a batch, and a test on a few
     samples proves nothing about other samples. So we also answer no if a layer has
-    hooks, or if an object has its own version of a method of its type.
+    hooks, or if an object replaces a method of its type by its own.
     """
     return all(
         (type(layer) in _ALONE or _flattens_one_sample(layer))
