@@ -340,8 +340,8 @@ def statistics_of(asked: object) -> RunningStatistics | None:
 def without_statistics(asked: object, rows: Float[Tensor, "n d"]) -> Tensor:
     """The rows with zeros in the columns of running statistics.
 
-    Methods use this for terms that they add to gradients, because statistics are plain
-    averages.
+    Methods use this for terms that they add to gradients, because such terms must not
+    change statistics.
     """
     found = statistics_of(asked)
     return rows if found is None else rows.index_fill(1, found.columns, 0.0)

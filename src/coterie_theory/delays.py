@@ -145,7 +145,7 @@ def starts_of(active: Bool[Tensor, "k n"]) -> Int[Tensor, "k n"]:
 
 
 def longest_wait(active: Bool[Tensor, "k n"]) -> int:
-    """tau_max, the largest number of gradients applied while one node computes one.
+    """tau_max, the most gradients that are applied while one node computes a gradient.
 
     `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. Gradients that
     start at x^0 are included, and gradients that are not finished at the end.

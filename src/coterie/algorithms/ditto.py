@@ -112,8 +112,8 @@ def ditto(
 ) -> Algorithm:
     """Ditto: personal models that are pulled to a global model.
 
-    A newcomer starts at the global model and takes as many personal steps as there were
-    in training. The global model stays fixed.
+    A newcomer starts at the global model, and takes as many personal steps as the other
+    clients took. The global model stays fixed.
 
     Args:
         sizes: (N,) training samples of each client.

@@ -102,7 +102,8 @@ def fedala(
 
     Args:
         sizes: (N,) training samples of each client.
-        head: (D,) which columns are the upper layers, whose weights are learned.
+        head: (D,) which columns are the upper layers; clients learn weights only for
+            these.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.

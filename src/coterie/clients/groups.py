@@ -193,7 +193,8 @@ def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
 def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
     """The weights, with 0 for the rows of absent clients.
 
-    An absent client keeps its weight for its own row, because this row is not sent.
+    An absent client keeps the weight that it has for its own row, because this row is
+    not sent.
 
     Args:
         weights: (N, N), or (n, N) of the clients at hand; sparse or not.

@@ -12,8 +12,8 @@ alpha_ik. So sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one b
 pass.
 
 The way to compute rows depends on the device and the model, not on measured times,
-because results must not depend on how busy a machine is. These are the rules;
-`benchmarks/` has the measurements behind them:
+because results must not depend on how busy a machine is. These are the rules
+(`benchmarks/` has the measurements behind them):
 
 - In general, all rows run in one vectorised pass (`torch.func.vmap`). On CUDA, this
   pass is compiled.

@@ -3,8 +3,8 @@
 `Simulation` holds data, model and seed. `Simulation.at(t)` is the oracle of round t.
 Each call of the oracle draws new minibatches, with replacement. The random stream of a
 call is named by (seed, purpose, round, call), and every client has its own sequence in
-it. So answers do not depend on other calls, resuming is exact, and a client alone at
-its site gives the same answer.
+it. So answers do not depend on other calls, a resumed run is exact, and a client alone
+at its site gives the same answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The choice between several models of a client, by its held-out samples.
 
-Client i evaluates K models on the same n_i samples that none of them was trained on.
-The losses are bounded, so that no single sample decides. Some samples are hard for all
-models; in the difference of two models' losses, this effect cancels.
+Client i evaluates K models on the same n_i samples. No model was trained on these
+samples. The losses are bounded, so that no single sample decides. Some samples are hard
+for all models; in the difference of two models' losses, this effect cancels.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def calibrate_losses(
 ) -> Float[Tensor, "n k b"]:
     """Bounded losses, with each model at its best temperature.
 
-    Without this, a model that is wrong less often but also less sure would seem worse.
-    Client i finds the temperature T of model k with its own n_i held-out samples. T
-    minimises the mean bounded loss plus (log T)^2 / n_i. Losses with noise (below 0)
-    stay as they are.
+    Without these temperatures, a model that is wrong less often, but is also less sure,
+    would seem worse. Client i finds the temperature T of model k with its own n_i
+    held-out samples. T minimises the mean bounded loss plus (log T)^2 / n_i. Losses
+    with noise (below 0) stay as they are.
 
     Args:
         losses: the losses of n clients, k models and b samples; NaN if a client has

@@ -1,4 +1,4 @@
-"""The data of a federation: one flat tensor, and where each client's samples are.
+"""The data of a federation: one flat tensor, and the places of each client's samples.
 
 Nothing is padded or copied per client. `Table` is a data set before it is divided among
 clients. `Federation` is a divided data set, where every client has a training, a

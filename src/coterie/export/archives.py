@@ -1,4 +1,4 @@
-"""Archives: one file with all that is needed to repeat a run, and safe to read.
+"""Archives: files that are safe to read, with everything needed to repeat a run.
 
 An archive is a ZIP file with a manifest, the study, copies of the user's own modules,
 versions and records. It has no data. This module imports no code from an archive.

@@ -7,11 +7,11 @@ something about a client with few samples. We choose the variance of the law suc
 the observed sum of squared deviations is the median of its distribution.
 
 Our model: if a client trains alone on m samples, its cost is c / m above its limit.
-Models from one quarter and from three quarters of the samples give c. With m three
-quarters of the samples, E = c / m is the most that a client can gain. If learning
-together gains D, it is worth g = 1 / (1 - D / E) times the client's own samples. The
-interval of g contains all values for which D - (1 - 1 / g) E may be zero (Fieller's
-interval of a ratio).
+Models from one quarter and from three quarters of the samples give c. If m is three
+quarters of the samples, a client can gain at most E = c / m. If learning together gains
+D, it is worth g = 1 / (1 - D / E) times the client's own samples. The interval of g
+contains all values for which D - (1 - 1 / g) E may be zero (Fieller's interval of a
+ratio).
 
 References:
     DerSimonian, Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials,

@@ -287,8 +287,8 @@ def shrink_to_mean(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
 
     Each row of `looks` has one estimate for every client. This is James-Stein shrinkage
     on a logarithmic scale. The more a client's estimates differ, compared with the
-    differences between clients, the stronger the shrinkage. If only few samples have
-    large gradients, some clients would seem to have no noise without shrinkage. The
+    differences between clients, the stronger the shrinkage. Without shrinkage, some
+    clients would seem to have no noise if only few samples have large gradients. The
     mean over clients does not change.
     """
     least = 1e-3 * float(np.median(looks.mean(0)))

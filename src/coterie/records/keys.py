@@ -1,8 +1,8 @@
 """The secret key of a runs folder, and digests that reveal nothing without it.
 
-Somebody who guesses a record can write the whole data file with that guess, compute its
-digest and compare. So a run keeps only a digest of its data with a key (HMAC). The key
-is in a file that only its owner can read.
+Without a key, digests could be used to test guesses: write the whole data file with a
+guessed record, compute its digest, and compare. So a run keeps only a digest of its
+data with a key (HMAC). The key is in a file that only its owner can read.
 """
 
 from __future__ import annotations

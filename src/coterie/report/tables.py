@@ -167,7 +167,7 @@ def client_summary(records: Records, label: str) -> pd.DataFrame:
 
 @cached
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
-    """The largest cost that every algorithm reached, and mean test scores at that cost.
+    """The largest cost that all algorithms reached, and mean test scores at this cost.
 
     The cost is `gradients`, `bytes` or `updates`. For each seed, the score is from the
     last evaluation before the algorithm spent more. Algorithms without this cost do not

@@ -108,8 +108,8 @@ def client_scores(
 ) -> pd.DataFrame:
     """Final test scores of clients with 95 % intervals: mean, error, low, high.
 
-    Scores are means over all seeds. With `seed`, they are of this seed, and intervals
-    count only test samples.
+    Scores are means over all seeds. With `seed`, scores are of this seed only, and
+    intervals are only for new test samples.
     """
     scores = final_scores(records, label)
     if seed is not None:

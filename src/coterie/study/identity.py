@@ -195,7 +195,7 @@ def copies_of_modules(study: Study) -> dict[str, Path]:
 def own_modules(study: Study) -> tuple[str, ...]:
     """The user's modules that define the model of a study, if it is not our model.
 
-    The factory may come from another module than the one that the study names.
+    The factory may come from a module that the study does not name.
     """
     module, own, attribute = str(study.model["name"]).partition(":")
     made = getattr(sys.modules.get(module), attribute, None) if own else None

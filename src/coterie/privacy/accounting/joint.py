@@ -1,9 +1,9 @@
 """Bounds on an observer's knowledge of several inputs of a client, fixed beforehand.
 
 Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs.
-So an observer learns a projection P of the vector of all inputs, with rows and columns
-(client, input). If the data of client u change, each of its inputs s moves by some d_s,
-at most by its sensitivity. Then
+So an observer learns a projection of the vector of all inputs. P is its matrix; rows
+and columns are pairs (client, input). If the data of client u change, each of its
+inputs s moves by some d_s, at most by its sensitivity. Then
 
     mu^2 = max over d of sum_{s, s'} P_{(u, s), (u, s')} <d_s, d_s'> / (noise noise')
 

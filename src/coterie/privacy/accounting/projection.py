@@ -10,9 +10,9 @@ is the part of mu^2 that reaches v. v learns as much about input u as if u had s
 once with noise s / sqrt(S). So S = 1 is local privacy. The sum of S over all u is the
 rank of A_v. A singular value of A_v counts as 0 if it is at most `rtol` times the
 largest: we assume that observers cannot read such weak directions. A smaller rtol makes
-S larger, and with an rtol of 0 rounding errors count too. No cut is needed if an
-observer reads every message with fresh noise of standard deviation tau, and this noise
-enters no later mixture:
+S larger, and with an rtol of 0 rounding errors count too. If an observer reads every
+message with fresh noise of standard deviation tau, which enters no later mixture, we
+need no cut:
 
     S = a_u' (A A' + tau^2 I)^{-1} a_u,
 

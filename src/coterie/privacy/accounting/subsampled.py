@@ -15,8 +15,8 @@ Two data sets are neighbours if they differ in one sample that counts as nothing
 of them (zero-out, in dp-accounting `REPLACE_SPECIAL`). The number of samples of a
 client is public.
 
-A sample is either a training or a validation sample. So the epsilon of any sample of a
-client is at most the larger of the epsilons of both parts.
+A sample is either a training or a validation sample. So for any sample of a client,
+epsilon is at most the larger of two epsilons, one for each part.
 
 If a client answers several others in one event, it uses the same minibatch for all. So
 K answers, each with its own noise (`apart`), count as one release with sqrt(K) times

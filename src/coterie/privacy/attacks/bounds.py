@@ -20,8 +20,8 @@ where B is binomial with r trials of chance 1/(1 + e^-epsilon).
 
 A mechanism that claims to be mu-Gaussian private (Nasr et al. 2023): telling apart
 canaries that are in and out is at least as hard as telling apart N(0, 1) and N(mu, 1).
-So mu is at least Phi^-1(rate of right calls) - Phi^-1(rate of wrong calls). So the
-rates prove far more than without this claim.
+So mu is at least Phi^-1(rate of right calls) - Phi^-1(rate of wrong calls). With this
+claim, the rates prove a far larger bound.
 
 References:
     Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini, Thakurta, Terzis, "Tight

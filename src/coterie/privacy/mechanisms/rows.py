@@ -70,9 +70,9 @@ class Mechanism(NamedTuple):
     ) -> float:
         """The noise that each client adds to its row in an average, in units of s.
 
-        For a secure sum of m rows, each client adds 1 / sqrt(m). If clients refuse, the
-        others add more, because otherwise the sum would reveal more than planned to the
-        server and its `colluders`.
+        For a secure sum of m rows, each client adds 1 / sqrt(m). If some clients
+        refuse, the other clients add more noise. Otherwise the sum would reveal more
+        than planned to the server and its `colluders`.
 
         Args:
             shares: the shares of clients in each average; a secure sum has only one

@@ -52,8 +52,8 @@ for each number, and the difference between AES and random bits. Their sum is be
 
 **What is not proved.** The sum of several rounded rows is not a rounded sum. So if
 others see only a sum of rows (secure sums), we do not round rows. Then epsilon holds
-only for exact arithmetic. For pairs of clients that see mixtures of rows, too, epsilon
-holds only for exact arithmetic.
+only for exact arithmetic. Epsilon also holds only for exact arithmetic if a client sees
+only mixtures of another client's rows.
 """
 
 from __future__ import annotations

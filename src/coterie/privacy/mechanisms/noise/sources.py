@@ -69,7 +69,8 @@ class NoiseSource:
             scale: the standard deviation that we charge for.
             mu: how far a row may move, in units of `scale`.
             reach: how far a row may be from 0, in units of `scale`; None: mu.
-            rounded: whether rows leave one by one, and not only in sums.
+            rounded: whether rows leave one by one. If they leave only in sums, they are
+                not rounded.
         """
         if self._stream is None:
             return add_noise(rows, stream, clients, scale.to(rows))
