@@ -282,7 +282,7 @@ class TaskClients(Clients, Protocol):
     """Clients of a task in time, which can use the samples that rounds would draw."""
 
     def call(self, number: int) -> Clients:
-        """The same clients, with the samples of a verb's call in their rounds.
+        """The same clients, with the samples of the verb's call of this number.
 
         Calls of a verb are numbered from 0 in every round, and each draws its own
         samples. A task begins with the samples of call 0. With `call`, a task can do
@@ -376,7 +376,7 @@ class ClientsInEpochs(Clients, Protocol):
     """Clients that can count local steps in epochs: passes through their own data."""
 
     def step_numbers(self, t: int, steps: int) -> Iterable[int | StepNumbers]:
-        """The numbers of the next steps: t to t + steps - 1, or those in epochs.
+        """The numbers of the next steps: t to t + steps - 1, except with epochs.
 
         With epochs, `t` and `steps` count epochs, and every client takes as many steps
         as it has minibatches. A client that has finished is not `moving`, and its

@@ -232,7 +232,7 @@ class Kernel:
         Args:
             loss: the loss of one client, see `types.OwnLoss`.
             points: the models.
-            batch: their samples.
+            batch: samples for the rows.
             rows: further tensors with a row for each model.
             options: the options of the loss.
         """
@@ -373,7 +373,7 @@ class Kernel:
 
         Args:
             points: one model for each row.
-            batch: their samples.
+            batch: samples for the rows.
             samples: the number of samples, including clients in other processes.
         """
         found = outcomes(self.objective, self.outputs(points, batch), samples)

@@ -208,7 +208,7 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
 
     Args:
         module: as `for_many_models` returns it.
-        name: its path in the whole model, with a dot at its end.
+        name: the path of the module in the whole model, with a dot at the end.
     """
     if module._forward_hooks or module._forward_pre_hooks:
         return None

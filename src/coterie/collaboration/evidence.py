@@ -153,7 +153,7 @@ def choices(
 
 
 def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> float:
-    """A bound on expected loss minus the loss of training alone, with `choices`.
+    """A bound on how much worse than training alone a client may expect to be.
 
     A client compares a shared model with its own model on n held-out samples. The
     paired differences of their losses have the true mean delta and the standard

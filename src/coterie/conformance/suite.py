@@ -77,7 +77,7 @@ CHECKS: dict[str, Check] = {
 def faces_of(
     factory: Factory, options: Mapping[str, object] | None = None
 ) -> tuple[Face, ...]:
-    """The faces of the algorithms of a factory.
+    """The faces (in rounds, in time) of the algorithms that a factory makes.
 
     Raises:
         InputError: for ingredients and options that do not exist.
@@ -97,7 +97,7 @@ def check_algorithm(
     skip: Collection[str] = (),
     report: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
-    """What each check found about the algorithms of a factory, in each of their faces.
+    """What each check found about the algorithms of a factory, in rounds and in time.
 
     Args:
         factory: `factory(*ingredients, **options)` gives an Algorithm.

@@ -296,7 +296,7 @@ class Federation:
 
 
 def client_name(names: Sequence[str], client: int) -> str:
-    """The name of the client of this identity, for a sentence.
+    """The name of the client with this identity, as sentences show it.
 
     >>> client_name(["Bern", "Chur"], 1), client_name(["007"], 0), client_name([], 1)
     ('Chur', 'client 007', 'client 1')

@@ -81,7 +81,7 @@ def with_preparation(
 
     Args:
         everybody: the federation, with raw columns and with newcomers.
-        trains: its clients in this process that train.
+        trains: the clients in this process that train.
         average: see `Average`; over all clients that train.
         clients: the number of all clients that train.
         like: preparations that fix the features; None takes them from training data.
@@ -148,7 +148,7 @@ def agree(
     *,
     like: Preparations | None = None,
 ) -> Agreement:
-    """What all clients that train share to prepare their features.
+    """The numbers and categories that all training clients use to prepare features.
 
     Args:
         federation: the clients in this process.

@@ -244,7 +244,7 @@ FRAMES: dict[str, Callable[[Path, TextFormat], tuple[pd.DataFrame, TextFormat]]]
 
 
 def ending_of(path: Path) -> str:
-    """The ending of a file's name; `.gz` comes with the ending before it.
+    """The ending of a file's name, such as `.csv`, or `.csv.gz` if it is compressed.
 
     >>> ending_of(Path("a.b.CSV.gz")), ending_of(Path("a.b.csv"))
     ('.csv.gz', '.csv')

@@ -94,7 +94,7 @@ def export_model(
 
     Args:
         run: from `load`.
-        client: its name, or its position among all clients.
+        client: the name of the client, or its position among all clients.
         to: the folder, which must not exist.
         label: the label of the algorithm; None: see `default_label`.
         seed: None: the first seed of the study that has models of the algorithm.

@@ -128,7 +128,7 @@ class Run:
         It then takes raw columns (B, C): numbers, codes of categories, NaN for gaps.
 
         Args:
-            client: its name, or its position among all clients.
+            client: the name of the client, or its position among all clients.
             label: the label of the algorithm; None: the last in the study.
             seed: None: the first.
         """

@@ -121,7 +121,7 @@ def _strata(of: OfClient, targets: Tensor) -> np.ndarray:
 
 
 def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """(B,) approximate change in a measure of counts by one more correct prediction.
+    """(B,) about how much one more correct prediction changes a measure of counts.
 
     With two classes, sensitivity and F1 count samples of class 1, and specificity
     counts samples of class 0. With more classes, all classes have the same weight. One

@@ -99,9 +99,9 @@ def pool_values(values: Values, errors: Values) -> Expectation:
 
 
 class Outlook(NamedTuple):
-    """Expected scores and worth per client with the planned samples, the mean last.
+    """Scores and worth that clients can expect with the planned samples.
 
-    Scores are costs: lower is better.
+    The last entry is the mean over clients. Scores are costs: lower is better.
     """
 
     alone: Float[np.ndarray, "3 c"]  # low end, value, high end

@@ -55,7 +55,7 @@ def plan_privacy(
     """The score that every method of a study reaches, by epsilon.
 
     Args:
-        study: its [privacy] says how rows are clipped.
+        study: the table [privacy] of the study says how rows are clipped.
         epsilon: None takes the epsilon in [privacy].
         delta: None takes the delta in [privacy], or 1e-5.
         progress: called with the number of trainings that are done, and the total.

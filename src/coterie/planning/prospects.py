@@ -92,7 +92,7 @@ def prospects_of(found: PilotFindings) -> Prospects:
 
 
 def structure_of(found: PilotFindings) -> Structure:
-    """Directions p of clients, and the mean square of the t_i, from noisy distances.
+    """Estimates from noisy distances the directions p, and the mean square of the t_i.
 
     The distances give the matrix C of products of gradients minus a mean. With f =
     `floor`, its noise has standard deviation f_i on the diagonal and sqrt(f_i f_j / 2)

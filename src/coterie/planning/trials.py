@@ -45,7 +45,7 @@ def run_trial(
     """The scores of clients' models on samples they have not seen, by measure.
 
     Args:
-        federation: its training samples are divided as in the pilot.
+        federation: the clients; their training samples are divided as in the pilot.
         simulate: makes a simulation of a federation.
         proposed: weights that were found without the first two quarters, and weights
             that were found without the last two.

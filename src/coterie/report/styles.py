@@ -280,7 +280,7 @@ def finish(
 
     Args:
         traces: the traces of the figure.
-        looks: its own layout, which is added to the common layout.
+        looks: layout of this figure, which is added to the common layout.
         title: above the figure.
         height: in pixels.
         rows: lines of text; each adds to the height.
@@ -325,7 +325,7 @@ def merge_specs(old: Mapping[str, Any], new: Mapping[str, Any]) -> PlotSpec:
 
 
 def nest_keys(changes: Mapping[str, object]) -> PlotSpec:
-    """The changes of a button as a nested layout.
+    """Changes of a layout with dotted keys, written as nested dictionaries.
 
     >>> nest_keys({"xaxis.title.text": "round", "xaxis.type": "log"})
     {'xaxis': {'title': {'text': 'round'}, 'type': 'log'}}

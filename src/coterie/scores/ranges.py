@@ -69,7 +69,7 @@ def difference_interval(measure: str, found: Estimate, *own: Estimate) -> Estima
     """The estimate of a difference of scores, with an interval inside its range.
 
     Args:
-        measure: its name.
+        measure: the name of the measure.
         found: the estimate of the difference.
         own: the estimates of both scores, for a skewed measure.
     """

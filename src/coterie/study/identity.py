@@ -43,7 +43,7 @@ def settings_text(study: Study, read: Mapping[str, str]) -> str:
 
 
 def whole_name(study: Study, read: Mapping[str, str]) -> str:
-    """The same text, with digests of all other files that the settings name.
+    """The text of a study, with digests of all files that the settings name.
 
     No other study has this text.
     """

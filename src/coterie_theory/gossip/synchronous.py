@@ -81,7 +81,7 @@ def chebyshev(
     gap: float | None = None,
     mix: Mix = product,
 ) -> Float[Tensor, "n d"]:
-    """P_t(W) x, where P_t is the polynomial of the recursion above.
+    """The rows after t rounds of Chebyshev gossip: P_t(W) x with a polynomial P_t.
 
     Args:
         x: the first rows.

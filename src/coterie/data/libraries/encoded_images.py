@@ -63,7 +63,7 @@ class EncodedImages:
 
     @property
     def name(self) -> str:
-        """A name for the decoded pixels: a digest of all codes, and who decodes them.
+        """A name for the decoded pixels: a digest of all codes, and the decoder.
 
         "" if images are in files of their own.
         """

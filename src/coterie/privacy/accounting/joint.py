@@ -1,4 +1,4 @@
-"""Bounds on an observer's knowledge of several inputs of a client, fixed beforehand.
+"""Bounds on what an observer learns of a client's inputs that are fixed beforehand.
 
 Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs.
 So an observer learns a projection of the vector of all inputs. P is its matrix; rows

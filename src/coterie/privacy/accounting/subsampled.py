@@ -204,10 +204,10 @@ def least(enough: Callable[[float], bool]) -> float:
 
 
 def covers(most: Mapping[Step, int], steps: Mapping[Step, int]) -> bool:
-    """Whether each of these steps is covered by a step of `most` of its own.
+    """Whether each of these steps is covered by a different step of `most`.
 
-    A step in `most` covers another step if it has at most as much noise and at least
-    the same rate. It covers only one step.
+    A step of `most` covers one step, whose noise is at least as large and whose rate is
+    at most as large.
     """
     left = [(*step, count) for step, count in most.items() if count]
     for noise, rate, held_out, count in sorted((*s, k) for s, k in steps.items()):

@@ -1,4 +1,4 @@
-"""Canaries with rows that an auditor chooses: how well can we tell in from out?
+"""Canaries with rows that an auditor chooses: can we tell which of two rows was sent?
 
 Privacy holds for all data, so an auditor may choose the row of a client (a canary). The
 auditor gives a mechanism rows ref + L u ("in") and ref - L u ("out"). Here ref is the

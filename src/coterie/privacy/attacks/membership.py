@@ -80,7 +80,7 @@ def audit_scores(
 
     Args:
         scores: the scores of each attack, larger for members.
-        members: which canaries were in.
+        members: which canaries were in the data.
         upper: the accountant's epsilon.
         delta: the delta of both bounds.
         confidence: that the lower bound holds.
@@ -130,7 +130,7 @@ def likelihood_scores(
     shadows: Float64[Tensor, "k m"],
     members: Bool[Tensor, "k m"],
 ) -> Float64[Tensor, " m"]:
-    """Log-likelihood ratio of in against out for each sample of the audited model.
+    """Log-likelihood ratios, sample by sample, of "the model has seen it" to "has not".
 
     Both Gaussians use one variance for all samples, because a few shadow models say
     little about the variance of one sample.

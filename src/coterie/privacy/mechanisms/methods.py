@@ -75,7 +75,7 @@ def make_private(
 
     Args:
         algorithm: a method with rounds.
-        foreseen: its calls, from a dry run.
+        foreseen: the calls of the method, from a dry run.
         mechanism: how rows are clipped and get noise.
         names: identities of all clients, which name their noise.
         limits: budgets.

@@ -42,7 +42,7 @@ def no_receipts(clients: int) -> Receipts:
 
 
 def add_round(told: Receipts, asked: Ledger, oracle: Oracle) -> Receipts:
-    """The receipts after a round.
+    """What each client has received from the others, after one more round.
 
     Args:
         told: the receipts before the round.

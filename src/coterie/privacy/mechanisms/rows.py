@@ -99,7 +99,7 @@ class Mechanism(NamedTuple):
         *,
         summed: bool = False,
     ) -> Float[Tensor, "n d"]:
-        """The rows as they leave.
+        """The rows as they leave their clients: clipped, with noise.
 
         Args:
             x: the rows.

@@ -88,7 +88,7 @@ class DoubleClients:
 
         Args:
             rng: draws their answers.
-            who: their positions.
+            who: positions of the clients.
             told: draws their losses; None: `rng` does.
             root: the first name of every stream, which is the same in all worlds.
         """

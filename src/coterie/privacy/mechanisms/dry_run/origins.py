@@ -116,7 +116,7 @@ def unmarked_copy(values: Tensor) -> Tensor:
 def mark_answer(
     answer: Any, made: tuple[bool, ...], *, weighed: bool, absent: bool
 ) -> Any:
-    """The answer of a verb between clients, marked unless made only of releases.
+    """The answer of a verb between clients; marked, unless it is made only of releases.
 
     If a client chooses weights by its data, its answer shows the choice. An absent
     client releases nothing, and its answer is its own row.

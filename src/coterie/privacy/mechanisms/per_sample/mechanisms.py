@@ -176,7 +176,7 @@ class QuestionLog:
             )
 
     def enter(self, verb: str, who: Tensor, *, times: int, sampled: bool) -> None:
-        """Enters questions for gradients.
+        """Notes that clients were asked for gradients.
 
         Args:
             verb: the verb of the questions.
@@ -197,9 +197,9 @@ class QuestionLog:
                 )
 
     def enter_losses(self, who: Tensor, *, times: int, held_out: bool) -> None:
-        """Enters questions for mean losses over all samples.
+        """Notes that clients were asked for mean losses over all samples.
 
-        Each releases q times a sum of losses, with the noise of a minibatch.
+        Each question releases q times a sum of losses, with the noise of a minibatch.
 
         Args:
             who: positions among all clients.
