@@ -136,8 +136,8 @@ def run_agents(
         kernel: w, from `windows` or `nodes`.
         start: the model that all agents begin with.
         theta: theta_t, the agent that wakes at call t = 0, 1, ...
-        gradient: a function of call t and the model (D,) of its agent that gives g_t
-            (D,).
+        gradient: `gradient(t, x)` is g_t, at the model x of the agent that wakes at
+            call t.
         lr: eta_t of call t; stable below 2 / (beta w(theta, theta)).
     """
     move = start.new_zeros(len(theta), len(start))

@@ -258,8 +258,8 @@ def metropolis(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     """Symmetric weights `min(l_ik, l_ki)`; the rest is for the client itself.
 
     Rows and columns sum to 1, so the spectral radius of All-for-all is 1 on any graph.
-    From the uniform weights of `threshold_weights`, this gives the Metropolis weights 1
-    / max(N_i, N_k).
+    If the weights come from `threshold_weights`, the results are the Metropolis weights
+    1 / max(N_i, N_k).
     """
     mutual = torch.where(_identity(weights), 0, torch.minimum(weights, weights.T))
     return mutual + torch.diag(1 - mutual.sum(1))

@@ -122,7 +122,7 @@ class Run:
     def model(
         self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> nn.Module:
-        """The model of one client, ready to use; the client trained or joined later.
+        """The model of one client, ready to use, also for a client that joined later.
 
         If features were prepared from raw columns, the model includes the preparation.
         It then takes raw columns (B, C): numbers, codes of categories, NaN for gaps.

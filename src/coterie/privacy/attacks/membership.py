@@ -132,8 +132,9 @@ def likelihood_scores(
 ) -> Float64[Tensor, " m"]:
     """Log-likelihood ratios, sample by sample, of "the model has seen it" to "has not".
 
-    Both Gaussians use one variance for all samples, because a few shadow models say
-    little about the variance of one sample.
+    For each sample, the confidence is taken as Gaussian, with one mean for models that
+    have seen the sample and another for models that have not. The variance is the same
+    for all samples, because a few shadow models say little about one sample.
 
     Args:
         target: confidence of the audited model in each sample.
