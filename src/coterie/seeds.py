@@ -163,8 +163,8 @@ def words(keys: Int[Tensor, "*shape"], size: int) -> Int[Tensor, "*shape {size}"
 class Stream:
     """A random stream, in which each of n clients has its own sequence.
 
-    Every draw has a key of its own. So what a client draws depends only on the names of
-    the stream, on the client, and on the number of draws before.
+    Every draw has a key of its own. So a draw of a client depends only on the names of
+    the stream, on the client, and on the number of earlier draws.
     """
 
     def __init__(

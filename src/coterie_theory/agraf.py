@@ -5,11 +5,12 @@ gradient:
 
     x^{k+1} = W_k x^k - gamma g^k,   g_v^k = g_v(x_v^{s(k,v)}) if v in I_k else 0  (5.3)
 
-Node v starts a gradient right after it has applied its last one. So the gradient that v
-applies at step k was taken at its model of step `s(k, v) = 1 + max{l < k : v in I_l}`,
-or 0 for its first gradient. The matrices W_k mix with the constant `rho_bar`
-(`coterie_theory.mixing`). A gradient g moves the mean of all models by -(gamma / n) g.
-N is the number of gradients, `N = sum_{k < K} |I_k|`. There are two settings:
+Node v starts a gradient right after it has applied its last gradient. So the gradient
+that v applies at step k was taken at the model that v had at step `s(k, v) = 1 + max{l
+< k : v in I_l}`. For its first gradient, s(k, v) = 0. The matrices W_k mix with the
+constant `rho_bar` (`coterie_theory.mixing`). A gradient g moves the mean of all models
+by -(gamma / n) g. N is the number of gradients, `N = sum_{k < K} |I_k|`. There are two
+settings:
 
 - homogeneous: all nodes have the loss f, and the sets I_k are arbitrary (`EqualNodes`);
 - sampling: node v is in I_k with probability p_v, independently over k, and f is the

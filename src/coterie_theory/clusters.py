@@ -137,9 +137,9 @@ def estimated_bound(
     Args:
         found: how the clusters are found.
         start: F^0.
-        calls: K. Their samples must be different from those with which the clusters are
-            found.
-        losses: of every client.
+        calls: K. Their samples must be different from the samples with which the
+            clusters are found.
+        losses: the losses of every client.
         diameter: D, the factor from means to gradients, see `linear_diameter`.
         farthest: b_max, the largest |E xi_i - E xi_j|.
     """

@@ -170,7 +170,7 @@ def all_for_one_relaxed_bound(
         start: sum_j l_ij (f_j(x_i^0) - f_j(x_j^*)), the excess of the weighted loss.
         lr: step sizes of at most 1 / beta.
         calls: K.
-        losses: of every client.
+        losses: the losses of every client.
         slope: m.
     """
     none = torch.zeros_like(distance)

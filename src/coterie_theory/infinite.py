@@ -21,9 +21,8 @@ References:
     section 6.3 and appendix A.4.
 
 Differences: the report does not define the kernel; ours is the limit of All-for-all as
-n grows. The report says that theta gets g_t if w(theta, theta_t) is small; it means
-that the bias is small. Proposition 2 prints the inverse of the density (see
-docs/errata.md).
+n grows. The report says that theta gets g_t if w(theta, theta_t) is small, but it means
+a small bias. Proposition 2 prints the inverse of the density (see docs/errata.md).
 """
 
 from __future__ import annotations
@@ -137,8 +136,8 @@ def run_agents(
         kernel: w, from `windows` or `nodes`.
         start: the model that all agents begin with.
         theta: theta_t, the agent that wakes at call t = 0, 1, ...
-        gradient: a function of call t and the model (D,) of its agent that gives g_t
-            (D,).
+        gradient: `gradient(t, x)` is g_t, at the model x of the agent that wakes at
+            call t.
         lr: eta_t of call t; stable below 2 / (beta w(theta, theta)).
     """
     move = start.new_zeros(len(theta), len(start))

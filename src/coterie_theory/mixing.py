@@ -282,9 +282,9 @@ def loss_activations(
 ) -> Activations:
     """`Activations` that hold in a loss network with probability 1/2; 5.C.3.
 
-    The rates p are those of `loss_rates`. With l_e = 1 / p_e, I = sum_e p_e, and c the
-    factor 3.7782 of `waiting_times`: `T = 2 I max_e (1 / p_e) c ln(6 |E|)`, `a = I b`
-    and `b = 2 e c ln(6 |E| T)`.
+    `loss_rates` gives the rates p. With l_e = 1 / p_e, I = sum_e p_e, and c the factor
+    3.7782 of `waiting_times`: `T = 2 I max_e (1 / p_e) c ln(6 |E|)`, `a = I b` and `b =
+    2 e c ln(6 |E| T)`.
     """
     lengths = 1 / checks.positive("rates", rates, len(edges))
     total = float(rates.sum())

@@ -1,4 +1,4 @@
-"""All-for-one whose weights are estimated during training.
+"""All-for-one with weights that are estimated during training.
 
     x_i <- x_i - lr sum_k alpha_ik g_k(x_i),
     alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2
@@ -98,7 +98,7 @@ def adaptive_all_for_one(
     against: Literal["gradient", "noise"] = "gradient",
     late: Late = "constant",
 ) -> Algorithm:
-    """Adaptive All-for-one, which finds during training whose gradients help whom.
+    """Adaptive All-for-one, which finds out during training who helps whom.
 
     For a newcomer, the method finds the client whose model has the lowest loss on the
     newcomer's training data. The newcomer gets the mean of all models with that
@@ -107,8 +107,8 @@ def adaptive_all_for_one(
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
-        graph: (N, N) an entry that is not 0 makes two clients neighbours, and only
-            neighbours learn from each other; None: all clients are neighbours.
+        graph: (N, N) only clients with an entry that is not 0 learn from each other;
+            None: all clients may.
         lr: step size.
         momentum: factor of the running sum of gradients.
         weight_decay: adds this number times the model to each gradient.
@@ -125,9 +125,9 @@ def adaptive_all_for_one(
         criterion: phi: `binary`, `continuous`, or a function on tensors.
         lam: threshold of the binary criterion.
         rule: weights as in the `paper`, or `normalised` rows, which sum to 1.
-        against: squared distances are compared with this: the squared `gradient`, as in
-            the paper, or the variance (`noise`) of the gradient over all samples of the
-            client.
+        against: the quantity with which squared distances are compared. `gradient`: the
+            squared norm of the gradient, as in the paper. `noise`: the variance of the
+            gradient over all samples of the client.
         late: `constant`, or `adaptive` to the delay of a gradient.
     """
     move = Descent(lr, momentum, weight_decay, schedule)

@@ -11,12 +11,12 @@ which is the factored form. Both forms give the same models. In a step, each cli
 computes one gradient, for any Lambda. In All-for-one, it computes one gradient for each
 of its readers (the clients that learn from it).
 
-Without waiting, when client i finishes its gradient g, taken at the x_i from which it
-began,
+Without waiting, client i takes its gradient g at the x_i at which it began. When it has
+finished,
 
     x_j <- x_j - eta c w_ji g   for all j,
 
-and i goes on from the new x_i. The factor c is 1, or smaller for a late gradient. In
+Then i goes on from the new x_i. The factor c is 1, or smaller for a late gradient. In
 the factored form, g changes the y_k of i's partners k in Lambda: y_k <- y_k - eta c
 lambda_ik g. The partners send y_k to i before i begins. So the factored form gives the
 same models, but uses only the links of Lambda.
@@ -82,8 +82,8 @@ def all_for_all(
 
     Args:
         weights: (N, N) Lambda; rows sum to 1.
-        graph: (N, N) an entry that is not 0 makes two clients neighbours, and only
-            neighbours send each other anything; None: all clients are neighbours.
+        graph: (N, N) only clients with an entry that is not 0 send each other anything;
+            None: all clients may.
         lr: step size; `safe` divides it by rho(W).
         momentum: factor of the running sum of gradients.
         weight_decay: adds this number times the model to each gradient.

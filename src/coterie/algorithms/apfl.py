@@ -1,4 +1,4 @@
-"""Every client mixes its own model with a global one, and may learn the mixture.
+"""Every client mixes its own model with a global model, and may learn the mixture.
 
 In a round, client i starts with w_i = w. Then `steps` times, with one minibatch each,
 

@@ -75,8 +75,8 @@ def aruba(
         sizes: (N,) training samples of each client.
         lr: step size of every coordinate in the first round, eps / zeta in the paper.
         steps: local gradient steps in one round.
-        zeta: as long as the gradients of a coordinate are below this number, its step
-            size stays near `lr`.
+        zeta: the step size of a coordinate stays near `lr` until its gradients become
+            larger than `zeta`.
         p: how fast the effect of `zeta` decreases with rounds.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps before use.

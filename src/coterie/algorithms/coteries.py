@@ -15,8 +15,8 @@ w_c + o_i / 2, w_c + o_i and v_i. It takes the model k with the least
 
 L_ik is the mean calibrated loss (`coterie.collaboration.evidence`) of model k on the
 n_i held-out samples of client i, and c is the most that one sample counts for. Each
-client chooses by itself. Its exact losses stay at home, and it hears the mean over all
-clients.
+client chooses by itself. Its exact losses stay at home, and it receives the means over
+all clients.
 
 So this is local training if nobody helps, and FedAvg if all are alike. It is
 personalised FedAvg if labels are skewed, and FedAvg in each group if there are groups.

@@ -6,7 +6,7 @@ At the start h = 0. The paper writes this without h:
 x'' = (I + W) x' - (I + W)/2 x - lr (g(x') - g(x)). The sum of all h stays 0. If all
 models are equal and do not move, h_v is minus the gradient of node v. So the optimum of
 the mean of all losses is a fixed point, with a constant step size and for any data.
-Messages are as long as those of decentralised SGD.
+Messages are as long as in decentralised SGD.
 
 D^2, `form = "d2"`, takes the step first and then mixes:
 

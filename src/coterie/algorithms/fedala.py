@@ -17,9 +17,9 @@ References:
     personalized federated learning", AAAI 2023, arXiv 2212.01197.
 
 Differences: weights take the same number of steps in every round. In the paper, they
-are trained until they converge in the first round, and for one pass through a random
-share of the data in later rounds. The upper layers are given by name, not by their
-number. With momentum, every client keeps its buffer between rounds.
+are trained until they converge in the first round. In later rounds, they are trained
+for one pass through a random share of the data. The upper layers are given by name, not
+by their number. With momentum, every client keeps its buffer between rounds.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def fedala(
 
     Args:
         sizes: (N,) training samples of each client.
-        head: (D,) which columns are the upper layers, whose weights are learned.
+        head: (D,) which columns are the upper layers; clients learn weights only for
+            these.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.

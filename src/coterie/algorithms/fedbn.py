@@ -10,8 +10,8 @@ References:
     Li, Jiang, Zhang, Kamp, Dou, "FedBN: federated learning on non-IID features via
     local batch normalization", ICLR 2021, arXiv 2102.07623.
 
-Differences: in a step, running statistics move by a share that is the step size; in the
-paper, this share is 0.1. Clients are weighted by their samples; the paper takes equal
+Differences: the share by which running statistics move in a step is the step size; in
+the paper, it is 0.1. Clients are weighted by their samples; the paper takes equal
 weights. Work is counted in gradient steps. A round may have only some of the clients.
 With momentum, every client keeps its buffer.
 """

@@ -1,4 +1,4 @@
-"""FedAvg with a term in each client's loss that changes, so that local optima agree.
+"""FedAvg with a changing term in each client's loss, so that local optima agree.
 
     theta_i <- w, then `steps` times
         theta_i <- theta_i - lr (g_i(theta_i) - h_i + alpha (theta_i - w))

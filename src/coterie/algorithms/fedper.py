@@ -1,4 +1,4 @@
-"""FedAvg of the body; every client also trains its own head, which stays there.
+"""FedAvg of the body; every client also trains its own head, which it never sends.
 
     x_i <- (w, h_i), then `steps` times  x_i <- x_i - lr g_i(x_i)    body and head
     h_i <- the head of x_i,    w <- sum_i p_i (the body of x_i)

@@ -1,4 +1,4 @@
-"""FedAvg whose local steps are pulled to the global model.
+"""FedAvg in which local steps are pulled to the global model.
 
     w_i <- w, then `steps` times  w_i <- w_i - lr (g_i(w_i) + lam (w_i - w))
     w <- sum_i p_i w_i

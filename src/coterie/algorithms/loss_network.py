@@ -17,8 +17,8 @@ References:
     asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
     2311.00465, section 5.
 
-Differences: samples of a gradient are drawn when an exchange begins, not when the
-exchange before it ends. A node's model is the same at both times.
+Differences: we draw the samples of a gradient when an exchange begins. The paper draws
+them when the node's last exchange ends. The node's model is the same at both times.
 """
 
 from __future__ import annotations

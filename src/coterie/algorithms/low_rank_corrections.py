@@ -7,8 +7,8 @@
 
 The sum runs over the clients of the round. Corrections never leave their clients. A
 begins at 0, and B with random numbers that are the same for all clients. The rank is at
-most `rank`, so a client has few numbers of its own, and few samples are enough to find
-them. Only matrices are corrected; all other parameters are shared.
+most `rank`, so a correction has few numbers, and few samples are enough to find them.
+Only matrices are corrected; all other parameters are shared.
 
 References:
     Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen, "LoRA: low-rank adaptation of

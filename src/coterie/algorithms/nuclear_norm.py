@@ -1,4 +1,4 @@
-"""Models whose matrix has a small nuclear norm, by Frank-Wolfe with averages only.
+"""A matrix of models with a small nuclear norm, by Frank-Wolfe with averages only.
 
     min (1/N) sum_i f_i(c + w_i)   over   |W|_* <= R = cap sqrt(N rank)           (9.7)
 
@@ -13,9 +13,9 @@ rows the clients' gradients g_i on all training data. A round has three parts:
 
 With one atom and one correction this is Frank-Wolfe with a better step. With more of
 both, it is faster. Clients send only vectors that are averaged. In part 1 a vector has
-D numbers. In part 2 clients send the second moments of their coordinates, column by
-column, so a vector has one number per direction. So nobody sees the models of others.
-(A server that computed the projection would see them.) The gap
+D numbers. In part 2, clients send the second moments of their coordinates, column by
+column. So there, a vector has one number per direction. So nobody sees the models of
+others. (A server that computed the projection would see them.) The gap
 
     mean <g_i, w_i> + cap sqrt(rank lambda),   lambda >= |mean g_i g_i'|_op,
 
@@ -65,7 +65,7 @@ def nuclear_norm(
     corrections: Count = 10,
     width: Count = 50,
 ) -> Algorithm:
-    """Models whose matrix has a small nuclear norm, with a bound on the error.
+    """A matrix of models with a small nuclear norm, and a bound on the error.
 
     A newcomer learns coordinates in the directions of the trained models, with as many
     steps as the other clients took.

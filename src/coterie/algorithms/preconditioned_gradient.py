@@ -55,7 +55,8 @@ def preconditioned_gradient(
 
     Args:
         sizes: (N,) training samples of each client, the weights of its gradient.
-        reference: (N,) which clients hold a reference sample; their steps are averaged.
+        reference: (N,) which clients hold a reference sample. Their results are
+            averaged.
         lr: step size, 1 if mu is large enough.
         mu: how much the Hessians of the reference and of all data may differ.
         weight_decay: adds this number times the model to each gradient.

@@ -3,8 +3,8 @@
 This is the flow of `adaptive_all_for_one`. The readers of a client are the clients that
 learn from it.
 
-Client k computes for one reader i after the other, at the model x~_i that i has when k
-begins. When k has finished,
+Client k computes for its readers i, one after the other. It takes the gradient at x~_i,
+the model of i when k begins. When k has finished,
 
     x_i <- x_i - lr c alpha_ik g_k(x~_i),
 

@@ -94,7 +94,8 @@ def corrected_sgd(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: gradient steps from number t, each with the correction.
 
-    The third result is the mean of the gradients without it, unless models tell it.
+    The third result is the mean of the gradients without the correction. If steps are
+    plain, this mean follows from models, and the third result has no meaning.
     """
     own = rule_in_numbers(rule, clients, y, together)
     if plain(rule) is not None:

@@ -1,4 +1,4 @@
-"""Every client mixes its gradient with those of others, and corrects the bias of these.
+"""Every client mixes its gradient with others' gradients, and corrects their bias.
 
     g_0 = g_i(x_i),    g_avg = sum_{k != i} p_k g_k(x_i)
     c_i <- (1 - beta) c_i + beta (g_avg - g_0)

@@ -86,7 +86,7 @@ def _say_versions(archive: Archive) -> None:
 
 
 def say_agreement(archive: Archive, folder: Path, reused: int = 0) -> None:
-    """Says whether the scores of a run are those in the archive.
+    """Says whether the scores of a run equal the scores in the archive.
 
     Results of `reused` cells were there before this run, so they do not count as
     repeated.

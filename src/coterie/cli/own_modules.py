@@ -52,7 +52,7 @@ def find_own_modules(folder: Path, texts: Sequence[str]) -> None:
 def read_study_file(
     path: Path, overrides: Sequence[str] | None, trust: Sequence[str] | None = None
 ) -> Study:
-    """The study in a file, whose folder may hold modules that the study names.
+    """The study in a file; the file's folder may hold modules that the study names.
 
     A run folder is not searched for modules: see `read_study`.
     """

@@ -142,7 +142,7 @@ def blended_by_pairs(
         own: models of the contributors.
         home: the personal columns, taken from the contributors' models (None: none).
         chunk: the number of pairs to compute at once.
-        release: maps gradients to what the contributors send.
+        release: maps gradients to the rows that the contributors send.
     """
     blends = torch.zeros_like(points)
     for some in used.nonzero().split(chunk):

@@ -146,7 +146,7 @@ def fetch_rows(
 
     Args:
         group: the processes.
-        rows: of the clients at hand.
+        rows: the rows of the clients at hand.
         wanted: (N, N) whether client i wants the row of client k.
         counts: the number of clients of each process.
     """
@@ -193,7 +193,8 @@ def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
 def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
     """The weights, with 0 for the rows of absent clients.
 
-    An absent client keeps its weight for its own row, because this row is not sent.
+    An absent client keeps the weight that it has for its own row, because this row is
+    not sent.
 
     Args:
         weights: (N, N), or (n, N) of the clients at hand; sparse or not.
@@ -243,7 +244,7 @@ def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     Args:
         group: the processes.
         weights: (N, N), sparse or not.
-        rows: of the clients at hand.
+        rows: the rows of the clients at hand.
     """
     dense = weights.layout == torch.strided
     if group.size == 1:
@@ -278,7 +279,7 @@ def mix_rows_at_hand(
     Args:
         group: the processes.
         weights: (n, N) of the clients at hand, sparse or not.
-        rows: of the clients at hand.
+        rows: the rows of the clients at hand.
         present: (N,) which clients take part; the others send nothing.
 
     Raises:
@@ -311,7 +312,7 @@ def return_answers(
         group: the processes.
         answers: the answers to the clients whose rows were fetched.
         wanted: as given to `fetch_rows`.
-        rows: of the clients at hand.
+        rows: the rows of the clients at hand.
     """
     counts, mine = blocks(len(wanted), group.size), block(len(wanted), group)
     asked = [int(part.sum()) for part in wanted[mine].any(0).split(counts)]

@@ -12,8 +12,8 @@ alpha_ik. So sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one b
 pass.
 
 The way to compute rows depends on the device and the model, not on measured times,
-because results must not depend on how busy a machine is. These are the rules;
-`benchmarks/` has the measurements behind them:
+because results must not depend on how busy a machine is. These are the rules
+(`benchmarks/` has the measurements behind them):
 
 - In general, all rows run in one vectorised pass (`torch.func.vmap`). On CUDA, this
   pass is compiled.
@@ -102,8 +102,8 @@ class Kernel:
             objective: loss and measures.
             features: (M, ...) on the device where the work is done.
             targets: (M, ...) on the same device.
-            dtype: the type of models (None: that of real features, or the module's
-                own).
+            dtype: the type of models (None: the type of real features, or of the
+                module).
             by_row: whether to run rows one after the other (None: by the rules of this
                 module).
             compiled: whether to compile gradients. This takes seconds at first; later
@@ -232,9 +232,9 @@ class Kernel:
         Args:
             loss: the loss of one client, see `types.OwnLoss`.
             points: the models.
-            batch: their samples.
+            batch: samples for the rows.
             rows: further tensors with a row for each model.
-            options: of the loss.
+            options: the options of the loss.
         """
         out, size = torch.empty_like(points), self.chunk(batch.width)
         of_row = functools.partial(_of_one_client, loss, self._classes, dict(options))
@@ -373,7 +373,7 @@ class Kernel:
 
         Args:
             points: one model for each row.
-            batch: their samples.
+            batch: samples for the rows.
             samples: the number of samples, including clients in other processes.
         """
         found = outcomes(self.objective, self.outputs(points, batch), samples)

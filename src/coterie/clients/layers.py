@@ -208,7 +208,7 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
 
     Args:
         module: as `for_many_models` returns it.
-        name: its path in the whole model, with a dot at its end.
+        name: the path of the module in the whole model, with a dot at the end.
     """
     if module._forward_hooks or module._forward_pre_hooks:
         return None
@@ -235,7 +235,7 @@ class SeeingModule:
     """A module that also returns the inputs of its layer `head`: the features.
 
     A pass returns outputs, the terms that layers add to a loss in training, and these
-    features. It returns no features unless exactly one layer has the name `head`.
+    features. It returns features only if exactly one layer has the name `head`.
     """
 
     def __init__(self, module: nn.Module, *, tied: bool) -> None:

@@ -99,9 +99,9 @@ class SimulatedClients:
             gradients: counts evaluated gradients of each client, in place.
             who: positions of the clients.
             draw: gives the samples for the next question to the clients.
-            cost: what one gradient of a minibatch adds to the count of every client.
-                This tensor is on the CPU, so that counting does not wait for the
-                device.
+            cost: the number that one gradient of a minibatch adds to the count of every
+                client. This tensor is on the CPU, so that counting does not wait for
+                the device.
             roots: first part of the names of random streams: a key, or one for each
                 client.
             streams: names the random orders of a comparison, one for each client.

@@ -3,8 +3,8 @@
 `Simulation` holds data, model and seed. `Simulation.at(t)` is the oracle of round t.
 Each call of the oracle draws new minibatches, with replacement. The random stream of a
 call is named by (seed, purpose, round, call), and every client has its own sequence in
-it. So answers do not depend on other calls, resuming is exact, and a client alone at
-its site gives the same answer.
+it. So answers do not depend on other calls, a resumed run is exact, and a client alone
+at its site gives the same answer.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Simulation:
         Args:
             federation: data of the clients of this process.
             module: architecture of every client's model.
-            objective: what is minimised and measured (None: the objective of the task).
+            objective: the loss to minimise, and the measures (None: the objective of
+                the task).
             batch_size: samples of a minibatch (0: the whole training part).
             seed: names the random streams of minibatches.
             device: where the work is done.

@@ -208,7 +208,7 @@ def with_evidence(
     *,
     sure: float,
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
-    """The coordinator after a look while halves or pieces compete, and who moved.
+    """The coordinator after a look at halves or pieces, and which clients moved.
 
     A client has moved if its half or piece became a group.
 

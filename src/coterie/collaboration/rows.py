@@ -93,8 +93,8 @@ def share_of_present(oracle: Oracle, shares: Real[Tensor, " m"]) -> float:
 def refuse_personal(oracle: Oracle) -> None:
     """Raises InputError if some columns of models must stay at home.
 
-    Methods call this if they send parts or products of rows, from which personal
-    columns cannot be left out.
+    Methods call this if they send parts or products of rows, because personal columns
+    cannot be left out of these.
     """
     if oracle.home is not None:
         raise InputError(

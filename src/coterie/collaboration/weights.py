@@ -160,8 +160,8 @@ def restrict_to_neighbours(
 ) -> Float[Tensor, "n n"]:
     """The weights of each client for itself and its neighbours; rows sum to 1.
 
-    A client that has weights only for clients that are not neighbours uses its own
-    model.
+    If a client has weights only for clients that are not its neighbours, it uses its
+    own model.
 
     >>> near = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()
     >>> weights = torch.tensor([[1, 1, 2], [1, 1, 2], [1, 0, 0]]) / 4
@@ -234,8 +234,8 @@ def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
     The first term is the variance of the mixed gradient, the second its bias. The
     minimiser is `l_ik = (tau_i - a_ik)_+ / (2 c)`, with tau_i such that the row sums to
     1. The name comes from a picture: water of the volume 2 c fills a vessel with the
-       bottom a_i. These
-    weights are never worse than those of `threshold_weights` with the best threshold.
+       bottom a_i. These weights are never worse than `threshold_weights` with the best
+    threshold.
 
     Args:
         bias: a, for example b^2 / (2 mu) or the gap f_i(x_k^*) - f_i(x_i^*).
@@ -258,8 +258,8 @@ def metropolis(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     """Symmetric weights `min(l_ik, l_ki)`; the rest is for the client itself.
 
     Rows and columns sum to 1, so the spectral radius of All-for-all is 1 on any graph.
-    From the uniform weights of `threshold_weights`, this gives the Metropolis weights 1
-    / max(N_i, N_k).
+    If the weights come from `threshold_weights`, the results are the Metropolis weights
+    1 / max(N_i, N_k).
     """
     mutual = torch.where(_identity(weights), 0, torch.minimum(weights, weights.T))
     return mutual + torch.diag(1 - mutual.sum(1))

@@ -127,7 +127,7 @@ class Case:
         Args:
             federation: the clients; gives the ingredients.
             instead: ingredients that replace the usual ones.
-            options: options in addition to those of the case.
+            options: more options than the options of the case.
             module: the model (None: the usual one).
         """
         given = {**self.make_ingredients(federation, module), **(instead or {})}

@@ -112,9 +112,9 @@ def check_divided(case: Case) -> None:
 def check_inactive_rows(case: Case) -> None:
     """The personal model of an inactive client does not change.
 
-    Methods that share models between clients need not fulfil this, because all clients
-    get the new global model. We recognise such a method by two clients with exactly
-    equal models. In some methods, clients tune a shared model before use. In this case,
+    Methods with a shared model need not pass this check, because all clients get the
+    new global model. We recognise such a method by two clients with exactly equal
+    models. In some methods, clients tune a shared model before use. In this case,
     models are equal only as long as clients do not answer.
     """
     if "radius" in case.ingredients:

@@ -72,10 +72,10 @@ def _grey(name: str, paths: list[Path], mean: float, std: float) -> Table:
     """The table of a data set in MNIST's format.
 
     Args:
-        name: of the data set.
+        name: the name of the data set.
         paths: training images, training labels, test images, test labels.
-        mean: of all pixels.
-        std: of all pixels.
+        mean: the mean of all pixels.
+        std: the standard deviation of all pixels.
     """
     images = np.concatenate([_idx(paths[0]), _idx(paths[2])])[:, None]
     labels = np.concatenate([_idx(paths[1]), _idx(paths[3])])

@@ -1,11 +1,11 @@
 """Fits the preparation of features, on training data alone.
 
 Clients must agree on the categories and, with scale "agreed", on means and deviations.
-For this, the function `average` of an oracle averages over clients: counts, sums, and
-squared deviations from the mean of their training parts.
+For this, the function `average` of an oracle averages three quantities of their
+training parts: counts, sums, and squared deviations from the mean.
 
-Each client computes everything else alone: the median or the most frequent category,
-which fills its gaps, and with scale "client" its means and deviations.
+Each client computes everything else alone: the values that fill its gaps (medians, most
+frequent categories), and with scale "client" its means and deviations.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def with_preparation(
 
     Args:
         everybody: the federation, with raw columns and with newcomers.
-        trains: its clients in this process that train.
+        trains: the clients in this process that train.
         average: see `Average`; over all clients that train.
         clients: the number of all clients that train.
         like: preparations that fix the features; None takes them from training data.
@@ -148,7 +148,7 @@ def agree(
     *,
     like: Preparations | None = None,
 ) -> Agreement:
-    """What all clients that train share to prepare their features.
+    """The numbers and categories that all training clients use to prepare features.
 
     Args:
         federation: the clients in this process.

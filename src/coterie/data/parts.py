@@ -1,8 +1,8 @@
 """The parts of every client: which samples train, validate and test.
 
-A client's parts depend only on its own samples, its name and the seed. So a site draws
-the same parts from a file with only its own rows. The order of rows, clients and named
-columns does not matter either:
+A client's parts depend only on its own samples, its name and the seed. So a site with
+only its own rows draws the same parts as a simulation with all rows. The order of rows,
+clients and named columns does not matter either:
 
     content_j = a hash of the features and the target of sample j
     draw_j = mix(mix(content_j + stream of the client's name) + copies before j)

@@ -93,8 +93,8 @@ def dirichlet(
 
     With a small alpha, few clients have samples of a class, and sizes differ widely. A
     client with fewer than `min_size` samples then takes more samples, one by one. Each
-    comes from the client that is the largest at this moment, and belongs to that
-    client's most frequent class.
+    of these samples comes from the client that is then the largest, and from the most
+    frequent class of that client.
     """
     labels, classes = classes_of(table, "dirichlet")
     check_room(table, clients, min_size)

@@ -3,8 +3,8 @@
 Every time is a pure function of a few whole numbers. The time of client i's computation
 c depends only on (seed, i, c). The time of message c between clients i and k depends
 only on (seed, {i, k}, c). So both ends of an edge know the same times, and resuming is
-exact. A site draws only its own times, and gets the same times as a simulation. The
-distributions (laws) are those of `coterie.engine.laws`.
+exact. A site draws only its own times, and gets the same times as a simulation.
+`coterie.engine.laws` has the distributions (laws).
 """
 
 from __future__ import annotations

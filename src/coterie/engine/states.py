@@ -46,7 +46,7 @@ def whole(state: State, group: Group, clients: int) -> State | None:
 
 
 def own(packed: Any, like: State, group: Group, clients: int) -> Any:
-    """The part of a packed state of all clients that belongs to this process.
+    """This process's part of a packed state of all clients.
 
     Args:
         packed: nested dictionaries with the names of the fields as keys.

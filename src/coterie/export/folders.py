@@ -94,9 +94,9 @@ def export_model(
 
     Args:
         run: from `load`.
-        client: its name, or its position among all clients.
+        client: the name of the client, or its position among all clients.
         to: the folder, which must not exist.
-        label: of the algorithm; None: see `default_label`.
+        label: the label of the algorithm; None: see `default_label`.
         seed: None: the first seed of the study that has models of the algorithm.
         overwrite: whether to replace an earlier export in `to`.
     """

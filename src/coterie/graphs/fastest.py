@@ -9,8 +9,8 @@ of W. W solves a convex programme: it has the smallest t with
 
 Newton's method minimises c t plus logarithmic barriers of all constraints. At the
 minimum, t is at most `(3 n + E) / c` above the optimum, so c determines the accuracy.
-Derivatives of `log det` by the weight of an edge (v, w) need only `u' X u`, with u =
-e_v - e_w and the inverse matrix X.
+The derivative of `log det` with respect to the weight of an edge (v, w) needs only `u'
+X u`, with u = e_v - e_w and the inverse matrix X.
 
 References:
     Boyd, Diaconis, Xiao, "Fastest mixing Markov chain on a graph", SIAM Review, 2004.
@@ -41,7 +41,7 @@ _MOST = 1000
 def fastest_mixing(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """The sparse, doubly stochastic W of a graph with the smallest `|W - J|`.
 
-    The error of this norm is at most 1e-6. The norm is never larger than that of
+    The error of this norm is at most 1e-6. The norm is never larger than for
     `gossip_matrix` or `max_degree`. The computation takes seconds for 200 edges, and a
     minute for 1,000.
 

@@ -14,8 +14,9 @@ rates maximise
     Phi(p) = lambda_2(Delta(K(p))) - price sum_e p_e tau_e
 
 over p >= 0; edges with p_e = 0 are not used. Phi is neither concave nor smooth, so the
-result need not be the best. It is at least as good as p_e = 1 / tau_e on all edges. It
-is also at least as good as these rates on only the edges with delays up to some limit.
+result may not be the best one. It is at least as good as p_e = 1 / tau_e on all edges.
+It is also at least as good as the rates p_e = 1 / tau_e on only those edges whose
+delays are below some limit.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in

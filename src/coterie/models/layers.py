@@ -12,8 +12,8 @@ Running statistics m and v are columns of a row, like weights. A training pass a
 
 to the loss, with the mean and the variance of the batch. So the gradient in these
 columns is m - mean and v - var. With any optimiser, a local step moves m and v towards
-the statistics of the batch by the share `momentum` of the layer, as torch does. Clients
-average running statistics or keep them at home, as they do with weights.
+the statistics of the batch by the share `momentum` of the layer, as torch does. As with
+weights, clients either average running statistics or keep them at home.
 
 References:
     Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov. Dropout. JMLR 15, 2014.

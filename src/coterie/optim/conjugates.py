@@ -53,7 +53,7 @@ class ConvexLoss(NamedTuple):
         return self
 
     def steps(self, accuracy: float) -> int:
-        """The number of steps that reduce the distance to this share or less.
+        """The number of steps after which at most this share of the distance is left.
 
         >>> ConvexLoss(0.1, 1.0).steps(0.1), ConvexLoss(1.0, 1.0).steps(0.1)
         (19, 1)

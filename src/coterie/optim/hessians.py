@@ -52,7 +52,7 @@ def sharpness(
 ) -> Float[Tensor, "n 1"]:
     """A client program: the eigenvalue of each Hessian with the largest absolute value.
 
-    Power iteration on all training data gives a Rayleigh quotient, whose absolute value
+    Power iteration on all training data gives a Rayleigh quotient. Its absolute value
     is never too large. With step sizes above 2 / result, gradient descent moves away
     from x.
 

@@ -86,8 +86,8 @@ def project(
     """The point nearest to x with |x_i - x_j|^2 <= squared_radius_ij for all pairs.
 
     The result is feasible up to rounding. A squared radius of 0 makes two models
-    exactly equal; an infinite one sets no bound. Models that are already feasible are
-    returned unchanged.
+    exactly equal; an infinite radius sets no bound. Models that are already feasible
+    are returned unchanged.
 
     Args:
         x: the models, on any device; the CPU solves the dual problem.
@@ -250,7 +250,7 @@ def onto_balls(
     If the balls have a common point, the large stiffness keeps the excess below about
     1e-12 of the largest squared distance, times |x_j - p_j| over the radius. A squared
     radius of 0 gives the centre itself (or the mean of several such centres); an
-    infinite one sets no bound. The arguments of the function are points, and
+    infinite radius sets no bound. The arguments of the function are points, and
     multipliers of an earlier call with similar points.
 
     Args:

@@ -103,7 +103,7 @@ def network_of(
         nodes: number of nodes of a named graph.
         delays: a CSV file with the columns v, w and delay, in seconds. None takes the
             delays in the graph's file, or 1 for all edges.
-        seed: of random graphs.
+        seed: the seed of random graphs.
 
     Raises:
         InputError: if a file cannot be read or does not fit.

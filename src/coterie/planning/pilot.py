@@ -1,11 +1,11 @@
 """The findings of a pilot: the noise of clients' gradients, and their distances.
 
 The training samples of every client are divided into quarters. FedAvg trains a common
-model on two of them. Its gradients on the other two, which it has not seen, are a and
-b. Products of a and b give unbiased squared distances, and a - b is noise. Then the
-quarters change roles, and both results are averaged. If clients turn out to be far
-apart, a common model fits nobody and makes all gradients noisy. Then the whole pilot is
-repeated with a model for each group.
+model on two of them. Its gradients on the two other quarters, which it has not seen,
+are a and b. Products of a and b give unbiased squared distances, and a - b is noise.
+Then the quarters change roles, and both results are averaged. If clients turn out to be
+far apart, a common model fits nobody and makes all gradients noisy. Then the whole
+pilot is repeated with a model for each group.
 """
 
 from __future__ import annotations
@@ -287,8 +287,8 @@ def shrink_to_mean(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
 
     Each row of `looks` has one estimate for every client. This is James-Stein shrinkage
     on a logarithmic scale. The more a client's estimates differ, compared with the
-    differences between clients, the stronger the shrinkage. If only few samples have
-    large gradients, some clients would seem to have no noise without shrinkage. The
+    differences between clients, the stronger the shrinkage. Without shrinkage, some
+    clients would seem to have no noise if only few samples have large gradients. The
     mean over clients does not change.
     """
     least = 1e-3 * float(np.median(looks.mean(0)))

@@ -246,7 +246,8 @@ def measure_of(
 ) -> tuple[ShownMeasure, Trial]:
     """The measure that people decide by, and the trial in this measure as costs.
 
-    The loss replaces a score that is undefined on any quarter (with one class only).
+    If the score is undefined on some quarter (with one class only), the loss replaces
+    it.
     """
     name = objective.score
     if name == "rmse" and objective.loss is squared_error:
@@ -273,7 +274,7 @@ def verdict(least: float, most: float) -> str:
 
 
 def advice(row: Row) -> str:
-    """The verdict of a row; if more samples help, the number to collect.
+    """The verdict of a row. If more samples help, it has the number to collect.
 
     >>> advice({"verdict": "collect first", "collect": 120})
     'collect 120'
@@ -324,7 +325,7 @@ def plan_study(
     samples: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Plan:
-    """What learning with others would bring to each client of a study.
+    """How much each client of a study would gain by learning with others.
 
     It uses training data only.
 
@@ -332,12 +333,12 @@ def plan_study(
         study: its data, split, model and run, and the step size of its algorithms.
         seed: the seed of the study to plan for; None takes the first.
         lr: step size of the pilot's common model. None takes the step size of the
-            study's fedavg. Without one, it takes that of the first algorithm with a
-            step size, and otherwise 1 over the largest curvature of any client (at most
-            0.1).
+            study's fedavg. If there is none, it takes the step size of the first
+            algorithm that has one. Otherwise it takes 1 over the largest curvature of
+            any client (at most 0.1).
         steps: local steps per round of the pilot. None takes the steps of the algorithm
-            that gives `lr`; for `epochs`, the mean number of steps that a client takes.
-        rounds: of the pilot; None takes the study's.
+            that gives `lr`. For `epochs`, it takes the mean number of steps of clients.
+        rounds: the number of rounds of the pilot; None takes the study's.
         samples: number of training samples per client to plan for; 0 takes the number
             that each client has.
         progress: called with the number of rounds that are done, and the total.

@@ -1,6 +1,6 @@
 """Files of a run: replaced as a whole, with checksums, and refused if damaged.
 
-A file of tensors holds what `torch.save` writes, followed by a checksum of it. So
+A file of tensors holds the output of `torch.save`, followed by its checksum. So
 `torch.load` can read it, and no byte can change unnoticed.
 """
 
@@ -346,9 +346,9 @@ def drop_temporary_files(folder: Path) -> None:
 
 
 def refuse_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
-    """Refuses a file to write that exists, or that would be in a run or an export.
+    """Refuses an output file that exists, or that would be in a run or an export.
 
-    With `force` it may exist, but it may never be one of the `inputs`.
+    With `force`, the file may exist. It may never be one of the `inputs`.
     """
     for path in inputs:
         if target.exists() and path.exists() and target.samefile(path):

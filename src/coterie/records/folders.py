@@ -108,7 +108,7 @@ class Folder:
         """Writes names, sizes, clusters and preparations of the clients of one seed.
 
         Args:
-            seed: of the study.
+            seed: the seed of the study.
             federation: the clients that train.
             objective: defines the score.
             oracles: labels of the algorithms that know true clusters or optima.

@@ -334,7 +334,7 @@ def similarity_map(
         distances: squared, with their errors.
         threshold: for squared distances; None takes `gap_threshold`.
         confidence: see `classify_pairs`.
-        names: of the clients; None numbers them.
+        names: the names of the clients; None numbers them.
     """
     n = len(distances.squared)
     names = [str(i) for i in range(n)] if names is None else list(names)

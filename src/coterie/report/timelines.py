@@ -125,7 +125,7 @@ def _bars(records: Records, drawn: Timeline, label: str) -> PlotSpec:
 
 
 def delays(records: Records) -> go.Figure:
-    """The delays of answers, one panel per algorithm that takes late ones.
+    """The delays of answers, one panel per algorithm that takes late answers.
 
     A delay is the number of answers that arrived since a client began, including its
     own. Every answer that arrives adds one to the delays of all answers under way, and

@@ -1,9 +1,9 @@
 """Scores of clients, computed from a study's records alone.
 
 "Final" means the last recorded round, never the best round. A seed counts only if it
-got as far as the furthest seed of the same algorithm. Clients are left out if they have
-no test samples, or if their test samples leave the score undefined, such as the AUC of
-one class. Any other NaN is kept, never skipped.
+has as many rounds as the longest seed of this algorithm. Clients are left out if they
+have no test samples, or if their test samples leave the score undefined, such as the
+AUC of one class. Any other NaN is kept, never skipped.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def display_label(records: Records, label: str) -> str:
 
 
 def annotate_label(label: str, oracle: bool, failed: bool = False) -> str:
-    """The label of an algorithm, marked where it is an oracle or its training failed.
+    """The label of an algorithm, with a mark for oracles and for failed training.
 
     >>> annotate_label("all_for_one", True), annotate_label("oracle (clusters)", True)
     ('all_for_one (oracle)', 'oracle (clusters)')
@@ -276,8 +276,8 @@ def is_crowd(records: Records) -> bool:
 def undefined_for(records: Records, measure: str | None = None) -> list[int]:
     """Clients whose test samples leave a measure undefined with any seed.
 
-    We know that models are not the cause, because no algorithm has a value in any
-    round. By default, the measure is the score.
+    For such a client, no algorithm has a value in any round. So the samples are the
+    cause, and not the models. By default, the measure is the score.
     """
     measure = measure or records.score
     column = f"test_{measure}"

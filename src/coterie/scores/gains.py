@@ -1,8 +1,8 @@
 """How much one algorithm is better than another, with intervals.
 
 Algorithms are paired by seed, client and test sample (see `intervals`). Some records
-lack the values of samples: those of a run that did not end, and, for measures of a
-client as a whole such as AUC, those of older versions. Then only seeds count, and
+lack the values of samples: records of a run that did not end, and records of older
+versions (for measures of a client as a whole, such as AUC). Then only seeds count, and
 `samples` is 0.
 """
 
@@ -108,8 +108,8 @@ def client_scores(
 ) -> pd.DataFrame:
     """Final test scores of clients with 95 % intervals: mean, error, low, high.
 
-    Scores are means over all seeds. With `seed`, they are of this seed, and intervals
-    count only test samples.
+    Scores are means over all seeds. With `seed`, scores are of this seed only, and
+    intervals are only for new test samples.
     """
     scores = final_scores(records, label)
     if seed is not None:

@@ -194,7 +194,7 @@ def _group_estimates(
     Args:
         trials: the values.
         client: (M,) number of the client of each value.
-        cells: of the values.
+        cells: the cells of the values.
         weight: (C,) of each cell.
         group: (C,) of each cell.
         spread: V_seeds of each group.

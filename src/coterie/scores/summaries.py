@@ -30,7 +30,7 @@ def summary(records: Records) -> pd.DataFrame:
 
     The score of a client is its mean over seeds. Columns:
 
-    - `mean` over clients. Its `standard_error` counts seeds and test samples
+    - `mean` over clients. Its `standard_error` is for new seeds and test samples
       (`scores.intervals`). `weighted_mean` weights clients by training samples, and
       `worst_decile` is the mean of the worst ceil(N / 10) clients.
     - `gain` is the mean improvement over `local`, with its 95 % interval from

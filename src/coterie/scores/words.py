@@ -34,7 +34,7 @@ _COUNTS = "no one two three four five six seven eight nine ten eleven twelve".sp
 
 
 def count_in_words(count: int) -> str:
-    """A number as it stands in a sentence, up to twelve as a word.
+    """A number for a sentence; numbers up to twelve are words.
 
     >>> count_in_words(6), count_in_words(13), count_in_words(1200)
     ('six', '13', '1,200')

@@ -87,7 +87,7 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
     """Distances of means, |E z_i - E z_j|^2, or of second moments, |E z z' - E z z'|^2.
 
     Args:
-        samples: of the clients.
+        samples: the samples of the clients.
         order: 1 for means; 2 for second moments in Frobenius norm. If z consists of
             features and response, second moments determine linear regression.
     """
@@ -110,7 +110,7 @@ def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distan
     `fourier_distances` instead.
 
     Args:
-        samples: of the clients.
+        samples: the samples of the clients.
         bandwidth: h; None takes half of `median_distance`. With a small bandwidth,
             details count more (such as the question which label belongs to which
             features), but more samples are needed.

@@ -69,9 +69,9 @@ def classify_pairs(
     Args:
         distances: squared, with their errors.
         threshold: u, for squared distances.
-        confidence: of one decision, below 1. With 0.5, the smallest, every pair is
-            decided. With 0.95, about 50 of 1,000 pairs just above the threshold are
-            called near by mistake.
+        confidence: the confidence of one decision, below 1. With 0.5, the smallest,
+            every pair is decided. With 0.95, about 50 of 1,000 pairs just above the
+            threshold are called near by mistake.
     """
     checks.number("threshold", threshold, at_least=0)
     checks.number("confidence", confidence, at_least=0.5, below=1)

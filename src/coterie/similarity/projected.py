@@ -75,7 +75,7 @@ def sliced_distances(
     directions. In one dimension there is only one direction, so nothing is random.
 
     Args:
-        samples: of the clients.
+        samples: the samples of the clients.
         projections: the number of directions.
         folds: the number of parts of a client's samples, of at least two samples each.
         seed: names the stream of directions.

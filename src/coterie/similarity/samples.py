@@ -112,8 +112,8 @@ def samples_of(
         federation: the clients.
         labelled: False takes features only, so labels are not needed. But then clients
             that label the same features differently look equal.
-        scale: a factor for the response; None makes the total variance of the response
-            equal to that of the features.
+        scale: a factor for the response; with None, response and features have equal
+            total variance.
     """
     index, mask = _shuffle(federation, seed=0)
     values = federation.features[index].flatten(2)

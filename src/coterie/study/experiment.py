@@ -217,7 +217,7 @@ def run_study(
     group: Group | None = None,
     fresh: bool = False,
 ) -> Result:
-    """All results of a study, after running what has not run yet.
+    """All results of a study, after running everything that has not run yet.
 
     The name of the folder depends on the study's settings and on the content of the
     files and data that it reads. So a repeated study goes on where it stopped, and

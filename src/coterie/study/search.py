@@ -97,7 +97,7 @@ def space_of(
 ) -> dict[str, Any]:
     """The checked search space of one algorithm: lists of values and ranges, by option.
 
-    The algorithm's own ranges replace the shared ones. Shared ranges count only for
+    The algorithm's own ranges replace shared ranges. Shared ranges count only for
     `known` options. Without shared ranges, the step size is searched around the value
     in the study. A random search then also tries the options in `OWN`.
     """
@@ -242,7 +242,7 @@ def choose(
     """The search after its last step, with the trial that it chose.
 
     Args:
-        search: what was found so far.
+        search: the results so far.
         train: brings a trial to the end of a rung, from where it stopped.
         keep: called after each step with the trials that may go on.
         higher: whether a higher score is better. Ties go to the earlier trial.

@@ -319,9 +319,9 @@ def prepare(
 
 
 def with_epoch_period(study: Study, federation: Federation) -> Study:
-    """The study with the default period of [time], if it depends on clients' data.
+    """The study with a period of [time], if the default depends on clients' data.
 
-    In this period, the slowest client takes all steps of the largest number of epochs
+    The period is long enough for the slowest client, with the largest number of epochs
     of any algorithm.
     """
     time = study.time

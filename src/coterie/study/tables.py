@@ -1,7 +1,7 @@
 """The tables [run], [graph], [time], [privacy] and [diagnostics].
 
-With [time], a study takes `run.rounds` rounds of `period` virtual seconds each, in
-which every client does as much as it can. Algorithms in rounds wait for the slowest
+With [time], a study takes `run.rounds` rounds of `period` virtual seconds each. In this
+time, every client does as much as it can. Algorithms in rounds wait for the slowest
 client; with `waits = false` their flows do not.
 """
 

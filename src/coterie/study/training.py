@@ -317,7 +317,7 @@ class RoundCounts:
         return self._group.size == 1 or t % _FULL == 0
 
     def sum_up(self, *, due: bool = False) -> RoundSums:
-        """The sums over all processes, whose counts then begin again at 0.
+        """The sums over all processes; their counts then begin again at 0.
 
         If any model was not finite, every process raises a `TrainingError`. A
         checkpoint is `due` if process 0 wants one.

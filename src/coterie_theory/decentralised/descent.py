@@ -2,8 +2,8 @@
 
 The methods are `coterie.algorithms.decentralised_sgd` and its variants,
 `coterie_theory.descent.dual` (Theorem 2.6) and `coterie_theory.descent.delayed` (DDO,
-Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants. Bounds for
-decentralised SGD are those of `coterie_theory.agraf` without delays.
+Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants. For
+decentralised SGD, use the bounds of `coterie_theory.agraf` without delays.
 
 Bounds of chapter 4 are on weighted means over time,
 

@@ -166,7 +166,7 @@ def largest_order(mu: float) -> float:
 def plan_noise(
     noise_after: Callable[[int], float], rounds_with: Callable[[float], int]
 ) -> PlannedNoise:
-    """The fewest rounds that are enough for the noise that they need; and this noise.
+    """The smallest number of rounds that is enough for its noise, and this noise.
 
     Args:
         noise_after: the noise needed for a number of rounds; it grows with the rounds.

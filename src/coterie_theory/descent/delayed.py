@@ -172,10 +172,10 @@ class Capacities(NamedTuple):
 def admissible(
     network: Network, when: RingTimes, limits: Capacities
 ) -> Bool[Tensor, " m"]:
-    """(m,) which ticks are kept if capacities limit what is in progress at a time.
+    """(m,) which ticks are kept if capacities limit how many are in progress at a time.
 
-    The rule is that of `coterie_theory.gossip.kept_by_truncation`. For the tick of an
-    edge, it limits the edge and all edges at each end. For the tick of a node, it
+    The rule is the same as in `coterie_theory.gossip.kept_by_truncation`. For the tick
+    of an edge, it limits the edge and all edges at each end. For the tick of a node, it
     limits the computations of this node.
     """
     for name, value in limits._asdict().items():

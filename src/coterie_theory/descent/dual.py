@@ -3,8 +3,8 @@
     minimise sum_v f_v(x),    f_v mu-strongly convex and L-smooth
 
 Node v has dual points y_v and z_v, which mix at rate eta as time passes. The sum of all
-y_v is 0, and so is the sum of all z_v. At the optimum both y_v and z_v are grad
-f_v(x*). When the clock of the edge e = {v, w} rings,
+y_v and the sum of all z_v are 0. At the optimum both y_v and z_v are grad f_v(x*). When
+the clock of the edge e = {v, w} rings,
 
     g = grad f_v^*(y_v) - grad f_w^*(y_w)
     y_v <- y_v - (mu R_e / (2 R)) g,    z_v <- z_v - gamma' g,    for w, + in place of -
@@ -15,7 +15,7 @@ Here node v computes grad f_v^*(y) = argmin_x f_v(x) - <x, y> by itself, and
 
 with kappa = L / mu. `coterie.optim.meetings` computes the eigengap mu_gossip and the
 resistances. The model of node v is grad f_v^*(z_v). The code mixes the points of a node
-only when one of its edges rings, for the time that has passed.
+only when one of its edges rings. It then does all mixing since the last ring.
 `coterie.algorithms.dual_accelerated` is this method on clients' data.
 
 References are those of `coterie_theory.descent.continuized`.

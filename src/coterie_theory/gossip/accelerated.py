@@ -116,7 +116,7 @@ def accelerated(
 def flow_shares(
     ends: Int[Tensor, "m 2"], times: Float64[Tensor, " m"], nodes: int, eta: float
 ) -> Float64[Tensor, "m 2"]:
-    """The share of the way from x to z by which each end has moved since its last ring.
+    """Shares of the way from x to z that each end has moved since its last ring.
 
     >>> ends, times = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 1.0]).double()
     >>> flow_shares(ends, times, 3, 10.0)

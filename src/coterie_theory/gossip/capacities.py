@@ -48,7 +48,7 @@ def admitted_rings(
 
     Args:
         edges: pairs of nodes.
-        rings: their times, ascending, and positions in `edges`.
+        rings: times of rings, ascending, and positions in `edges`.
         lengths: how long the exchange of each ring takes if it begins.
         capacity: the largest number of exchanges at once at a node.
         edge_capacity: exchanges at once on an edge; None: any number.

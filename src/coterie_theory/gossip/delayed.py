@@ -79,7 +79,7 @@ def trajectory_means(
 ) -> Float[Tensor, "k n d"]:
     """Averages of the past with weights e^{gamma s}, for the rows of `delayed`.
 
-    `at` must be above 0. The other arguments are those of `delayed`.
+    `at` must be above 0. The other arguments are the same as for `delayed`.
     """
     checks.number("gamma", gamma, above=0)
     checks.number("at", float(at.min()), above=0)

@@ -28,7 +28,7 @@ from coterie.graphs.families import nodes_of, not_negative
 def poisson_rings(
     rates: Float[Tensor, " e"], until: float, rng: torch.Generator
 ) -> RingTimes:
-    """All rings up to a time, for edges with these rates; those of rate 0 never ring.
+    """All rings up to a time, for edges with these rates; edges of rate 0 never ring.
 
     >>> rates = torch.tensor([1.0, 0.0])
     >>> rings = poisson_rings(rates, 5.0, torch.Generator().manual_seed(0))

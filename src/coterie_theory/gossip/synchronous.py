@@ -50,7 +50,8 @@ def plain(
     """The rows after t rounds: W^t x.
 
     Args:
-        x: the first rows: all rows, or those of this process if `mix` is an oracle's.
+        x: the first rows: all rows, or the rows of this process if `mix` is an
+            oracle's.
         matrix: doubly stochastic, sparse or dense.
         rounds: t.
         mix: computes the product of weights and rows.
@@ -80,13 +81,14 @@ def chebyshev(
     gap: float | None = None,
     mix: Mix = product,
 ) -> Float[Tensor, "n d"]:
-    """P_t(W) x, where P_t is the polynomial of the recursion above.
+    """The rows after t rounds of Chebyshev gossip: P_t(W) x with a polynomial P_t.
 
     Args:
         x: the first rows.
         matrix: symmetric and doubly stochastic.
         rounds: t.
-        gap: l, by default that of the matrix. A smaller number is allowed, but slower.
+        gap: l; by default, it is computed from the matrix. A smaller number is allowed,
+            but slower.
         mix: computes the product of weights and rows.
     """
     checks.integer("rounds", rounds, at_least=0)

@@ -4,7 +4,7 @@
 
 Rows longer than `clip` are shortened to the length `clip` before noise is added. So one
 client can change its row by at most Delta = 2 clip. Every function returns the rows,
-and a ledger of what was sent. From the ledger, accountants compute what each client
+and a ledger of all messages. From the ledger, accountants compute what each client
 learned.
 
 - `synchronous`: Algorithm 6.1, rounds of Chebyshev's recursion with one matrix.
@@ -109,7 +109,7 @@ def synchronous(
         rounds: T, from `stopping_time`.
         clip: the largest length of a row.
         noise: standard deviation of every coordinate.
-        rng: of the noise.
+        rng: the generator of the noise.
         gap: the gap of the matrix, or less; by default it is computed from the matrix.
     """
     gap = 1 - contraction([matrix]) if gap is None else gap
@@ -194,7 +194,7 @@ def on_secret_graph(
     """The result of `synchronous` on a random connected graph.
 
     There are `stopping_time` rounds. Every edge exists with probability `links`, such
-    as 1.5 ln(n) / n. Edges must stay as secret as the noise, which is that of `noisy`.
+    as 1.5 ln(n) / n. Edges must stay as secret as the noise, which comes from `noisy`.
     `spread` is a public bound on (1/n) sum |x_v - x_bar|^2, by default clip^2.
     """
     n = len(x)

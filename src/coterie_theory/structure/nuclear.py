@@ -6,12 +6,12 @@ Equation (9.7) is
 
 where |W|_* is the sum of singular values. Afterwards we may keep only the largest s of
 them. kappa = 1 is enough, because |W*|_* <= sqrt(r) |W*|_F. FISTA projects the singular
-values onto the ball of the l1 norm. FISTA needs a server that sees all models; the
+values onto the ball of the l1 norm. It needs a server that sees all models; the
 algorithm `nuclear_norm` needs only averages of single vectors. For any feasible W,
 
     L(W) - min L <= <grad L(W), W> + R |grad L(W)|_op.
 
-So this gap is a bound on the error of a result.
+So the right side, the gap, is a bound on the error of a result.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Theorems 9.4 and 9.5, tel-04877971.

@@ -67,8 +67,8 @@ def tasks(
     """Samples of clients, after checks.
 
     Args:
-        features: the features of samples; a client with fewer than M has them in the
-            first places.
+        features: the features of samples; if a client has fewer than M samples, they
+            are in the first places.
         targets: responses, or 0 and 1 for `logistic`.
         sizes: the number of samples of each client, by default M.
         loss: `squared` or `logistic`.

@@ -31,7 +31,7 @@ class EncodedImages:
 
         Args:
             parts: the splits, each a `datasets.Dataset`.
-            column: of images.
+            column: the column of images.
         """
         self._column, self._kinds, self._parts = column, [], []
         for some in parts.values():
@@ -63,7 +63,7 @@ class EncodedImages:
 
     @property
     def name(self) -> str:
-        """A name for the decoded pixels: a digest of all codes, and who decodes them.
+        """A name for the decoded pixels: a digest of all codes, and the decoder.
 
         "" if images are in files of their own.
         """

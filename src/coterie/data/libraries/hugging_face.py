@@ -100,7 +100,7 @@ def from_hugging_face(
             others.
         task: what targets are; guessed as for tensors.
         scale: as for an npz file.
-        name: of the table.
+        name: the name of the table.
     """
     parts = _parts(dataset)
     columns = _columns(parts, client, target, features)

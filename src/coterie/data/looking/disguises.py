@@ -95,7 +95,7 @@ def _ranks(values: Num[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
 def least_wrong(
     values: Float[np.ndarray, " m"], labels: Int[np.ndarray, " m"]
 ) -> tuple[float, float]:
-    """The shares of labels that a column, and that a constant, predicts wrongly.
+    """Two shares of wrongly predicted labels: by a column, and by a constant.
 
     A column can predict by one interval of values for each class. A column with few
     values can also predict the most frequent class of each value. The better

@@ -49,7 +49,7 @@ def complete_study(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """[data] and [split] of a study, with missing options filled in.
 
-    The table is that of `source`, or of the files that [data] names. If [data] names
+    The table comes from `source`, or from the files that [data] names. If [data] names
     the target, we only add options for columns that cannot be features as they are,
     such as dates, identifiers and free text. Otherwise we set all options as `coterie
     init` does.
@@ -211,8 +211,8 @@ def study_text(found: Findings, look: Inspection, paths: list[str], name: str) -
     Args:
         found: what the study says.
         look: the table.
-        paths: of its files, from the folder of the study.
-        name: of the file of the study.
+        paths: the paths of its files, from the folder of the study.
+        name: the name of the file of the study.
     """
     count = sum(len(frame) for frame in look.source.frames)
     usual = TextFormat(",", ".", "utf-8")

@@ -50,10 +50,10 @@ class Images:
 
         Args:
             pixels: bytes (M, C, H, W), or images that decode into them.
-            mean: of each channel.
-            std: of each channel.
-            name: of the decoded pixels, and of the file of their hashes. If decoding is
-                fast, "": no file is written.
+            mean: the mean of each channel.
+            std: the standard deviation of each channel.
+            name: the name of the decoded pixels, and of the file of their hashes. If
+                decoding is fast, "": no file is written.
         """
         self.shape = torch.Size(pixels.shape)
         self._pixels, self._mean, self._std = pixels, list(mean), list(std)

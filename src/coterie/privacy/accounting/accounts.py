@@ -68,9 +68,9 @@ def totals(
     Args:
         events: in any order.
         clients: how many there are.
-        colluders: how many of the other clients share with the server what they know
-            of sums; None: all of them. In each sum, we take the clients with the
-            largest shares. We assume that everybody sees every release outside of sums.
+        colluders: how many of the other clients share their knowledge of sums with the
+            server; None: all of them. In each sum, we take the clients with the largest
+            shares. We assume that everybody sees every release outside of sums.
     """
     spent = torch.zeros(clients, dtype=torch.float64)
     for event in events:
@@ -106,8 +106,8 @@ def remaining(
     """mu^2 of each sender in a sum, relative to its row with only its own noise.
 
     This is `p_i^2 / sum_{k not in A} p_k^2`. A holds the `colluders` other clients with
-    the largest shares. With None, A holds all others, which know all noise except that
-    of i.
+    the largest shares. With None, A holds all others, which know all noise except the
+    noise of i.
 
     >>> remaining(torch.ones(4).double(), 1).tolist()
     [0.3333333333333333, 0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
@@ -124,13 +124,13 @@ def remaining(
 
 
 def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
-    """The events, where all clients in a sum pay as much as the client that pays most.
+    """The events, if all clients in a sum pay as much as the client that pays most.
 
     Plans use these events, because the share of a client grows when others refuse.
 
     Args:
         events: in any order.
-        colluders: how many clients share with the server what they know of sums.
+        colluders: how many clients share their knowledge of sums with the server.
     """
 
     def one(event: Event) -> Event:

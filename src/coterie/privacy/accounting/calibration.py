@@ -90,7 +90,7 @@ def noise_for_samples(
         rounds: the steps of each client, with a noise of 1.
         epsilon: the limit for every client.
         delta: the delta of every account.
-        before: what each client released already, with the noise that it had.
+        before: the earlier releases of each client, with their noise.
     """
     accounts = [sum(steps, Counter[Step]()) for steps in zip(*rounds, strict=True)]
     first = before or [Counter[Step]()] * len(accounts)

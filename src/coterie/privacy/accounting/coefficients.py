@@ -82,7 +82,8 @@ def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
 def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
     """The rows that were sent, event by event.
 
-    Later events change the tensors of earlier ones in place: copy what you keep.
+    Later events change the tensors of earlier events in place, so copy tensors that you
+    keep.
 
     Raises:
         InputError: if the protocol is not linear, or an exchange mixes rows that its

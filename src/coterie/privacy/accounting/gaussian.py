@@ -2,9 +2,9 @@
 
 A release moves by at most D in L2 when the unit of privacy changes, and has noise with
 standard deviation s in every coordinate. It is mu-Gaussian private with `mu = D / s`:
-nobody can tell data with and without the change apart better than N(0, 1) from
-N(mu, 1). Releases add in squares, `mu^2 = sum mu_j^2`. This is true even if later
-releases depend on earlier ones.
+telling apart data with and without the change is at least as hard as telling apart N(0,
+1) and N(mu, 1). Releases add in squares, `mu^2 = sum mu_j^2`. This is true even if
+later releases depend on earlier ones.
 
     delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)       exact
     D_alpha = alpha mu^2 / 2,  epsilon = c + 2 sqrt(c ln(1/delta)), c = mu^2/2  by Renyi

@@ -11,11 +11,12 @@ closed form of Renyi divergences of whole orders a:
     R_a = log(sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / (2 s^2))) / (a - 1),
     epsilon = min_a R_a + log(1 - 1 / a) - log(delta a) / (a - 1).
 
-Two data sets are neighbours if in one of them a sample counts as nothing (zero-out, in
-dp-accounting `REPLACE_SPECIAL`). The number of samples of a client is public.
+Two data sets are neighbours if they differ in one sample that counts as nothing in one
+of them (zero-out, in dp-accounting `REPLACE_SPECIAL`). The number of samples of a
+client is public.
 
-A sample is either a training or a validation sample. So the epsilon of any sample of a
-client is at most the larger of the epsilons of both parts.
+A sample is either a training or a validation sample. So for any sample of a client,
+epsilon is at most the larger of two epsilons, one for each part.
 
 If a client answers several others in one event, it uses the same minibatch for all. So
 K answers, each with its own noise (`apart`), count as one release with sqrt(K) times
@@ -203,10 +204,10 @@ def least(enough: Callable[[float], bool]) -> float:
 
 
 def covers(most: Mapping[Step, int], steps: Mapping[Step, int]) -> bool:
-    """Whether each of these steps is covered by a step of `most` of its own.
+    """Whether each of these steps is covered by a different step of `most`.
 
-    A step in `most` covers another step if it has at most as much noise and at least
-    the same rate. It covers only one step.
+    A step of `most` covers one step, whose noise is at least as large and whose rate is
+    at most as large.
     """
     left = [(*step, count) for step, count in most.items() if count]
     for noise, rate, held_out, count in sorted((*s, k) for s, k in steps.items()):

@@ -1,4 +1,4 @@
-"""Attacks on what clients released, and what the success of an attack proves.
+"""Attacks on the releases of clients, and the proofs that follow from their success.
 
 Attacks may use `mechanisms` and `accounting`. Other rooms may use the listed names.
 """

@@ -1,10 +1,10 @@
-"""Canaries whose rows an auditor chooses: how well can we tell in from out?
+"""Canaries with rows that an auditor chooses: can we tell which of two rows was sent?
 
 Privacy holds for all data, so an auditor may choose the row of a client (a canary). The
-auditor gives a mechanism rows ref + L u ("in") and ref - L u ("out"). Here ref is what
-everybody knows of the row, u has length 1, and L is far larger than the clip C. A
-correct mechanism releases ref + C u and ref - C u with noise of deviation s. The log
-likelihood ratio of in against out, over R releases z_1 .. z_R of one canary,
+auditor gives a mechanism rows ref + L u ("in") and ref - L u ("out"). Here ref is the
+part of the row that everybody knows, u has length 1, and L is far larger than the clip
+C. A correct mechanism releases ref + C u and ref - C u with noise of deviation s. The
+log likelihood ratio of in against out, over R releases z_1 .. z_R of one canary,
 
     2 C sum_t <z_t - ref_t, u> / s^2,
 
@@ -93,7 +93,7 @@ def row_canaries(mechanism: Mechanism, releases: int, columns: int) -> Decisions
     Args:
         mechanism: releases rows with noise.
         releases: how often one canary is released; we may take fewer to save time.
-        columns: of a row; we use at most two.
+        columns: the number of columns of a row; we use at most two.
     """
     columns = min(columns, 2)
     releases = max(1, min(releases, _NUMBERS // (2 * TRIALS * columns)))
@@ -155,7 +155,7 @@ def view_of(
     It ignores other releases, such as losses, sums and comparisons.
 
     Args:
-        events: of a ledger, in their order.
+        events: the events of a ledger, in their order.
         clients: how many there are.
         receiver: the client that looks; it knows its own rows.
         mechanism: how rows were released.

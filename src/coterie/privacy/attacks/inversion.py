@@ -54,7 +54,7 @@ def rebuilt(
     steps: int = 200,
     seed: int = 0,
 ) -> Tensor:
-    """The features whose gradient is nearest to a released one.
+    """The features whose gradient is nearest to a released gradient.
 
     Args:
         module: architecture of the model.
@@ -64,7 +64,7 @@ def rebuilt(
         target: the label of that sample, as a batch of one.
         like: any tensor with the shape of a sample.
         steps: number of L-BFGS steps.
-        seed: of the random start.
+        seed: the seed of the random start.
     """
     integer("steps", steps, at_least=1)
     parameters = layout(module).unravel(point.detach().clone().requires_grad_())

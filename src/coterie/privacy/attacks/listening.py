@@ -1,7 +1,7 @@
 """An attacker that sees all that leaves clients, and looks for canaries there.
 
-The attacker is an oracle that wraps an oracle, at the place where rows leave. Client k
-sends rows z_t. From each row, the attacker subtracts the answer that the client
+The attacker is an oracle. It wraps another oracle at the place where rows leave. Client
+k sends rows z_t. From each row, the attacker subtracts the answer that the client
 received for its previous row. Every canary j of client k moves rows in a direction u_j.
 The attacker projects the difference on u_j:
 

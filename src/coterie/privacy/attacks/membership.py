@@ -79,10 +79,10 @@ def audit_scores(
     """The best bound of several attacks; all bounds hold together with the confidence.
 
     Args:
-        scores: of each attack, larger for members.
-        members: which canaries were in.
+        scores: the scores of each attack, larger for members.
+        members: which canaries were in the data.
         upper: the accountant's epsilon.
-        delta: of both bounds.
+        delta: the delta of both bounds.
         confidence: that the lower bound holds.
         abstain: the share of canaries with middle scores, which are not guessed.
     """
@@ -130,10 +130,11 @@ def likelihood_scores(
     shadows: Float64[Tensor, "k m"],
     members: Bool[Tensor, "k m"],
 ) -> Float64[Tensor, " m"]:
-    """Log-likelihood ratio of in against out for each sample of the audited model.
+    """Log-likelihood ratios, sample by sample, of "the model has seen it" to "has not".
 
-    Both Gaussians use one variance for all samples, because a few shadow models say
-    little about the variance of one sample.
+    For each sample, the confidence is taken as Gaussian, with one mean for models that
+    have seen the sample and another for models that have not. The variance is the same
+    for all samples, because a few shadow models say little about one sample.
 
     Args:
         target: confidence of the audited model in each sample.

@@ -1,7 +1,8 @@
 """Tests by an auditor inside clients: is there enough noise, and are rows clipped?
 
-The auditor knows each row x before its release, its reference, the clip C and the
-standard deviation s of the ledger. It sees the row z that leaves. Then the residuals
+The auditor knows each row x before its release, and its reference. It also knows the
+clip C and the standard deviation s in the ledger. It sees the row z that leaves. Then
+the residuals
 
     r = (z - ref - clip_C(x - ref)) / s
 

@@ -1,4 +1,4 @@
-"""A flow whose clients answer with clipped gradients and noise.
+"""A flow in which clients answer with clipped gradients and noise.
 
 A flow is a method without rounds, where no client waits for others. Every gradient gets
 noise as soon as a client answers with it. So all that the method sends is computed from
@@ -53,7 +53,7 @@ def make_private_in_time(
     """The algorithm, in which clients answer with clipped gradients and noise.
 
     Args:
-        algorithm: with a flow.
+        algorithm: a method with a flow.
         mechanism: how answers are clipped and get noise.
         names: identities of all clients, which name their noise.
         label: the name of the method in errors.

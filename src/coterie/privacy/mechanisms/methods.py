@@ -74,8 +74,8 @@ def make_private(
     """The algorithm, in which clients release only clipped rows with noise.
 
     Args:
-        algorithm: with rounds.
-        foreseen: its calls, from a dry run.
+        algorithm: a method with rounds.
+        foreseen: the calls of the method, from a dry run.
         mechanism: how rows are clipped and get noise.
         names: identities of all clients, which name their noise.
         limits: budgets.
@@ -201,10 +201,10 @@ def costs_of(
 ) -> list[Tensor]:
     """(N,) costs of the beginning and of each round, in units of (2 C / s)^2.
 
-    A secure sum costs what the server and the colluders see together. To find costs, we
-    run the private method without data. If the method chooses partners during training,
-    all clients help each other in this run, so no real run costs more. If the method
-    releases losses, we run it several times (see `scenarios`).
+    A secure sum costs as much as the server and the colluders see together. To find
+    costs, we run the private method without data. If the method chooses partners during
+    training, all clients help each other in this run, so no real run costs more. If the
+    method releases losses, we run it several times (see `scenarios`).
     """
     n = len(actives[0])
     # Methods that choose by losses must see them through the noise.

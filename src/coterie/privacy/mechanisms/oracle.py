@@ -1,4 +1,4 @@
-"""An oracle whose clients release clipped rows with noise, and record every release.
+"""An oracle for clients that release clipped rows with noise, and record releases.
 
 `PrivateOracle` wraps an oracle. A method asks an oracle by calls, the verbs. Calls that
 stay inside a client do not change. The dry run (`foreseen`) finds which rows leave a

@@ -99,7 +99,8 @@ class PartnerMechanism(NamedTuple):
         """The means of both halves of each client, as they leave the client.
 
         Args:
-            name: of the features; with the prefix `unlabelled_`, without targets.
+            name: the name of the features; with the prefix `unlabelled_`, without
+                targets.
             federation: the clients and their data.
             samples: S; a client with fewer samples uses all of them.
         """
@@ -224,7 +225,7 @@ def private_weights(
         threshold: for squared distances; None: we look for a gap.
 
     Raises:
-        InputError: if there is no gap, or too much noise to see one.
+        InputError: if there is no gap, or too much noise to see a gap.
     """
     told = choosing.private_means(name, federation, samples)
     try:

@@ -42,12 +42,12 @@ def no_receipts(clients: int) -> Receipts:
 
 
 def add_round(told: Receipts, asked: Ledger, oracle: Oracle) -> Receipts:
-    """The receipts after a round.
+    """What each client has received from the others, after one more round.
 
     Args:
         told: the receipts before the round.
         asked: the releases of the round.
-        oracle: of the round, which knows what was sent.
+        oracle: the oracle of the round, which knows the messages.
     """
     n, present = asked.clients, oracle.present.cpu()
     events = [event for event in asked if isinstance(event, Release)]

@@ -1,4 +1,4 @@
-"""Clips a row around what everybody knows already, and adds Gaussian noise.
+"""Clips a row around a reference that everybody knows, and adds Gaussian noise.
 
     z = ref + clip_C(x - ref) + N(0, s^2 I),    clip_C(y) = y min(1, C / |y|)
 
@@ -70,12 +70,13 @@ class Mechanism(NamedTuple):
     ) -> float:
         """The noise that each client adds to its row in an average, in units of s.
 
-        For a secure sum of m rows, each client adds 1 / sqrt(m). If clients refuse, the
-        others add more, because otherwise the sum would reveal more than planned to the
-        server and its `colluders`.
+        For a secure sum of m rows, each client adds 1 / sqrt(m). If some clients
+        refuse, the other clients add more noise. Otherwise the sum would reveal more
+        than planned to the server and its `colluders`.
 
         Args:
-            shares: of clients in each average; a secure sum has only one average.
+            shares: the shares of clients in each average; a secure sum has only one
+                average.
             present: which clients take part.
             planned: which clients would take part if none refused.
         """
@@ -98,11 +99,11 @@ class Mechanism(NamedTuple):
         *,
         summed: bool = False,
     ) -> Float[Tensor, "n d"]:
-        """The rows as they leave.
+        """The rows as they leave their clients: clipped, with noise.
 
         Args:
             x: the rows.
-            ref: what everybody knows of them.
+            ref: the references of the rows, which everybody knows.
             stream: names the noise.
             clients: identities of the clients, which name it too.
             share: the part of the noise that each client adds.

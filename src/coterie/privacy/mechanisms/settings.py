@@ -171,7 +171,7 @@ class Privacy:
         """How rows are clipped and get noise.
 
         Args:
-            costs: of the beginning and each round; see `methods.costs_of`.
+            costs: the costs of the beginning and each round; see `methods.costs_of`.
             seed: names the noise.
             loss_clip: the bound of losses, if the settings have none.
             before: mu^2 that is already spent.

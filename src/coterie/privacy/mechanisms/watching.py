@@ -1,4 +1,4 @@
-"""Watches a method in training: what leaves without noise must not depend on data.
+"""Watches a method in training: rows without noise must not depend on data.
 
 A dry run plans what a method will send before training (`foreseen`). In training, a
 method may still do something else, for example in a later round, or when a released

@@ -78,7 +78,7 @@ def last_labels(records: Records, label: str, seed: int) -> tuple[np.ndarray, ..
 
 
 def groups_of_labels(member: np.ndarray, uses: np.ndarray) -> Groups:
-    """The groups of clients that use the same model, and those with their own.
+    """The groups of clients that use the same model, and clients with their own model.
 
     Args:
         member: (N,) the group that a client trains with, or ALONE.
@@ -114,7 +114,7 @@ def partners_of(records: Records, label: str, seed: int) -> np.ndarray:
 
 
 def groups_of(used: np.ndarray) -> Groups | None:
-    """The groups whose members use the same clients, or None if there are no groups.
+    """The groups in which members use the same clients, or None if there are no groups.
 
     Besides each other, members may also use clients that use nobody but themselves.
     """

@@ -81,9 +81,9 @@ def write_figures(
     each client over training alone, for every algorithm except `local`.
 
     Args:
-        records: of a run, finished or not.
+        records: the records of a run, finished or not.
         folder: for the files; it may exist.
-        width: of the figures, in inches.
+        width: the width of the figures, in inches.
         overwrite: whether files of the same names may be replaced.
 
     Raises:

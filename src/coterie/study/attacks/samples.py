@@ -99,10 +99,10 @@ def sample_canaries(
 
     Made-up clients have one ordinary sample each, and every second client also has a
     canary. They are asked for the gradient of all their samples. The auditor subtracts
-    what the ordinary sample adds. It knows the canary's gradient g, and computes the
-    log likelihood ratio of R answers. With the canary this ratio is N(mu^2/2, mu^2),
-    and without it N(-mu^2/2, mu^2), where mu = sqrt(R) |g| / (C noise) and g is cut to
-    C.
+    the gradient of the ordinary sample. It knows the canary's gradient g, and computes
+    the log likelihood ratio of R answers. With the canary this ratio is N(mu^2/2,
+    mu^2), and without it N(-mu^2/2, mu^2), where mu = sqrt(R) |g| / (C noise) and g is
+    cut to C.
 
     Args:
         setup: says how clients answer.

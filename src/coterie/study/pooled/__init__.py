@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def with_global(
     values: dict[str, Tensor], setup: Setup, training: Training, cell: Cell
 ) -> dict[str, Tensor]:
-    """The measures of an evaluation with those of the global model, (N,) each.
+    """The measures of an evaluation, and of the global model, (N,) each.
 
     Measures of a global model are NaN if there is none. Measures of personal models are
     NaN until the method has ended.

@@ -1,6 +1,6 @@
 """Settings that are chosen automatically: steps, their size, decay, batches and rounds.
 
-A linear model takes steps on all of a client's data, without momentum, of size 1 / L_i,
+A linear model takes steps of size 1 / L_i on all of a client's data, without momentum,
 where L_i is the curvature of the client's loss. Its weight decay is k / n for n samples
 behind a model. One k serves all clients and methods. To find it, every client trains
 models on one half of its training data and scores them on the other half; the k with

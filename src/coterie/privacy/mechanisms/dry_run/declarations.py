@@ -1,4 +1,4 @@
-"""Compares what a method declares to release with what a dry run found.
+"""Compares the releases that a method declares with the releases in a dry run.
 
 A method declares `Releases` in its own file. The dry run counts what the method would
 release, and we refuse a method that releases more than it declares. A declaration never
@@ -35,7 +35,7 @@ def refuse_undeclared(algorithm: Algorithm, found: Releases, label: str) -> None
 
     Args:
         algorithm: if it declares nothing, it may release whatever was found.
-        found: what a dry run found.
+        found: the releases that a dry run found.
         label: the name of the algorithm in errors.
     """
     declared = algorithm.releases

@@ -1,4 +1,4 @@
-"""A double of an oracle, without data, to see what a method would send.
+"""A double of an oracle, without data, which shows the messages of a method.
 
 Gradients and losses are random numbers that depend on a `world`, and models are short.
 A method asks clients by calls, the verbs. A verb that sends rows may repeat its answers
@@ -88,7 +88,7 @@ class DoubleClients:
 
         Args:
             rng: draws their answers.
-            who: their positions.
+            who: positions of the clients.
             told: draws their losses; None: `rng` does.
             root: the first name of every stream, which is the same in all worlds.
         """

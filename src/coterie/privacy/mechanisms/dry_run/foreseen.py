@@ -1,4 +1,4 @@
-"""Plans what a method will send, by a dry run on clients without data.
+"""Plans the messages of a method, by a dry run on clients without data.
 
 We run the method through all its rounds twice, in two worlds. Clients have other data
 in the second world, but every verb (a call by which clients exchange rows) answers as
@@ -122,12 +122,13 @@ def plan_calls(
     """All calls of an algorithm, round by round.
 
     Args:
-        algorithm: with rounds.
+        algorithm: a method with rounds.
         actives: which clients take part in each round.
-        seed: of the study, which names what the algorithm draws.
+        seed: the seed of the study, for the algorithm's random draws.
         label: the name of the algorithm in errors.
         personal: whether some columns never leave their clients.
-        columns: of the model, for methods that work with no other number.
+        columns: the number of columns of the model, for methods that work only with
+            this number.
 
     Raises:
         Refusal: if it sends something that cannot be made private.

@@ -26,8 +26,8 @@ and the low bits of z reveal nothing of y. (Without rounding, the low bits revea
 Mironov, "On significance of the least significant bits for differential privacy", CCS
 2012.)
 
-We compute W in double precision. Each word stands for an interval of probability, so
-there is a Gaussian W' with |W - W'| <= e, except with a chance of 2^-116:
+We compute W in double precision. Each word stands for an interval of probability. So
+there is a Gaussian W' such that |W - W'| <= e, with probability 1 - 2^-116:
 
     e <= 2^-44 + 2^-53 (14 + r)          the draw, and the sum y + s' W, |y| <= r s.
 
@@ -36,8 +36,8 @@ is at most the p of a cell that is larger by e on both sides, and at least the p
 cell that is smaller by e on both sides. The cell is at least s' / 512 wide, and within
 it the density changes by at most 6 %, 14 standard deviations away. So |ln(q / p)| <=
 eta = 1152 e. Two distributions with |ln(q / p)| <= eta are sqrt(pi / 2) eta-Gaussian
-private from each other, and d of them sqrt(d pi / 2) eta. So the mechanism that we draw
-is
+private from each other. For d numbers, this becomes sqrt(d pi / 2) eta. So the
+mechanism that we draw is
 
     mu / (1 + 2^-10) + 2 sqrt(d pi / 2) eta
 
@@ -52,8 +52,8 @@ for each number, and the difference between AES and random bits. Their sum is be
 
 **What is not proved.** The sum of several rounded rows is not a rounded sum. So if
 others see only a sum of rows (secure sums), we do not round rows. Then epsilon holds
-only for exact arithmetic. For pairs of clients that see mixtures of rows, too, epsilon
-holds only for exact arithmetic.
+only for exact arithmetic. Epsilon also holds only for exact arithmetic if a client sees
+only mixtures of another client's rows.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ class GaussianDraws:
         """Prepares to draw.
 
         Args:
-            stream: of the bits.
+            stream: the stream of the bits.
             most: the most numbers at once.
-            device: of the numbers.
+            device: the device of the numbers.
         """
         self._stream = stream
         self._words = torch.empty(most, dtype=torch.int64, device=device)

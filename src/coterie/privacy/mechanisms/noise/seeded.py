@@ -44,7 +44,7 @@ def normals(
         streams: a key for all, or one for each row.
         clients: identities of the clients.
         size: how many to draw for each.
-        dtype: of the draws.
+        dtype: the type of the draws.
     """
     out = torch.zeros(len(clients), size, dtype=dtype, device=clients.device)
     return add_noise(out, streams, clients, torch.ones_like(out[:, 0]))

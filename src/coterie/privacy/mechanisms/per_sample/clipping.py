@@ -64,7 +64,7 @@ class ClippedKernel:
     def __init__(
         self, kernel: Kernel, clip: float, loss_clip: float = math.inf
     ) -> None:
-        """Bounds what a kernel answers.
+        """Bounds the answers of a kernel.
 
         Args:
             kernel: evaluates models.

@@ -50,7 +50,7 @@ def bounded_mean(losses: Float[Tensor, "n b"], most: float) -> Float[Tensor, " n
     """Means over the samples of each client, NaN if it has none.
 
     Args:
-        losses: of samples, NaN where a client has fewer samples than others.
+        losses: the losses of samples, NaN where a client has fewer samples than others.
         most: C.
     """
     return losses.clamp(0, most).nanmean(1) if losses.shape[1] else losses.sum(1) / 0
@@ -69,7 +69,7 @@ def as_samples(
     Args:
         mean: the released means.
         losses: used only for the number of samples of each client.
-        deviation: of the noise on each mean.
+        deviation: the standard deviation of the noise on each mean.
         most: C.
         streams: names the draws.
         clients: identities of the clients.

@@ -82,9 +82,10 @@ class PrivateSimulation:
                 number of classes, or 1; infinity if `clip` is infinite.
             held_out_noise: s for losses of validation samples, which have their own
                 account; None: as for training samples.
-            name: of the run. With noise from a seed, every run on the same data needs
-                its own name, or another seed. Otherwise noise cancels in differences
-                between runs, and the same samples take part, so accounts do not add up.
+            name: the name of the run. With noise from a seed, every run on the same
+                data needs its own name, or another seed. Otherwise noise cancels in
+                differences between runs, and the same samples take part, so accounts do
+                not add up.
             noise_source: "seed" for simulations, where noise and minibatches are
                 functions of the seed; "system" for real data, where both are secret.
         """

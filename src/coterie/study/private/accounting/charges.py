@@ -1,4 +1,4 @@
-"""The cost of rounds that no checkpoint has, although their releases may have left.
+"""The cost of rounds that are in no checkpoint, but may have sent their releases.
 
 For the unit client, a cost is the mu^2 of each client. For the unit sample, it is the
 number of releases of each kind, for each client. Both are bounds that were found

@@ -253,9 +253,10 @@ def total_epsilon(
 ) -> tuple[float, bool]:
     """The epsilon for somebody who sees all entries, and whether all costs are known.
 
-    The epsilon adds up the client that pays most in each entry, so it is a bound. Noise
-    that hides a whole client also hides each of its samples. Entries of the unit sample
-    promise nothing about whole clients, so they do not count for the unit client.
+    For each entry, we add the cost of the client that pays most, so the epsilon is a
+    bound. Noise that hides a whole client also hides each of its samples. Entries of
+    the unit sample promise nothing about whole clients, so they do not count for the
+    unit client.
     """
     square, steps, complete = 0.0, Counter[Step](), True
     for entry in entries:
