@@ -198,7 +198,7 @@ def test_a_batch_larger_than_a_client_is_drawn_again_and_again(tmp_path):
     lines: list[str] = []
     large = run_study(study_of(made), runs=tmp_path, notice=lines.append)
     (said,) = [line for line in lines if "batch_size" in line]
-    assert said.startswith("`run.batch_size` is 1,000, but 4 clients of 4 have fewer")
+    assert said.startswith("`run.batch_size` is 1,000, but 4 of 4 clients have fewer")
     made["run"]["batch_size"] = 0
     lines.clear()
     whole = run_study(study_of(made), runs=tmp_path, notice=lines.append)

@@ -67,6 +67,7 @@ from .setup import (
     wants_compiling,
     with_epoch_period,
 )
+from .tables import RunTable
 from .training import AnyFolder, Listeners, Say, Tell, run_cell
 from .trials import refuse_settings, search_for, tune_entry
 
@@ -474,15 +475,17 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
 
 
 def _large_batch_text(study: Study, federation: Federation) -> str:
-    """A sentence about clients with less than a minibatch; empty if there are none."""
+    """A sentence about clients with less than a minibatch; empty if there are none.
+
+    It is for a `batch_size` that somebody wrote, not for a default.
+    """
     size, sizes = study.run.batch_size, federation.train.size
     small = int((sizes < size).sum())
-    if not small or "batch_size" in study.chooses:
+    if not small or "batch_size" in study.chooses or size == RunTable.batch_size:
         return ""
-    whose = "1 client" if small == 1 else f"{small:,} clients"
     return (
-        f"`run.batch_size` is {size:,}, but {whose} of {len(sizes):,} have fewer "
-        f"training samples (the fewest: {int(sizes.min()):,}): their minibatches "
+        f"`run.batch_size` is {size:,}, but {small:,} of {len(sizes):,} clients have "
+        f"fewer training samples (the fewest: {int(sizes.min()):,}): their minibatches "
         "repeat samples, or with `epochs` have all samples of the client."
     )
 
