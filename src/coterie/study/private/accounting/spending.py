@@ -283,7 +283,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """What a study, and all studies on its data so far, have spent in total.
 
-    The study may use cells of other runs: `others` has their run, label and seed.
+    The study may also use cells of other runs. For each such cell, `others` has the
+    run, the label and the seed.
     """
     privacy = study.privacy
     assert privacy is not None  # only called with [privacy]
