@@ -214,9 +214,9 @@ class CellAccount:
         """Notes that the cell was saved after an interruption.
 
         In one process, at most one round has begun since then. Several processes notice
-        a failure only when they add up their counts. They then go back to the state at
-        the last sum. The rounds in between may have been sent, and are charged when the
-        run goes on.
+        a failure only when they add up their counts. They then go back to the state
+        when they last did so. The rounds in between may have been sent, and are charged
+        when the run goes on.
         """
         if self._ledger is None:
             return
