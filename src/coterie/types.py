@@ -258,7 +258,7 @@ class Clients(Protocol):
         """Losses: entry j is client j's minibatch loss at points[j]."""
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Losses of single samples: row j has those of client j, filled up with NaN."""
+        """Losses of single samples: row j is for client j, filled up with NaN."""
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Products: row j is client j's Hessian at points[j], times vectors[j]."""

@@ -113,8 +113,9 @@ def cluster_samples(separation: float, *, noise: float, dimension: float) -> int
 def linear_diameter(optima: Float[Tensor, "n d"]) -> float:
     """`D = sqrt(1 + max_i |x_i^*|^2)` for linear regression (a'x - b)^2 / 2.
 
-    A gradient is the moment matrix z z', z = (a, b), times (x, -1). So the distance of
-    two clients is at most D |E z_i z_i' - E z_j z_j'|. The printed D lacks the 1.
+    Let z = (a, b). A gradient is the matrix z z' times the vector (x, -1). So the
+    distance of two clients is at most D |E z_i z_i' - E z_j z_j'|. The printed D lacks
+    the 1.
     """
     return math.sqrt(1 + float(optima.square().sum(1).max()))
 

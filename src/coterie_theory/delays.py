@@ -120,7 +120,7 @@ def virtual_iterates(
         x: x_0.
         first: the gradient of each worker at x_0.
         later: row k - 1 is the gradient that starts at x_k.
-        delays: from `delays_of`.
+        delays: a result of `delays_of`.
         steps: the rule of the run.
     """
     now = torch.zeros_like(delays.first)

@@ -11,7 +11,7 @@ every `every` steps. There are two estimators of the squared norms in r_ik:
   distribution looks different, and clients stop learning from each other too early.
 
 - `split` (default, ours): inner products of the gradients of two random halves of the
-  data, <a_i - a_k, b_i - b_k> and <a_i, b_i>, which noise does not bias. Near
+  data, <a_i - a_k, b_i - b_k> and <a_i, b_i>. Noise does not bias these products. Near
   convergence, the data of one client are not enough to see small differences. So these
   products are averaged over time with factor `memory`, and a new ratio replaces the old
   one only if the two differ by more than `confidence` standard errors.

@@ -105,7 +105,7 @@ def say_agreement(archive: Archive, folder: Path, reused: int = 0) -> None:
 
 
 def _agreement(before: bytes, now: Path) -> str:
-    """The sentence that compares the scores of an archive with those of a run."""
+    """The sentence that compares the scores of an archive with a run's scores."""
     if before == now.read_bytes():
         return "All scores are those in the archive, digit by digit."
     where = ["algorithm", "seed", "round", "client"]

@@ -311,7 +311,7 @@ def return_answers(
     Args:
         group: the processes.
         answers: the answers to the clients whose rows were fetched.
-        wanted: as given to `fetch_rows`.
+        wanted: the same argument as for `fetch_rows`.
         rows: the rows of the clients at hand.
     """
     counts, mine = blocks(len(wanted), group.size), block(len(wanted), group)

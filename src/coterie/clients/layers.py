@@ -207,7 +207,7 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
     B, ...), to outputs (n, B, ...).
 
     Args:
-        module: as `for_many_models` returns it.
+        module: a result of `for_many_models`.
         name: the path of the module in the whole model, with a dot at the end.
     """
     if module._forward_hooks or module._forward_pre_hooks:

@@ -120,7 +120,7 @@ class SimulatedClients:
         loss: OwnLoss | None = None,
         **options: Any,
     ) -> Float[Tensor, "n d"]:
-        """Gradients: row j is that of client j's loss, or of `loss`, at points[j]."""
+        """Gradients: row j is for client j's loss, or for `loss`, at points[j]."""
         if loss is None and (rows or options):
             raise InputError("`clients.grad` takes rows and options only with `loss`.")
         if loss is None:
@@ -158,7 +158,7 @@ class SimulatedClients:
         return self._kernel.loss(points, self._draw())
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Losses of single samples: row j has those of client j, filled up with NaN."""
+        """Losses of single samples: row j is for client j, filled up with NaN."""
         return self._kernel.losses(points, self._draw())
 
     def hvp(

@@ -87,8 +87,9 @@ def judge_link(
 def row_sums(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """The sum of each row, with the same bits for any number of rows.
 
-    The function adds the two halves of the columns until one column is left. So two
-    clients that meet compute the same weight, even in different processes.
+    The function adds the right half of the columns to the left half, again and again,
+    until one column is left. So two clients that meet compute the same weight, even in
+    different processes.
     """
     while rows.shape[1] > 1:
         half = rows.shape[1] // 2

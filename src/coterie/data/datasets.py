@@ -352,7 +352,7 @@ def load(name: str, /, *, seed: int = 0, **options: object) -> Table:
 
     Args:
         name: a key of DATASETS or "module:function".
-        seed: given to loaders that have a parameter `seed`.
+        seed: the seed for loaders that have a parameter `seed`.
         options: the loader's other parameters.
     """
     loader = _loader(name)

@@ -82,7 +82,7 @@ def with_preparation(
     Args:
         everybody: the federation, with raw columns and with newcomers.
         trains: the clients in this process that train.
-        average: see `Average`; over all clients that train.
+        average: averages over all clients that train; see `Average`.
         clients: the number of all clients that train.
         like: preparations that fix the features; None takes them from training data.
     """
@@ -125,7 +125,7 @@ def target_unit(federation: Federation, average: Average, clients: int) -> Unit:
 
     Args:
         federation: the clients in this process.
-        average: see `Average`; over all clients that train.
+        average: averages over all clients that train; see `Average`.
         clients: the number of all clients that train.
     """
     index, owner = samples_of(federation.train)
@@ -152,7 +152,7 @@ def agree(
 
     Args:
         federation: the clients in this process.
-        average: see `Average`; over all clients that train.
+        average: averages over all clients that train; see `Average`.
         clients: the number of all clients that train.
         like: preparations with the categories and indicators to use.
     """

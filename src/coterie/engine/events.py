@@ -399,7 +399,7 @@ def run_events(
 ) -> Iterator[Event]:
     """Yields events until `updates` answers have arrived.
 
-    The options are those of `EventLoop`.
+    The options are the same as for `EventLoop`.
     """
     integer("updates", updates, at_least=1)
     run = EventLoop(algorithm, clients, x, clock=clock, seed=seed, **options)

@@ -93,7 +93,7 @@ def export_model(
     """Writes the model of one client into a folder of its own, and checks it.
 
     Args:
-        run: from `load`.
+        run: a result of `load`.
         client: the name of the client, or its position among all clients.
         to: the folder, which must not exist.
         label: the label of the algorithm; None: see `default_label`.

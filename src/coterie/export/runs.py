@@ -144,7 +144,7 @@ class Run:
         """The predictions of models for the rows of a frame: see `predict_frame`.
 
         Args:
-            frame: has the columns that the models were trained on.
+            frame: a table with the columns on which the models were trained.
             client: the model's client; None: each row names its client.
             label: the label of the algorithm; None: the last in the study.
             seed: None: the first.

@@ -96,7 +96,7 @@ class Companions:
 
 
 def companions(start: Float[Tensor, "n d"], eta: float = 0.0) -> Companions:
-    """`Companions` at time 0, where both rows of every node are those of `start`."""
+    """`Companions` at time 0: both rows of every node are its row of `start`."""
     return Companions(start.clone(), start.clone(), [0.0] * len(start), eta)
 
 

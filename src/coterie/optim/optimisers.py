@@ -58,7 +58,7 @@ class Optimiser(NamedTuple):
 
     @property
     def is_adam(self) -> bool:
-        """Whether steps are those of Adam."""
+        """Whether Adam takes the steps."""
         return self.word == "adam"
 
     def columns(self, parameters: int, momentum: float) -> int:

@@ -110,7 +110,7 @@ class LocalDescent(NamedTuple):
         weight_decay: adds this number times the model to each gradient. `samples(k)` is
             k divided by the number of samples on which the model is trained, and
             `samples(k, s)` has s in place of k for models that clients share.
-        schedule: as in `Descent`.
+        schedule: the same option as in `Descent`.
     """
 
     lr: LocalLr = 0.1

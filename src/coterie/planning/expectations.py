@@ -54,7 +54,7 @@ class Expectation(NamedTuple):
 
     @property
     def with_mean(self) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
-        """Values and errors of all clients, with those of their mean at the end."""
+        """Values and errors of all clients; at the end, the mean with its error."""
         return np.append(self.value, self.mean), np.append(self.error, self.mean_error)
 
 

@@ -42,7 +42,7 @@ Simulate = Callable[[Federation], Simulation]
 
 
 class Pilot(NamedTuple):
-    """The findings of all quarters, and those of each half."""
+    """The findings of all quarters together, and of each half."""
 
     findings: PilotFindings
     halves: tuple[PilotFindings, PilotFindings]  # gradients of the last, the first half

@@ -341,7 +341,7 @@ def plan_study(
         rounds: the number of rounds of the pilot; None takes the study's.
         samples: number of training samples per client to plan for; 0 takes the number
             that each client has.
-        progress: called with the number of rounds that are done, and the total.
+        progress: a function of the number of finished rounds, and of all rounds.
     """
     seed = study.run.seeds[0] if seed is None else integer("seed", seed, at_least=0)
     lr, steps, rounds, epochs = _training_of(study, lr, steps, rounds)

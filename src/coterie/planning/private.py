@@ -58,7 +58,7 @@ def plan_privacy(
         study: the table [privacy] of the study says how rows are clipped.
         epsilon: None takes the epsilon in [privacy].
         delta: None takes the delta in [privacy], or 1e-5.
-        progress: called with the number of trainings that are done, and the total.
+        progress: a function of the number of finished trainings, and of all trainings.
     """
     settings = _settings(study, epsilon, delta)
     middle = settings.epsilon

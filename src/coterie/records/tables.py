@@ -331,7 +331,7 @@ def _groups(
 def _weights(
     cells: list[Cell], groups: dict[tuple[str, int], GroupLabels]
 ) -> dict[tuple[str, int], Snapshots]:
-    """Collaboration matrices over time: those recorded, then those of groups."""
+    """Collaboration matrices over time: first recorded ones, then groups' ones."""
     found = {}
     for cell in cells:
         key = cell.label, cell.seed

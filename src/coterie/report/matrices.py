@@ -332,8 +332,8 @@ def similarity_map(
 
     Args:
         distances: squared, with their errors.
-        threshold: for squared distances; None takes `gap_threshold`.
-        confidence: see `classify_pairs`.
+        threshold: limit of squared distances; None takes `gap_threshold`.
+        confidence: the confidence of one decision, see `classify_pairs`.
         names: the names of the clients; None numbers them.
     """
     n = len(distances.squared)

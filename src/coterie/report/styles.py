@@ -282,7 +282,7 @@ def finish(
         traces: the traces of the figure.
         looks: layout of this figure, which is added to the common layout.
         title: above the figure.
-        height: in pixels.
+        height: the height in pixels.
         rows: lines of text; each adds to the height.
         menu: whether to leave room for a menu above the figure.
         frames: the frames of a slider.

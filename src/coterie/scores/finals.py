@@ -256,7 +256,7 @@ def population(records: Records) -> pd.DataFrame:
 
 
 def sort_by_cluster(clients: pd.DataFrame) -> pd.DataFrame:
-    """The clients sorted by true cluster, those of unknown cluster last."""
+    """The clients sorted by true cluster; clients of unknown cluster are last."""
     unknown = clients["cluster"] < 0
     order = np.lexsort((clients["client"], clients["cluster"], unknown))
     return clients.iloc[order].reset_index(drop=True)

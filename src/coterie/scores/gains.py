@@ -163,7 +163,7 @@ def _gains(
 def _own_needed(records: Records, labels: list[str]) -> list[str]:
     """Both algorithms for a skewed measure, because its gain needs their intervals.
 
-    The gain is the score of the first minus that of the second.
+    The gain is the score of the first minus the score of the second.
     """
     return labels[:: score_of(records).sign] if is_skew(records.score) else []
 

@@ -168,7 +168,7 @@ def centre(samples: Samples) -> Samples:
 
 
 def squares_of(z: Float[Tensor, "*n l d"]) -> Float[Tensor, "*n l p"]:
-    """Features of z whose inner products are those of the matrices z z'."""
+    """Features of z with the same inner products as the matrices z z'."""
     row, column = torch.triu_indices(z.shape[-1], z.shape[-1], device=z.device)
     twice = (2 - (row == column).to(z)).sqrt()  # off the diagonal
     return z[..., row] * z[..., column] * twice

@@ -125,8 +125,8 @@ def weights_from(
 
     Args:
         distances: squared, with their errors.
-        threshold: for squared distances; None takes `gap_threshold`.
-        confidence: see `classify_pairs`.
+        threshold: limit of squared distances; None takes `gap_threshold`.
+        confidence: the confidence of one decision, see `classify_pairs`.
         undecided_is_near: whether undecided pairs learn together. If they do not,
             clients with too few samples train alone.
     """
@@ -146,7 +146,7 @@ def estimated_weights(
         name: one of `ESTIMATES`; the prefix `unlabelled_` uses features only.
         federation: the clients.
         samples: S.
-        threshold: for squared distances; None takes `gap_threshold`.
+        threshold: limit of squared distances; None takes `gap_threshold`.
     """
     plain = name.removeprefix("unlabelled_")
     chosen, _ = split_for_partners(federation, samples)

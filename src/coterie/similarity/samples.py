@@ -38,7 +38,7 @@ def split_for_partners(
     allow this.
 
     Args:
-        federation: to divide.
+        federation: the federation to divide.
         samples: S, the number of random training samples of every client.
         seed: names the random stream of each client.
     """
@@ -68,7 +68,7 @@ def deal_samples(
     The sizes of a client's parts differ by at most one.
 
     Args:
-        federation: to divide.
+        federation: the federation to divide.
         parts: the number of federations, at most the number of any client's training
             samples.
         seed: names the random stream of each client.

@@ -226,10 +226,10 @@ def run_study(
     same settings, data and code, its results are used.
 
     Args:
-        study: from `read_study` or `study_of`.
+        study: a result of `read_study` or `study_of`.
         runs: where the folder is made.
         resume: the run folder to continue instead; it must belong to the same study.
-        progress: called after every round.
+        progress: a function that is called after every round.
         notice: called with each line for the user; None: doubts about data become
             warnings.
         group: processes that divide the clients, all of which call this; None: this

@@ -14,8 +14,8 @@ References:
     optimization", AISTATS 2016, arXiv 1502.07943 (successive halving).
 
 Differences:
-    Halving stops when two or more settings are left, because training a single
-    remaining setting decides nothing.
+    Halving never leaves a single setting to train on, because this would decide
+    nothing.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def choose(
     Args:
         search: the results so far.
         train: brings a trial to the end of a rung, from where it stopped.
-        keep: called after each step with the trials that may go on.
+        keep: a function that gets, after each step, the trials that may go on.
         higher: whether a higher score is better. Ties go to the earlier trial.
 
     Raises:

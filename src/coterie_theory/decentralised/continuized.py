@@ -8,7 +8,7 @@ mean does not grow. Here
 
     (sqrt A)'' = (mu / 4L) sqrt A,    sqrt B = 2 sqrt L (sqrt A)'.
 
-References are those of `coterie_theory.descent.continuized`.
+References are in `coterie_theory.descent.continuized`.
 
 Differences (each with a test; see docs/errata.md): eta = sqrt(B/(LA)); (2.36) prints a
 factor 2 under the root. The bound of Theorem 2.4.1 needs a factor 2. Bounds for

@@ -215,7 +215,7 @@ def continuized(
         schedule: the schedule of the parameters.
         x: the start.
         times: the times of gradients, ascending, for each run or for all.
-        rng: for the oracle.
+        rng: the generator for the oracle.
         scale: a function of the gradient for the step of x, such as factors of
             coordinates.
     """

@@ -67,7 +67,7 @@ def dual_accelerated(
     Args:
         gradient: the dual gradient of a node.
         edges: pairs of nodes that meet.
-        steps: see `dual_steps`.
+        steps: a result of `dual_steps`.
         rings: when pairs meet, such as from `coterie.engine.clocks.Rings.until`.
         start: first dual points, which sum to 0, such as zeros.
         until: the time of the result.

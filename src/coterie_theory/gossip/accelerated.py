@@ -93,7 +93,7 @@ def accelerated(
         edges: pairs of positions of rows.
         rings: times, ascending, and positions of edges.
         at: times, ascending.
-        pace: from `pace`, for the rates at which edges ring.
+        pace: a result of `pace`, for the rates at which edges ring.
     """
     checks.number("eta", pace.eta, at_least=0)
     checks.number("gamma", pace.gamma, at_least=0)

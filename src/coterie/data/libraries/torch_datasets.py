@@ -40,7 +40,7 @@ def from_torch(
     numbers.
 
     Args:
-        dataset: has a length and samples 0, 1, ...
+        dataset: a data set with a length and samples 0, 1, ...
         client: the part of a sample that names its client, or a list or array with the
             client of each sample; None: a split makes clients.
         features: the part of a sample that holds its features.
@@ -49,7 +49,7 @@ def from_torch(
         test_client: the clients of `test`, as in `client`; None: the same part of a
             sample.
         task: the kind of targets; by default it is guessed, as for tensors.
-        scale: as for an npz file.
+        scale: the same option as for an npz file.
         name: the name of the table.
     """
     x, y, who = _read_parts(dataset, client, features, target, "dataset")

@@ -42,7 +42,7 @@ class CodingPair(NamedTuple):
 
 
 def codings_of(profile: Profile, owner: np.ndarray) -> list[Coding]:
-    """The coding in a column of each client with enough rows.
+    """For each client with enough rows, the coding that it uses in a column.
 
     Args:
         profile: the profile of the column.

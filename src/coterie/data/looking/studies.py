@@ -130,7 +130,7 @@ def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _leave_out(some: Any, names: Sequence[str]) -> Any:
-    """The list or dictionary of columns without those of these names."""
+    """The list or dictionary of columns without the columns of these names."""
     if isinstance(some, Mapping):
         return {name: value for name, value in some.items() if name not in names}
     return [name for name in some if name not in names]

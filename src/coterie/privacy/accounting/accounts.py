@@ -66,7 +66,7 @@ def totals(
     """mu^2 of each client towards the server and the other clients together.
 
     Args:
-        events: in any order.
+        events: the events of a ledger, in any order.
         clients: how many there are.
         colluders: how many of the other clients share their knowledge of sums with the
             server; None: all of them. In each sum, we take the clients with the largest
@@ -129,7 +129,7 @@ def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
     Plans use these events, because the share of a client grows when others refuse.
 
     Args:
-        events: in any order.
+        events: the events of a ledger, in any order.
         colluders: how many clients share their knowledge of sums with the server.
     """
 
@@ -167,7 +167,7 @@ def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
     they reveal no more than `totals`.
 
     Args:
-        events: in their order.
+        events: the events of a ledger, in their order.
         clients: how many there are.
     """
     spent = torch.zeros(clients, clients + 1, dtype=torch.float64)

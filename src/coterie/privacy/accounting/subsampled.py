@@ -112,7 +112,7 @@ def sampled_epsilon(
 
     Args:
         noise: standard deviation, in units of the clipping bound.
-        delta: between 0 and 1.
+        delta: the delta of the promise, between 0 and 1.
         rate: the chance that a sample takes part in a step.
         steps: how many minibatches are released.
         accountant: `pld` or `rdp`.

@@ -81,7 +81,7 @@ def make_private(
         limits: budgets.
         costs: for each round, (N,) the mu^2 that it may cost; see `costs_of`.
         before: releases before training, when the algorithm was made.
-        witness: sees rows before their release, in an audit.
+        witness: in an audit, a function that gets rows before their release.
         watched: whether clients have data, which must not leave without noise.
     """
 

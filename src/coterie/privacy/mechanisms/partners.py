@@ -222,7 +222,7 @@ def private_weights(
         federation: the clients and their data.
         samples: S; a client with fewer samples uses all of them.
         choosing: how clients release their means.
-        threshold: for squared distances; None: we look for a gap.
+        threshold: limit of squared distances; None: we look for a gap.
 
     Raises:
         InputError: if there is no gap, or too much noise to see a gap.

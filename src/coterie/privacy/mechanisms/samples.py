@@ -104,7 +104,7 @@ def count_releases(
     """The algorithm, with a state that counts the releases of these clients.
 
     Args:
-        algorithm: with rounds.
+        algorithm: a method with rounds.
         clients: make the oracles that the algorithm gets.
         planned: the releases that are allowed; None: no limit.
         before: releases before training, when the algorithm was made.
@@ -181,8 +181,8 @@ def plan_steps(
     asks for losses, we run it several times (see `scenarios`).
 
     Args:
-        algorithm: with rounds.
-        clients: know the rates of their minibatches.
+        algorithm: a method with rounds.
+        clients: the clients, which know the rates of their minibatches.
         actives: which clients take part in each round.
         seed: the seed of the study, for the algorithm's random draws.
         personal: whether some columns never leave their clients.

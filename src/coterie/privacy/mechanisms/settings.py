@@ -204,7 +204,7 @@ class Privacy:
         """The budgets: mu^2, or epsilon for the unit sample.
 
         Args:
-            places: from every name of a client to its position.
+            places: maps every name of a client to its position.
         """
         if self.budget is None:
             return Limits()

@@ -42,7 +42,7 @@ class Questions:
         """Starts with no question.
 
         Args:
-            mechanism: for losses.
+            mechanism: the mechanism that releases losses.
             names: identities of the clients at hand.
             call: the round, and the number of this call of `each` in the round.
         """

@@ -97,7 +97,7 @@ class Watch:
             following: marks values, and knows whether earlier rounds read numbers.
             t: the round.
             tells: whether clients release losses as soon as a program asks for them.
-            witness: sees rows before their release, in an audit.
+            witness: in an audit, a function that gets rows before their release.
         """
         self._witness = witness
         self.following, self.tells, self._t = following, tells, t

@@ -82,7 +82,7 @@ def write_figures(
 
     Args:
         records: the records of a run, finished or not.
-        folder: for the files; it may exist.
+        folder: the folder for the files; it may exist.
         width: the width of the figures, in inches.
         overwrite: whether files of the same names may be replaced.
 

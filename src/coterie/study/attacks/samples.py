@@ -53,7 +53,7 @@ def residuals_of_samples(
     Args:
         clients: the clients, which answer privately.
         kernel: evaluates models, without clipping.
-        federation: has the samples of these clients.
+        federation: the samples of these clients.
         x: a model for each client; it is moved at random before the client answers.
         clip: C, the length to which gradients are cut.
         noise: standard deviation of the noise in a sum of samples.

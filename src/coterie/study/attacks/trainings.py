@@ -109,7 +109,7 @@ def audit_study(
             promised.
         runs: trainings of each algorithm; about a quarter of them teach the attacker.
         confidence: probability that all lower bounds hold together.
-        progress: called with the number of finished trainings, and of all trainings.
+        progress: a function of the number of finished trainings, and of all trainings.
     """
     integer("runs", runs, at_least=_FEWEST)
     number("confidence", confidence, above=0, below=1)

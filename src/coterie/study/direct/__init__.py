@@ -40,8 +40,8 @@ def train(
             With a list, exactly these methods are trained, and `result.model` gives
             models of the last one.
         runs: where the run folder is made; None: in a new temporary folder.
-        progress: called after every round.
-        notice: called with each line for the user.
+        progress: a function that is called after every round.
+        notice: a function that gets each line for the user.
         settings: tables of a study (`model="mlp"`, `split={"test": 0.3}`), options of
             its tables [data] (`task="regression"`, `drop=["id"]`) and [run]
             (`rounds=20`, `seeds=[0, 1]`), or options of methods (`lr=0.1`), which apply

@@ -411,7 +411,7 @@ class Stage(NamedTuple):
 
 
 def small_stage(clients: int, personal: bool) -> Stage:
-    """A stage with few columns, whose number always differs from that of clients."""
+    """A stage with few columns: always another number than there are clients."""
     return Stage(clients, personal, _COLUMNS + 2 * (clients == _COLUMNS))
 
 

@@ -214,7 +214,7 @@ def add_secret(
 ) -> Float[Tensor, "n d"]:
     """Adds noise with the standard deviation scale[j] to row j, in place.
 
-    The arguments are those of `NoiseSource.add`.
+    The arguments are the same as for `NoiseSource.add`.
     """
     n, d = rows.shape
     if not n or not d:

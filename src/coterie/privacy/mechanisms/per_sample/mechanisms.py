@@ -124,7 +124,8 @@ def mechanism_of(
         simulation: the clients.
         held: the same clients with a kernel that clips.
         bounds: the bounds of gradients and of losses.
-        noises: in units of the bounds, for training samples, and for validation losses.
+        noises: the noise for training samples and for validation losses, in units of
+            the bounds.
         source: the source of the noise.
     """
     group, clients = simulation.group, len(simulation)

@@ -214,9 +214,9 @@ class CellAccount:
         """Notes that the cell was saved after an interruption.
 
         In one process, at most one round has begun since then. Several processes notice
-        a failure only when they add up their counts. They then go back to the state at
-        the last sum. The rounds in between may have been sent, and are charged when the
-        run goes on.
+        a failure only when they add up their counts. They then go back to the state
+        when they last did so. The rounds in between may have been sent, and are charged
+        when the run goes on.
         """
         if self._ledger is None:
             return
@@ -283,7 +283,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """What a study, and all studies on its data so far, have spent in total.
 
-    The study may use cells of other runs: `others` has their run, label and seed.
+    The study may also use cells of other runs. For each such cell, `others` has the
+    run, the label and the seed.
     """
     privacy = study.privacy
     assert privacy is not None  # only called with [privacy]
