@@ -312,7 +312,7 @@ class Time:
         return float(messages.relay_delays(names, names, _LOOKED_AT).median())
 
     def with_period(self, steps: int) -> Time:
-        """The table with a period; by default, a round that waits for everybody.
+        """The table with a period; by default, one round waits for everybody.
 
         In that round, the slowest client computes `steps` typical gradients, and
         messages travel to it and back. So methods that wait finish their rounds, too.

@@ -13,7 +13,8 @@ learned.
 - `randomised`: Algorithm 6.2, one random pair after another.
 - `accelerated`: random pairs in continuous time, with a second row for each client.
 - `on_secret_graph`: Algorithm 6.1 on a random graph where a client knows only its
-  neighbours. `decentralised.muffliato.secret_graph_loss` returns its loss.
+  neighbours. `decentralised.muffliato.secret_graph_loss` returns the loss of this
+  protocol.
 
 The number of rounds must not depend on the data, because it would then reveal something
 about the data. Use `stopping_time` with a public bound.

@@ -1,4 +1,4 @@
-"""Chooses partners from mean features that leave clients with noise.
+"""Chooses partners by mean features, to which clients add noise before they send them.
 
 A sample z has features phi(z), with a norm of at most 1. Client i divides S of its
 samples into two halves of h samples, and releases the mean of the first half
