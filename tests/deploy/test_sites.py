@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from support.sites import NAMES, run_sites, simulated, tables_of
 
 from coterie.deploy.sites.hub import HubSettings
+from support.sites import NAMES, run_sites, simulated, tables_of
 
 QUICK = HubSettings(patience=5.0)
 
