@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from ... import __version__
-from ...__main__ import COMMANDS, PURPOSE
+from ...__main__ import COMMANDS, GROUPS, PURPOSE
 from ...checks import (
     DisconnectedError,
     InputError,
@@ -20,6 +20,7 @@ from ...checks import (
     TrainingError,
     describe_error,
 )
+from ..completion import add_group
 from ..terminal import IS_MAIN_PROCESS, allow_any_character, err, out, stop_code
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _PLACES = {
     "compare": "comparisons",
     "check": "checks",
     "reproduce": "checks",
+    "roster": "rosters",
 }
 """The module of each command. It is imported when somebody types the command."""
 
@@ -54,6 +56,9 @@ def build_app(names: Iterable[str]) -> typer.Typer:
     )
     for name in names:
         module = import_module(f".{_PLACES[name]}", __name__)
+        if name in GROUPS:
+            add_group(app, name, vars(module))
+            continue
         command = vars(module)["list_" if name == "list" else name]
         app.command(name, short_help=COMMANDS[name])(command)
     app.callback(help=PURPOSE)(common)

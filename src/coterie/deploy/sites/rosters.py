@@ -245,6 +245,18 @@ def revoke(roster: Roster, name: str) -> Roster:
     return next_roster(roster, members=members)
 
 
+def with_member(roster: Roster, certificates: Sequence[Certificate]) -> Roster:
+    """The next roster, with a new member or a new certificate of a member."""
+    seat = Seat(name_of(certificates[0]), tuple(certificates))
+    if seat.name not in roster.names:
+        return next_roster(roster, members=(*roster.members, seat))
+    rank = roster.rank_named(seat.name)
+    if roster.members[rank].revoked:
+        raise InputError(f"the member {seat.name} is revoked: choose another name.")
+    members = (*roster.members[:rank], seat, *roster.members[rank + 1 :])
+    return next_roster(roster, members=members)
+
+
 def next_roster(roster: Roster, **changes: Any) -> Roster:
     """A changed roster with the next number, which nobody has signed yet."""
     number = roster.number + 1
