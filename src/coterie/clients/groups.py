@@ -9,7 +9,7 @@ operations exchange nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -56,6 +56,25 @@ class Group(Protocol):
 
     def gather(self, value: Found) -> list[Found]:
         """In each process, the values of all; only a few types can be sent."""
+
+
+@runtime_checkable
+class WithCoordinator(Protocol):
+    """A group whose coordinator is not one of the processes, but a hub."""
+
+    def ask_coordinator(
+        self, program: str, rows: Sequence[Tensor], options: dict[str, Any]
+    ) -> Sequence[Tensor]:
+        """This process's rows of the answers of a coordinator's program.
+
+        Args:
+            program: its module and name, which the hub looks up in its own list.
+            rows: of the clients at hand that take part.
+            options: plain values.
+
+        Raises:
+            InputError: in every process, if the program refuses the rows.
+        """
 
 
 class SingleProcess:

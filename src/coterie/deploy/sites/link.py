@@ -1,0 +1,207 @@
+"""A member's side of a step: begin, call verbs, vote. And what it knows when it begins.
+
+`SiteGroup` is the group (`coterie.clients.groups`) of a process that holds one client.
+The other processes are the other members, and the hub connects them. While a member
+does a step that the others have finished, it is a `Replay`: it sends nothing, and takes
+the answers from the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...checks import InputError, TrainingError
+from ..messages import decode, encode
+from .wire import Parcel, WireError, arrays_of, described, joined
+
+
+class Aborted(RuntimeError):
+    """The signal that the attempt has ended, because a member was lost."""
+
+
+class Behind(RuntimeError):
+    """The signal that the others have finished this step without this member."""
+
+
+class RunEnded(RuntimeError):
+    """The signal that the hub has ended the run; the text says why."""
+
+
+class Started(NamedTuple):
+    """An attempt at a step."""
+
+    step: int
+    number: int
+    present: tuple[int, ...]  # who counts as present
+    asked: tuple[int, ...]  # who answers
+
+
+class Verbs(Protocol):
+    """How the calls of verbs reach the other members."""
+
+    def call(self, parcel: Parcel) -> Parcel:
+        """What the hub answers to a call, now or in the log."""
+
+
+class LiveCalls:
+    """The calls of an attempt that is going on."""
+
+    def __init__(
+        self,
+        ask: Callable[[Parcel], Parcel],
+        started: Started,
+        note: Callable[[Started, Parcel], None],
+    ) -> None:
+        """Calls verbs in this attempt.
+
+        Args:
+            ask: sends a message to the hub.
+            started: the attempt.
+            note: keeps what leaves this site, before it leaves.
+        """
+        self._ask, self._started, self._note = ask, started, note
+        self._number = 0
+
+    def call(self, parcel: Parcel) -> Parcel:
+        """The hub's answer, when all members have made the same call."""
+        self._note(self._started, parcel)
+        place = {
+            "step": self._started.step,
+            "attempt": self._started.number,
+            "number": self._number,
+        }
+        found = self._ask(Parcel(parcel.header | place, parcel.payload))
+        while found.header.get("wait"):
+            kind = {"kind": parcel.header["kind"], "again": True}
+            found = self._ask(Parcel(kind | place))
+        self._number += 1
+        if found.header.get("aborted"):
+            raise Aborted
+        if found.header.get("behind"):
+            raise Behind
+        if "ended" in found.header:
+            raise RunEnded(found.header["ended"])
+        return found
+
+
+class Replay:
+    """The calls of a step that the others have finished: answers from the log."""
+
+    def __init__(self, answers: Sequence[Parcel]) -> None:
+        """Takes the answers of a step, in order."""
+        self._left = deque(answers)
+
+    def call(self, parcel: Parcel) -> Parcel:
+        """The next answer in the log. Nothing is sent."""
+        found = self._left.popleft() if self._left else Parcel({"own": True})
+        if found.header.get("own"):
+            raise TrainingError(
+                "this member was present in a step and lost its result: the hub keeps "
+                "no mail for those who are present, so the step cannot be repeated"
+            )
+        return found
+
+
+class SiteGroup:
+    """The members of a run, one in each process; see `coterie.clients.groups.Group`."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        """The group as this member sees it; `verbs` is set for every step."""
+        self.rank, self.size = rank, size
+        self.verbs: Verbs | None = None
+
+    def _call(self, header: dict[str, Any], arrays: Sequence[Tensor]) -> Parcel:
+        assert self.verbs is not None, "a verb is called outside of a step"
+        sent = [_to_numpy(row) for row in arrays]
+        about = header | {"arrays": described(sent)}
+        return self.verbs.call(Parcel(about, joined(sent)))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all members that take part."""
+        found = self._call({"kind": "sum"}, [values])
+        _refuse_other("sum", found)
+        (total,) = arrays_of(found.header.get("arrays"), found.payload)
+        return _to_tensor(total, values.shape, values)
+
+    def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """The rows of all members; each sends its rows to all others."""
+        return torch.cat(self.exchange([rows] * self.size, counts))
+
+    def exchange(self, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """The rows that this member receives; part j goes to member j."""
+        to = [j for j, part in enumerate(parts) if len(part) and j != self.rank]
+        found = self._call({"kind": "mail", "to": to}, [parts[j] for j in to])
+        _refuse_other("mail", found)
+        arrays = arrays_of(found.header.get("arrays"), found.payload)
+        like, shape = parts[self.rank], parts[self.rank].shape[1:]
+        received = {self.rank: like}
+        for sender, array in zip(found.header.get("from", []), arrays, strict=True):
+            if sender == self.rank or not 0 <= sender < self.size:
+                raise WireError("mail names a sender that does not exist.")
+            received[sender] = _to_tensor(array, (counts[sender], *shape), like)
+        nothing = like[:0]
+        found_rows = [received.get(j, nothing) for j in range(self.size)]
+        for j, (part, count) in enumerate(zip(found_rows, counts, strict=True)):
+            if len(part) != count:
+                raise InputError(
+                    f"this member waits for {count} rows of member {j} and has "
+                    f"{len(part)}: weights of the clients at hand must be mutual."
+                )
+        return found_rows
+
+    def collect(
+        self, rows: Sequence[Tensor], counts: Sequence[int]
+    ) -> Sequence[Tensor] | None:
+        """Never anything: no member is the coordinator; see `SiteOracle`."""
+        raise InputError("no member collects the rows of others.")
+
+    def hand_out(
+        self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
+    ) -> Sequence[Tensor]:
+        """Never anything: no member is the coordinator; see `SiteOracle`."""
+        raise InputError("no member hands out rows.")
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all members; only a few types can be sent."""
+        assert self.verbs is not None, "a verb is called outside of a step"
+        found = self.verbs.call(Parcel({"kind": "gather"}, encode(value)))
+        _refuse_other("gather", found)
+        sizes, start, values = found.header.get("sizes", []), 0, []
+        for rank, size in sizes:
+            if rank != len(values):
+                raise InputError("a member is absent whose answer all need.")
+            values.append(decode(found.payload[start : start + size]))
+            start += size
+        if len(values) != self.size:
+            raise InputError("a member is absent whose answer all need.")
+        return values
+
+
+def _refuse_other(kind: str, found: Parcel) -> None:
+    """Refuses an answer to another kind of call."""
+    if found.header.get("kind") != kind:
+        raise WireError(
+            f"the hub answers a call of the kind {kind!r} with "
+            f"{found.header.get('kind')!r}."
+        )
+
+
+def _to_numpy(row: Tensor) -> np.ndarray:
+    return row.detach().cpu().contiguous().numpy()
+
+
+def _to_tensor(array: np.ndarray, shape: Sequence[int], like: Tensor) -> Tensor:
+    """The array as a tensor of this shape, and of the type of `like`."""
+    found = torch.from_numpy(array.copy())
+    if tuple(found.shape) != tuple(shape) or found.dtype != like.dtype:
+        raise WireError(
+            f"rows of shape {tuple(shape)} and type {like.dtype} were expected, but "
+            f"the hub sent {tuple(found.shape)} and {found.dtype}."
+        )
+    return found.to(like.device)

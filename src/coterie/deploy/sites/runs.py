@@ -1,0 +1,276 @@
+"""A study at a site: which steps a member does, from the set-up to its own results."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import seeds
+from ...checks import InputError, TrainingError, suggestion
+from ...clients.simulation import Simulation
+from ...data.federation import Federation, Table
+from ...data.fitting import with_preparation
+from ...engine.rounds import Round, init_oracle, participants
+from ...engine.states import without_server
+from ...models import ravel
+from ...records import Cell, Folder, unpack
+from ...records.cells import pack
+from ...records.versions import versions
+from ...study.config import Entry, Study, algorithm_factory, measures_clients
+from ...study.loops import Training, with_outcomes
+from ...study.setup import Setup, module_of, simulation_of
+from ...study.settings.rules import with_defaults
+from ...study.training import evaluate_cell
+from ...types import Algorithm, Info, traffic_of
+from .member import Member, Step
+from .site_data import (
+    agreed_table,
+    description,
+    own_federation,
+    sizes_of,
+    with_all_clients,
+)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class SiteSetup:
+    """What all algorithms of a seed share at a site."""
+
+    together: Setup  # with the group of all sites, and what is known of all
+    alone: Setup  # this site's own client, for its own scores
+
+    @property
+    def asked(self) -> Simulation:
+        """The site's client, which reaches the others by the hub."""
+        return self.together.simulation
+
+
+class SiteRun:
+    """A study at one site."""
+
+    def __init__(
+        self,
+        study: Study,
+        table: Table,
+        member: Member,
+        folder: Folder,
+        say: Say = lambda line: None,
+    ) -> None:
+        """Prepares the run.
+
+        Args:
+            study: checked, with this site's table as its data.
+            table: of this site.
+            member: reaches the hub.
+            folder: of this site's results.
+            say: called with lines for the user.
+        """
+        self._study, self._table, self._member = study, table, member
+        self._folder, self._say = folder, say
+        self._cells = [
+            (seed, entry) for seed in study.run.seeds for entry in study.algorithms
+        ]
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the whole run."""
+        return 1 + len(self._cells) * (self._study.run.rounds + 1)
+
+    def run(self, name: str) -> list[Cell]:
+        """Trains all algorithms; gives what was recorded at this site.
+
+        Args:
+            name: identifies the study and the roster, the same at all members.
+        """
+        member, last = self._member, self._member.store.last()
+        member.hello(name, -1 if last is None else last.step)
+        member.begin_set_up(1)
+        try:
+            setups = member.do(
+                Step(0, "set-up", everybody=True), lambda present: self._set_up()
+            )
+            cells = []
+            for place, (seed, entry) in enumerate(self._cells):
+                first = 1 + place * (self._study.run.rounds + 1)
+                cells.append(self._cell(setups[seed], entry, first))
+            member.finish(self.steps)
+            return cells
+        except (InputError, TrainingError) as error:
+            member.fail(str(error))
+            raise
+
+    # The set-up, by averages.
+
+    def _set_up(self) -> dict[int, SiteSetup]:
+        """The setup of every seed, on which all sites agree."""
+        group, names = self._member.group, self._member.names
+        told = group.gather(description(self._table))
+        table = agreed_table(self._table, told, names)
+        return {seed: self._set_up_seed(table, seed) for seed in self._study.run.seeds}
+
+    def _set_up_seed(self, table: Table, seed: int) -> SiteSetup:
+        group, names, rank = self._member.group, self._member.names, self._member.rank
+        own = own_federation(self._study, table, seed, names, rank)
+        own = self._prepared(own)
+        everybody = with_all_clients(own, group.gather(sizes_of(own)))
+        module = module_of(self._study, own, seed)
+        study = with_defaults(self._study, module)
+        asked = simulation_of(study, own, module, seed, group)
+        x = ravel(module).to(study.run.place)[None]
+        if any(measures_clients(entry) for entry in study.algorithms):
+            asked.measure(x)
+        by_itself = simulation_of(study, own, module, seed)
+        by_itself.kernel, by_itself.samples = asked.kernel, asked.samples
+        return SiteSetup(
+            Setup(study, seed, everybody, module, asked, x),
+            Setup(study, seed, own, module, by_itself, x),
+        )
+
+    def _prepared(self, own: Federation) -> Federation:
+        """The federation with features that all sites prepare together."""
+        if own.raw is None:
+            return own
+        columns = own.features[0].numel()
+        module = nn.Sequential(nn.Flatten(), nn.Linear(columns, 1))
+        group = self._member.group
+        asked = Simulation(own, module, dtype=torch.float64, group=group)
+        return with_preparation(own, own, asked.at(0).average, group.size)
+
+    # One algorithm on one seed.
+
+    def _cell(self, setup: SiteSetup, entry: Entry, first: int) -> Cell:
+        """The cell of an entry, trained from where it stands."""
+        last, rounds = self._member.store.last(), setup.together.study.run.rounds
+        label, seed = entry.label, setup.together.seed
+        if last is not None and last.step >= first + rounds:
+            kept = self._folder.cell(label, seed)
+            if kept is not None and kept.done:
+                return replace(kept, state=None)
+        training = site_training(setup, entry)
+        algorithm = setup.together.algorithm(entry)
+        if last is not None and first <= last.step <= first + rounds:
+            cell = self._restored(last.value, setup, entry, algorithm)
+        else:
+            cell = self._started(setup, entry, algorithm, training, first)
+        every = setup.together.study.run.every
+        self._say(f"{label}, seed {seed}: round {cell.t} of {rounds}")
+        info: Info = {}
+        while True:
+            due = cell.t == rounds or cell.t % every == 0
+            if due and (not cell.rounds or cell.rounds[-1]["round"] < cell.t):
+                cell = evaluate_cell(cell, setup.alone, training, info)
+            if cell.t == rounds:
+                return self._concluded(cell, setup, training)
+            cell, info = self._one_round(cell, setup, training, algorithm, first)
+
+    def _started(
+        self,
+        setup: SiteSetup,
+        entry: Entry,
+        algorithm: Algorithm,
+        training: Training,
+        first: int,
+    ) -> Cell:
+        """The cell before its first round."""
+        seed, now = setup.together.seed, versions(setup.together.x.device, "")
+        new = Cell(
+            entry.label, seed, clients=[self._member.rank], versions=[(0, now)]
+        )
+
+        def start(present: Sequence[int]) -> Cell:
+            active = mask(present, self._member.group.size)
+            oracle = training.asked.at(0, active, purpose="init")
+            return replace(new, state=algorithm.init(setup.together.x, oracle))
+
+        step = Step(first, f"{entry.label}, seed {seed}, start")
+        return self._member.do(step, start, packed)
+
+    def _one_round(
+        self,
+        cell: Cell,
+        setup: SiteSetup,
+        training: Training,
+        algorithm: Algorithm,
+        first: int,
+    ) -> tuple[Cell, Info]:
+        """The cell after its next round, and what the round reports."""
+        t, seed, size = cell.t + 1, cell.seed, self._member.group.size
+        share, sampled = setup.together.study.run.participation, None
+        if share < 1:
+            chosen = participants(size, share, seed, t).nonzero()[:, 0]
+            sampled = tuple(chosen.tolist())
+
+        def work(present: Sequence[int]) -> tuple[Cell, Info]:
+            oracle = training.asked.at(t, mask(present, size))
+            rng = seeds.generator(seed, "algorithm", t)
+            state, info = algorithm.step(cell.state, oracle, rng)
+            traffic = traffic_of(oracle.sent, oracle.mine)
+            after = replace(
+                cell,
+                t=t,
+                state=state,
+                gradients=cell.gradients + float(oracle.gradients.sum()),
+                floats=cell.floats + traffic.total,
+                peer_floats=cell.peer_floats + traffic.peers,
+            )
+            return after, own_info(info)
+
+        what = f"{cell.label}, seed {seed}, round {t}"
+        step = Step(first + t, what, sampled=sampled)
+        return self._member.do(step, work, lambda found: packed(found[0]))
+
+    def _restored(
+        self, value: Cell, setup: SiteSetup, entry: Entry, algorithm: Algorithm
+    ) -> Cell:
+        """The cell of a checkpoint, with a state of the right types."""
+        oracle = init_oracle(setup.alone.simulation)
+        like = without_server(algorithm.init(setup.alone.x.clone(), oracle))
+        return replace(value, state=unpack(value.state, like))
+
+    def _concluded(self, cell: Cell, setup: SiteSetup, training: Training) -> Cell:
+        """The finished cell, with its model and the outcomes of its test samples."""
+        oracle = training.asked.at(cell.t, purpose="use")
+        x = training.personal(cell.state, oracle)
+        self._folder.save_models(cell.label, cell.seed, x)
+        cell = replace(with_outcomes(cell, setup.alone, x), done=True)
+        self._folder.save(packed(cell))
+        return replace(cell, state=None)
+
+
+def site_training(setup: SiteSetup, entry: Entry) -> Training:
+    """How the models of an entry are used at this site."""
+    algorithm = setup.together.algorithm(entry)
+    asked = setup.asked.in_epochs() if "epochs" in entry.options else setup.asked
+
+    def never(**options: Any) -> Any:
+        raise AssertionError("a member does rounds as steps")
+
+    known = entry.options.get("lr", float("nan"))
+    lr = float("nan") if isinstance(known, str) else float(known)
+    return Training(
+        lambda: None, never, algorithm.personal, lambda state: state, asked, lr
+    )
+
+
+def packed(cell: Cell) -> Cell:
+    """The cell with its state as plain values, for a file."""
+    return replace(cell, state=pack(cell.state))
+
+
+def mask(present: Sequence[int], size: int) -> Tensor:
+    """(N,) which members take part."""
+    return torch.zeros(size, dtype=torch.bool).index_fill(0, torch.tensor(present), True)
+
+
+def own_info(info: Info) -> Info:
+    """What a round reports about this site alone."""
+    shared = ("weights", "member", "uses")
+    return {k: v for k, v in info.items() if k not in shared}
