@@ -18,6 +18,8 @@ from torch import Tensor
 
 from ...checks import InputError, TrainingError
 from ..messages import decode, encode
+from .masks import grid_for
+from .noise import site_noise, with_noise
 from .wire import Parcel, WireError, arrays_of, described, joined
 
 
@@ -126,16 +128,26 @@ class SiteGroup:
         """The group as this member sees it; `verbs` is set for every step."""
         self.rank, self.size = rank, size
         self.verbs: Verbs | None = None
+        self.noise, self.grid = site_noise(), grid_for(2.0**28, 2.0**30, size)
+
+    def forget(self) -> None:
+        """Ends an attempt: noise that was due has no row any more."""
+        self.verbs = None
+        assert self.noise.whole is not None
+        self.noise.whole.forget()
 
     def _call(self, header: dict[str, Any], arrays: Sequence[Tensor]) -> Parcel:
         assert self.verbs is not None, "a verb is called outside of a step"
+        assert self.noise.whole is not None
+        self.noise.whole.refuse_due()
         sent = [_to_numpy(row) for row in arrays]
         about = header | {"arrays": described(sent)}
         return self.verbs.call(Parcel(about, joined(sent)))
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all members that take part."""
-        found = self._call({"kind": "sum"}, [values])
+        noisy = with_noise(_to_numpy(values), self.noise, self.grid)
+        found = self._call({"kind": "sum"}, [torch.from_numpy(noisy)])
         _refuse_other("sum", found)
         (total,) = arrays_of(found.header.get("arrays"), found.payload)
         return _to_tensor(total, values.shape, values)

@@ -17,7 +17,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...checks import DisconnectedError, InputError, TrainingError
 from .hub import PROTOCOL
-from .link import Aborted, Behind, Channel, LiveCalls, Replay, RunEnded, SiteGroup, Started
+from .link import (
+    Aborted,
+    Behind,
+    Channel,
+    LiveCalls,
+    Replay,
+    RunEnded,
+    SiteGroup,
+    Started,
+)
 from .member_store import Checkpoint, Departure, MemberStore
 from .wire import Parcel
 
@@ -69,6 +78,7 @@ class Member:
         step: Step,
         work: Callable[[tuple[int, ...]], Found],
         pack: Callable[[Found], Any] | None = None,
+        charge: Callable[[int], None] | None = None,
     ) -> Found:
         """The result of a step's work, when it is final at all members.
 
@@ -76,9 +86,10 @@ class Member:
             step: which step.
             work: does the step from the state before it, given who is present.
             pack: what to write to the disk of a result; None: nothing.
+            charge: called with the number of an attempt before anything of it leaves.
         """
         while True:
-            started, live = self._begin(step)
+            started, live = self._begin(step, charge)
             voted = False
             try:
                 result = work(started.present)
@@ -93,12 +104,14 @@ class Member:
                 if not (voted and self._counts(started)):
                     continue
             finally:
-                self.group.verbs = None
+                self.group.forget()
             if pack is not None:
                 self.store.commit()
             return result
 
-    def _begin(self, step: Step) -> tuple[Started, bool]:
+    def _begin(
+        self, step: Step, charge: Callable[[int], None] | None
+    ) -> tuple[Started, bool]:
         """The attempt, and whether it is live; if not, it is a step in the log."""
         last, after = self.store.greatest()
         header = {"kind": "begin", "step": step.number, "what": step.what}
@@ -115,6 +128,8 @@ class Member:
             return started, False
         present, asked = tuple(found["present"]), tuple(found["asked"])
         started = Started(step.number, found["attempt"], present, asked)
+        if charge is not None:
+            charge(started.number)
         self.store.begin(started.step, started.number, step.what)
         self.group.verbs = LiveCalls(
             self._channel.ask,
