@@ -17,7 +17,7 @@ from ...checks import InputError, TrainingError, suggestion
 from ...clients.simulation import Simulation
 from ...data.federation import Federation, Table
 from ...data.fitting import with_preparation
-from ...engine.rounds import Round, init_oracle, participants
+from ...engine.rounds import init_oracle
 from ...engine.states import without_server
 from ...models import ravel
 from ...records import Cell, Folder, unpack
@@ -163,7 +163,9 @@ class SiteRun:
         training = site_training(setup, entry)
         algorithm = setup.together.algorithm(entry)
         if last is not None and first <= last.step <= first + rounds:
-            cell = self._restored(last.value, setup, entry, algorithm)
+            kept, memory = last.value
+            cell = self._restored(kept, setup, entry, algorithm)
+            self._member.memory.last = bytes.fromhex(memory)
         else:
             cell = self._started(setup, entry, algorithm, training, first)
         every = setup.together.study.run.every
@@ -209,10 +211,6 @@ class SiteRun:
     ) -> tuple[Cell, Info]:
         """The cell after its next round, and what the round reports."""
         t, seed, size = cell.t + 1, cell.seed, self._member.group.size
-        share, sampled = setup.together.study.run.participation, None
-        if share < 1:
-            chosen = participants(size, share, seed, t).nonzero()[:, 0]
-            sampled = tuple(chosen.tolist())
 
         def work(present: Sequence[int]) -> tuple[Cell, Info]:
             oracle = training.asked.at(t, mask(present, size))
@@ -230,7 +228,7 @@ class SiteRun:
             return after, own_info(info)
 
         what = f"{cell.label}, seed {seed}, round {t}"
-        step = Step(first + t, what, sampled=sampled)
+        step = Step(first + t, what)
         return self._member.do(step, work, lambda found: packed(found[0]))
 
     def _restored(
