@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from coterie.checks import DisconnectedError
 from coterie.data.files import table as read_table
 from coterie.deploy.sites.channel import Credentials, HubChannel, fingerprint, serve
 from coterie.deploy.sites.hub import Hub, HubSettings
@@ -153,11 +155,57 @@ def hub_on_loopback(
         store.close()
 
 
+class Killed(BaseException):
+    """The end of a member, as by `kill -9`: nobody hears of it."""
+
+
+class Death(NamedTuple):
+    """When a member dies, and when it returns."""
+
+    step: int
+    call: int  # the number of its message in this step; 0 is that it is ready
+    back: int  # how many steps later it returns; 0: at once
+    before: bool = True  # whether the message is lost, too
+
+
+class DyingChannel:
+    """A channel whose member dies at a message."""
+
+    def __init__(self, channel: HubChannel, death: Death) -> None:
+        self._channel, self._death = channel, death
+        self._calls = 0
+        self.dead = False
+
+    def ask(self, parcel: Any, *, patiently: bool = True) -> Any:
+        if self.dead:
+            raise DisconnectedError("dead")
+        at = parcel.header.get("step") == self._death.step
+        dies = False
+        if at and parcel.header["kind"] not in ("hello", "log"):
+            dies = self._calls == self._death.call
+            self._calls += 1
+        if dies and self._death.before:
+            self.dead = True
+            raise Killed
+        found = self._channel.ask(parcel, patiently=patiently)
+        if dies:
+            self.dead = True
+            raise Killed
+        return found
+
+    def close(self) -> None:
+        self._channel.close()
+
+
 @contextmanager
-def member_of(running: Running, name: str, folder: Path) -> Iterator[Member]:
+def member_of(
+    running: Running, name: str, folder: Path, death: Death | None = None
+) -> Iterator[Member]:
     """A member of a running hub."""
     address = f"127.0.0.1:{running.port}"
-    channel = HubChannel(address, running.credentials[name], "hub", give_up=20.0)
+    channel: Any = HubChannel(address, running.credentials[name], "hub", give_up=20.0)
+    if death is not None:
+        channel = DyingChannel(channel, death)
     store = MemberStore(folder / name)
     member = Member(channel, store, running.names, list(running.names).index(name))
     try:
@@ -173,29 +221,53 @@ def run_site(
     tables: dict[str, Any],
     path: Path,
     folder: Path,
-    say: Callable[[str], None] = lambda line: None,
+    death: Death | None = None,
 ) -> Any:
     """Trains the study at one site; gives its cells and the folder of its results."""
     table = read_site_table(tables["data"], path, name)
     study = study_with(tables, table)
-    with member_of(running, name, folder) as member:
-        results = Folder(folder / name / "results")
-        results.create(study.tables(), {})
-        cells = SiteRun(study, table, member, results, say).run("run")
-    return cells, results
+    results = Folder(folder / name / "results")
+    results.create(study.tables(), {})
+    try:
+        with member_of(running, name, folder, death) as member:
+            return SiteRun(study, table, member, results).run("run"), results
+    except Killed:
+        assert death is not None  # only a dying member is killed
+    wait_for(lambda: running.hub.step >= death.step + death.back)
+    return run_site(running, name, tables, path, folder)
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 15.0) -> None:
+    """Waits until something has happened."""
+    end = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > end:
+            raise TimeoutError("it did not happen in time.")
+        time.sleep(0.01)
 
 
 def run_sites(
-    folder: Path, tables: dict[str, Any], settings: HubSettings, **options: Any
-) -> tuple[Hub, dict[str, Any]]:
+    folder: Path,
+    tables: dict[str, Any],
+    settings: HubSettings,
+    deaths: Mapping[str, Death] | None = None,
+    **options: Any,
+) -> tuple[list[Any], dict[str, Any]]:
     """Trains the study at all sites, each in a thread."""
     files = site_files(folder)
     with hub_on_loopback(folder, settings, **options) as running:
         with ThreadPoolExecutor(len(NAMES)) as pool:
             futures = {
-                name: pool.submit(run_site, running, name, tables, files[name], folder)
+                name: pool.submit(
+                    run_site,
+                    *(running, name, tables, files[name], folder),
+                    (deaths or {}).get(name),
+                )
                 for name in NAMES
             }
+            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+            if any(future.exception() for future in done):
+                running.hub.stop()
         found = {name: future.result() for name, future in futures.items()}
         commits = running.hub.store.commits()
     return commits, found

@@ -8,7 +8,7 @@ operations exchange nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -63,12 +63,15 @@ class WithCoordinator(Protocol):
     """A group whose coordinator is not one of the processes, but a hub."""
 
     def ask_coordinator(
-        self, program: str, rows: Sequence[Tensor], options: dict[str, Any]
+        self,
+        program: Callable[..., tuple[Any, ...]],
+        rows: Sequence[Tensor],
+        options: dict[str, Any],
     ) -> Sequence[Tensor]:
         """This process's rows of the answers of a coordinator's program.
 
         Args:
-            program: its module and name, which the hub looks up in its own list.
+            program: the hub runs its own copy of it.
             rows: of the clients at hand that take part.
             options: plain values.
 

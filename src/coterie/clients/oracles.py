@@ -201,8 +201,7 @@ class SimulatedOracle:
         given = [tensor_of(row)[self._who] for row in rows]
         up = sum(tensor_of(row)[0].numel() for row in rows)
         if isinstance(self._group, WithCoordinator):
-            named = f"{program.__module__}:{program.__qualname__}"
-            own = self._group.ask_coordinator(named, given, options)
+            own = self._group.ask_coordinator(program, given, options)
             self._meter.count_server("central", up, sum(row[0].numel() for row in own))
             return None, *own
         counts = [int(part.sum()) for part in self._blocks(self.present)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -40,6 +40,17 @@ class Started(NamedTuple):
     number: int
     present: tuple[int, ...]  # who counts as present
     asked: tuple[int, ...]  # who answers
+
+
+@runtime_checkable
+class Channel(Protocol):
+    """A connection to the hub."""
+
+    def ask(self, parcel: Parcel, *, patiently: bool = True) -> Parcel:
+        """The hub's answer to a message."""
+
+    def close(self) -> None:
+        """Ends the connection."""
 
 
 class Verbs(Protocol):
@@ -167,6 +178,22 @@ class SiteGroup:
         """Never anything: no member is the coordinator; see `SiteOracle`."""
         raise InputError("no member hands out rows.")
 
+    def ask_coordinator(
+        self,
+        program: Callable[..., tuple[Any, ...]],
+        rows: Sequence[Tensor],
+        options: dict[str, Any],
+    ) -> Sequence[Tensor]:
+        """This member's answers of a coordinator's program, which the hub runs."""
+        named = f"{program.__module__}:{program.__qualname__}"
+        header = {"kind": "central", "program": named, "options": options}
+        found = self._call(header, rows)
+        _refuse_other("central", found)
+        if "refused" in found.header:
+            raise InputError(str(found.header["refused"]))
+        arrays = arrays_of(found.header.get("arrays"), found.payload)
+        return [torch.from_numpy(array.copy()) for array in arrays]
+
     def gather(self, value: Any) -> list[Any]:
         """The values of all members; only a few types can be sent."""
         assert self.verbs is not None, "a verb is called outside of a step"
@@ -181,6 +208,58 @@ class SiteGroup:
         if len(values) != self.size:
             raise InputError("a member is absent whose answer all need.")
         return values
+
+
+class BlankGroup:
+    """The members without a hub: all rows of others are zero, and nothing is sent.
+
+    It serves to make a state with the right fields and shapes.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The values of this member alone."""
+        return values
+
+    def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
+        """Zeros."""
+        return torch.cat(self.exchange([rows] * self.size, counts))
+
+    def exchange(self, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """Zeros, and this member's own part."""
+        own = parts[self.rank]
+        found = [own.new_zeros(count, *own.shape[1:]) for count in counts]
+        found[self.rank] = own
+        return found
+
+    def collect(
+        self, rows: Sequence[Tensor], counts: Sequence[int]
+    ) -> Sequence[Tensor] | None:
+        """Never called: the hub is the coordinator."""
+        raise InputError("no member collects the rows of others.")
+
+    def hand_out(
+        self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
+    ) -> Sequence[Tensor]:
+        """Never called: the hub is the coordinator."""
+        raise InputError("no member hands out rows.")
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value of this member, for all."""
+        return [value] * self.size
+
+    def ask_coordinator(
+        self,
+        program: Callable[..., tuple[Any, ...]],
+        rows: Sequence[Tensor],
+        options: dict[str, Any],
+    ) -> Sequence[Tensor]:
+        """The answers if all members had the rows of this one."""
+        given = [row.expand(self.size, *row.shape[1:]) for row in rows]
+        _, *answers = program(None, torch.arange(self.size), *given, **options)
+        return [answer[self.rank : self.rank + 1] for answer in answers]
 
 
 def _refuse_other(kind: str, found: Parcel) -> None:

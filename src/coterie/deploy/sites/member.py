@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ...checks import DisconnectedError, InputError, TrainingError
-from .channel import HubChannel
 from .hub import PROTOCOL
-from .link import Aborted, Behind, LiveCalls, Replay, RunEnded, SiteGroup, Started
+from .link import Aborted, Behind, Channel, LiveCalls, Replay, RunEnded, SiteGroup, Started
 from .member_store import Checkpoint, Departure, MemberStore
 from .wire import Parcel
 
@@ -47,7 +46,7 @@ class Member:
     """One member of a run."""
 
     def __init__(
-        self, channel: HubChannel, store: MemberStore, names: Sequence[str], rank: int
+        self, channel: Channel, store: MemberStore, names: Sequence[str], rank: int
     ) -> None:
         """Prepares the member; `hello` begins.
 
@@ -79,34 +78,41 @@ class Member:
             pack: what to write to the disk of a result; None: nothing.
         """
         while True:
-            started, finished = self._begin(step)
+            started, live = self._begin(step)
+            voted = False
             try:
                 result = work(started.present)
                 if pack is not None:
                     self._prepare(started, pack(result))
-                if finished is None:
+                voted = live
+                if live:
                     self._vote(started)
-                if pack is not None:
-                    self.store.commit()
-                return result
-            except (Aborted, Behind):
+            except Aborted:
                 continue
+            except Behind:
+                if not (voted and self._counts(started)):
+                    continue
             finally:
                 self.group.verbs = None
+            if pack is not None:
+                self.store.commit()
+            return result
 
-    def _begin(self, step: Step) -> tuple[Started, Finished | None]:
-        """The attempt in which this member takes part, or the step in the log."""
+    def _begin(self, step: Step) -> tuple[Started, bool]:
+        """The attempt, and whether it is live; if not, it is a step in the log."""
         last, after = self.store.greatest()
         header = {"kind": "begin", "step": step.number, "what": step.what}
         header |= {"after": after if last == step.number else 0}
         header |= {"everybody": step.everybody, "sampled": step.sampled}
+        while self._log and self._log[0][0] < step.number:
+            self._log.popleft()
         found = {"behind": True} if self._log else self._ask(header).header
         if found.get("behind"):
             finished = self._finished(step)
             self.group.verbs = Replay(finished.answers)
             present = finished.present
             started = Started(step.number, finished.attempt, present, present)
-            return started, finished
+            return started, False
         present, asked = tuple(found["present"]), tuple(found["asked"])
         started = Started(step.number, found["attempt"], present, asked)
         self.store.begin(started.step, started.number, step.what)
@@ -115,7 +121,7 @@ class Member:
             started,
             lambda at, parcel: self._note(step, at, parcel),
         )
-        return started, None
+        return started, True
 
     def _prepare(self, started: Started, value: Any) -> None:
         """Writes the state after the step to the disk."""
@@ -125,6 +131,25 @@ class Member:
         """Says that this member has the result; returns when all have said so."""
         assert self.group.verbs is not None  # set when the attempt began
         self.group.verbs.call(Parcel({"kind": "vote", "signature": ""}))
+
+    def _counts(self, started: Started) -> bool:
+        """Whether this attempt is the one that was finished, by the log of the hub."""
+        found = self._ask({"kind": "log", "step": started.step}).header
+        steps = found.get("steps", ())
+        return bool(steps) and steps[0]["attempt"] == started.number
+
+    def recover(self) -> Checkpoint | None:
+        """The last final state, or the prepared one if its attempt was finished.
+
+        A member that was killed after its vote does not know whether all have voted.
+        """
+        last, ready = self.store.last(), self.store.prepared()
+        if ready is None or (last is not None and ready.step <= last.step):
+            return last
+        if not self._counts(Started(ready.step, ready.attempt, (), ())):
+            return last
+        self.store.commit()
+        return ready
 
     # Parts of the walk.
 

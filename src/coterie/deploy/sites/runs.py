@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,9 @@ from ...study.setup import Setup, module_of, simulation_of
 from ...study.settings.rules import with_defaults
 from ...study.training import evaluate_cell
 from ...types import Algorithm, Info, traffic_of
+from .link import BlankGroup
 from .member import Member, Step
+from .member_store import Checkpoint
 from .site_data import (
     agreed_table,
     description,
@@ -93,6 +96,7 @@ class SiteRun:
         member, last = self._member, self._member.store.last()
         member.hello(name, -1 if last is None else last.step)
         member.begin_set_up(1)
+        last = member.recover()
         try:
             setups = member.do(
                 Step(0, "set-up", everybody=True), lambda present: self._set_up()
@@ -100,7 +104,7 @@ class SiteRun:
             cells = []
             for place, (seed, entry) in enumerate(self._cells):
                 first = 1 + place * (self._study.run.rounds + 1)
-                cells.append(self._cell(setups[seed], entry, first))
+                cells.append(self._cell(setups[seed], entry, first, last))
             member.finish(self.steps)
             return cells
         except (InputError, TrainingError) as error:
@@ -146,9 +150,11 @@ class SiteRun:
 
     # One algorithm on one seed.
 
-    def _cell(self, setup: SiteSetup, entry: Entry, first: int) -> Cell:
+    def _cell(
+        self, setup: SiteSetup, entry: Entry, first: int, last: Checkpoint | None
+    ) -> Cell:
         """The cell of an entry, trained from where it stands."""
-        last, rounds = self._member.store.last(), setup.together.study.run.rounds
+        rounds = setup.together.study.run.rounds
         label, seed = entry.label, setup.together.seed
         if last is not None and last.step >= first + rounds:
             kept = self._folder.cell(label, seed)
@@ -231,8 +237,10 @@ class SiteRun:
         self, value: Cell, setup: SiteSetup, entry: Entry, algorithm: Algorithm
     ) -> Cell:
         """The cell of a checkpoint, with a state of the right types."""
-        oracle = init_oracle(setup.alone.simulation)
-        like = without_server(algorithm.init(setup.alone.x.clone(), oracle))
+        blank = copy.copy(setup.asked)
+        blank.group = BlankGroup(self._member.rank, self._member.group.size)
+        made = algorithm.init(setup.together.x.clone(), init_oracle(blank))
+        like = without_server(made)
         return replace(value, state=unpack(value.state, like))
 
     def _concluded(self, cell: Cell, setup: SiteSetup, training: Training) -> Cell:

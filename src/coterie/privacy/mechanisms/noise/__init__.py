@@ -1,4 +1,7 @@
-"""Gaussian noise: from named streams for simulations, or from secret bits."""
+"""Gaussian noise: from named streams for simulations, or from secret bits.
+
+For sums of whole numbers, the noise is a whole number too.
+"""
 
 from .secret import LEAST_DELTA, MARGIN, SecretStream, refuse_inexact
 from .seeded import add_noise, normals
@@ -12,6 +15,7 @@ from .sources import (
     simulated_text,
     source_of,
 )
+from .whole import deviation_for, discrete_gaussian, refuse_coarse
 
 __all__ = [
     "LEAST_DELTA",
@@ -24,7 +28,10 @@ __all__ = [
     "NoiseSource",
     "SecretStream",
     "add_noise",
+    "deviation_for",
+    "discrete_gaussian",
     "normals",
+    "refuse_coarse",
     "refuse_inexact",
     "simulated_text",
     "source_of",
