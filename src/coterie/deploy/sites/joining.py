@@ -49,8 +49,8 @@ class Joining(NamedTuple):
 
     @property
     def run(self) -> str:
-        """A name of the run: the hashes of the study and of the roster."""
-        return run_name(self.roster)
+        """A name of the run, the same at all members and at the hub."""
+        return self.roster.run
 
     def credentials(self) -> Credentials:
         """What this site shows the hub, and whom it believes."""
@@ -62,11 +62,6 @@ class Joining(NamedTuple):
             content_of("key", self.site.key),
             "".join(map(pem, self.roster.authorities)).encode(),
         )
-
-
-def run_name(roster: Roster) -> str:
-    """A name of the run of a roster: the hashes of its study and of itself."""
-    return f"{roster.study}:{roster.hash}"
 
 
 def ready_to_join(study: Path, site_file: Path) -> Joining:
