@@ -32,6 +32,7 @@ from ...types import Algorithm, Info, traffic_of
 from .link import BlankGroup
 from .member import Member, Step
 from .member_store import Checkpoint
+from .results import describe
 from .site_data import (
     agreed_table,
     description,
@@ -118,7 +119,10 @@ class SiteRun:
         group, names = self._member.group, self._member.names
         told = group.gather(description(self._table))
         table = agreed_table(self._table, told, names)
-        return {seed: self._set_up_seed(table, seed) for seed in self._study.run.seeds}
+        made = {seed: self._set_up_seed(table, seed) for seed in self._study.run.seeds}
+        for setup in made.values():
+            describe(setup.alone, self._folder)
+        return made
 
     def _set_up_seed(self, table: Table, seed: int) -> SiteSetup:
         group, names, rank = self._member.group, self._member.names, self._member.rank
