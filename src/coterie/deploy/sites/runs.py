@@ -193,9 +193,7 @@ class SiteRun:
     ) -> Cell:
         """The cell before its first round."""
         seed, now = setup.together.seed, versions(setup.together.x.device, "")
-        new = Cell(
-            entry.label, seed, clients=[self._member.rank], versions=[(0, now)]
-        )
+        new = Cell(entry.label, seed, clients=[self._member.rank], versions=[(0, now)])
 
         def start(present: Sequence[int]) -> Cell:
             active = mask(present, self._member.group.size)
@@ -277,7 +275,9 @@ def packed(cell: Cell) -> Cell:
 
 def mask(present: Sequence[int], size: int) -> Tensor:
     """(N,) which members take part."""
-    return torch.zeros(size, dtype=torch.bool).index_fill(0, torch.tensor(present), True)
+    return torch.zeros(size, dtype=torch.bool).index_fill(
+        0, torch.tensor(present), True
+    )
 
 
 def own_info(info: Info) -> Info:
