@@ -310,7 +310,7 @@ class Hub:
             expected = members
         if not ready or not expected <= ready:
             return
-        if len(ready) < self.settings.least:
+        if len(ready) < self.settings.least and self._frozen is None:
             self._short_since = self._short_since or self._clock()
             return
         self._short_since = None

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...checks import DisconnectedError, InputError, TrainingError
 from .hub import PROTOCOL
+from .keys import sign, verify
 from .link import Aborted, Behind, Channel, LiveCalls, RunEnded, SiteGroup
 from .member_store import Checkpoint, Departure, MemberStore
 from .verbs import (
@@ -197,6 +198,19 @@ class Member:
         pause = float(found["patience"]) / 4
         self._heart = threading.Thread(target=self._beat, args=(pause,), daemon=True)
         self._heart.start()
+
+    def tell_away_keys(self) -> None:
+        """Tells the others the key for mail that waits, and learns theirs."""
+        trust = self._trust
+        where = (b"away key", trust.study, trust.roster)
+        own = trust.away.public
+        told = self.group.gather((own.hex(), sign(trust.key, *where, own).hex()))
+        for rank, (key, proof) in enumerate(told):
+            found = bytes.fromhex(key)
+            known = trust.certificates[rank]
+            if not verify(known, bytes.fromhex(proof), *where, found):
+                raise InputError(f"the key for mail to {self.names[rank]} is forged.")
+            trust.away_keys[rank] = found
 
     def begin_set_up(self, steps: int) -> None:
         """Tells the hub which steps, from the first, are the set-up."""

@@ -117,6 +117,7 @@ class SiteRun:
     def _set_up(self) -> dict[int, SiteSetup]:
         """The setup of every seed, on which all sites agree."""
         group, names = self._member.group, self._member.names
+        self._member.tell_away_keys()
         told = group.gather(description(self._table))
         table = agreed_table(self._table, told, names)
         made = {seed: self._set_up_seed(table, seed) for seed in self._study.run.seeds}

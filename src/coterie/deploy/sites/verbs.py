@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class Started(NamedTuple):
     what: str = ""
 
 
+@runtime_checkable
 class Calls(Protocol):
     """Calls of verbs, which the hub answers when all members have made them."""
 
@@ -53,6 +54,7 @@ class Calls(Protocol):
         """The answer of the hub."""
 
 
+@runtime_checkable
 class Verbs(Protocol):
     """What a member can ask of the others."""
 
@@ -127,7 +129,7 @@ class Trust(NamedTuple):
     largest: float
     least: int
     away: AwayKey
-    away_keys: Mapping[int, bytes]  # public, of all members
+    away_keys: dict[int, bytes]  # public, of all members; known after the set-up
 
     @property
     def grid(self) -> Grid:
