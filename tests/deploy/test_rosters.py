@@ -78,7 +78,8 @@ def test_swapped_members_and_a_changed_study_invalidate_all_signatures():
     assert "3 members" in refused(changed(whole, hub=hub))
     roots = (*whole.authorities, authority("other").certificate)
     assert "3 members" in refused(changed(whole, authorities=roots))
-    assert "3 members" in refused(changed(whole, number=2, previous="0" * 64))
+    later = {"number": 2, "previous": "0" * 64, "first": "0" * 64}
+    assert "3 members" in refused(changed(whole, **later))
 
 
 def test_a_forged_member_is_found():
@@ -159,6 +160,22 @@ def test_a_change_that_does_not_follow_is_refused_with_all_reasons():
     rosters.refuse_change(old, rosters.next_roster(old, members=more))
 
 
+def test_a_run_goes_on_when_a_member_is_revoked_but_not_when_one_joins():
+    old = signed(draft())
+    gone = rosters.revoke(old, "east")
+    again = rosters.revoke(gone, "north")
+    assert old.run == gone.run == again.run
+    assert old.first == "" and gone.first == again.first == old.hash
+    more = rosters.with_member(old, [party("west").certificate])
+    assert more.names == (*NAMES, "west")
+    others = [more, draft(study="6" * 64), draft(*NAMES[::-1])]
+    assert len({roster.run for roster in (old, *others)}) == 4
+    refuses("is revoked: choose", rosters.with_member, gone, [party("east")[1]])
+    other = changed(gone, first="0" * 64)
+    said = refusal(rosters.refuse_change, old, other)
+    assert "the same first roster" in said
+
+
 def test_a_changed_key_is_shown_to_those_who_sign():
     old, key, root = signed(draft()), a_key(), authority()
     asked = request(key, "north").encode()
@@ -226,6 +243,7 @@ CHANGES = {
     "`previous` of a roster must have 64": {"previous": 3},
     "`number` must be at least 1": {"number": 0},
     "the first roster": {"number": 2},
+    "every later one has all three": {"previous": "0" * 64},
     "`authorities` must be a list": {"authorities": "x"},
     "does not hold certificates": {"authorities": ["x"]},
     "`signatures` of a roster must be a table": {"signatures": []},

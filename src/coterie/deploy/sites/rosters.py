@@ -53,7 +53,7 @@ MOST = 1000
 _PURPOSE = b"roster"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = (
-    *("protocol", "number", "previous", "study", "authorities"),
+    *("protocol", "number", "first", "previous", "study", "authorities"),
     *("hub", "member", "signatures"),
 )
 _SEAT = ("name", "fingerprint", "certificate", "revoked")
@@ -93,6 +93,7 @@ class Roster:
     members: tuple[Seat, ...]
     authorities: tuple[Certificate, ...]
     number: int = 1
+    first: str = ""  # hash of the roster with number 1; empty for that roster
     previous: str = ""  # hash of the roster before it
     protocol: int = PROTOCOL
     signatures: Mapping[str, bytes] = field(default_factory=dict)
@@ -112,6 +113,7 @@ class Roster:
         return {
             "protocol": self.protocol,
             "number": self.number,
+            "first": self.first,
             "previous": self.previous,
             "study": self.study,
             "authorities": [pem(each) for each in self.authorities],
@@ -130,6 +132,16 @@ class Roster:
             self.content(), sort_keys=True, separators=(",", ":"), ensure_ascii=True
         )
         return sha256(text.encode()).hexdigest()
+
+    @property
+    def run(self) -> str:
+        """A name of the run: a run goes on under a roster that only revokes members.
+
+        It is the same for all rosters that follow the same first roster and have the
+        same members, revoked or not.
+        """
+        parts = [self.study, self.first or self.hash, *self.names]
+        return sha256(json.dumps(parts).encode()).hexdigest()
 
     def rank_of(self, fingerprint: str) -> int:
         """The position of the member with this fingerprint.
@@ -259,9 +271,13 @@ def with_member(roster: Roster, certificates: Sequence[Certificate]) -> Roster:
 
 def next_roster(roster: Roster, **changes: Any) -> Roster:
     """A changed roster with the next number, which nobody has signed yet."""
-    number = roster.number + 1
     after = replace(
-        roster, number=number, previous=roster.hash, signatures={}, **changes
+        roster,
+        number=roster.number + 1,
+        first=roster.first or roster.hash,
+        previous=roster.hash,
+        signatures={},
+        **changes,
     )
     _refuse_content(after)
     return after
@@ -284,6 +300,8 @@ def refuse_change(old: Roster, new: Roster) -> None:
             f"`previous` must be the hash of the roster before, {old.hash[:16]}..., "
             f"got {new.previous[:16] or 'nothing'}...."
         )
+    if new.first != (old.first or old.hash):
+        problems.append("the roster must name the same first roster as the one before.")
     if new.study != old.study:
         problems.append(
             f"the roster must stay that of the study {old.study[:16]}..., got "
@@ -461,6 +479,7 @@ def roster_in(tables: Mapping[str, Any]) -> Roster:
             for each in certificates_in("`authorities`", _pem(root))
         ),
         integer("number", tables["number"], at_least=1, at_most=2**31),
+        _digest("first", tables["first"]) if tables["first"] != "" else "",
         _digest("previous", tables["previous"]) if tables["previous"] != "" else "",
         integer("protocol", tables["protocol"], at_least=1, at_most=2**31),
         _signatures(tables["signatures"]),
@@ -528,8 +547,10 @@ def _refuse_content(roster: Roster) -> None:
     for name in roster.signatures:
         if name not in roster.names:
             raise InputError(f"the roster has a signature of {name}, not a member.")
-    if (roster.number == 1) != (roster.previous == ""):
+    names_before = {roster.previous != "", roster.first != ""}
+    if names_before != {roster.number > 1}:
         raise InputError(
-            "the first roster of a study has the `number` 1 and no `previous`; every "
-            f"later one has both, got {roster.number} and {brief(roster.previous)}."
+            "the first roster of a study has the `number` 1, no `first` and no "
+            f"`previous`; every later one has all three, got the number "
+            f"{roster.number}, {brief(roster.first)} and {brief(roster.previous)}."
         )

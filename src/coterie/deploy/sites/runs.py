@@ -16,7 +16,7 @@ from ...checks import InputError, TrainingError
 from ...clients.simulation import Simulation
 from ...data.federation import Federation, Table
 from ...data.fitting import with_preparation
-from ...engine.rounds import init_oracle, participants
+from ...engine.rounds import init_oracle
 from ...engine.states import without_server
 from ...models import ravel
 from ...records import Cell, Folder, unpack
@@ -38,6 +38,7 @@ from .link import BlankGroup
 from .member import Member, Step
 from .member_store import Checkpoint
 from .noise import BudgetSpent, Charge, SiteLedger, privacy_at_site
+from .results import describe
 from .site_data import (
     agreed_table,
     description,
@@ -130,12 +131,16 @@ class SiteRun:
     def _set_up(self) -> dict[int, SiteSetup]:
         """The setup of every seed, on which all sites agree."""
         group, names = self._member.group, self._member.names
+        self._member.tell_away_keys()
         if self._study.privacy is not None:  # the study says it, and nobody tells
             told = [declared_description(self._study.sites, self._table)] * group.size
         else:
             told = group.gather(description(self._table))
         table = agreed_table(self._table, told, names)
-        return {seed: self._set_up_seed(table, seed) for seed in self._study.run.seeds}
+        made = {seed: self._set_up_seed(table, seed) for seed in self._study.run.seeds}
+        for setup in made.values():
+            describe(setup.alone, self._folder)
+        return made
 
     def _set_up_seed(self, table: Table, seed: int) -> SiteSetup:
         group, names, rank = self._member.group, self._member.names, self._member.rank
@@ -182,7 +187,9 @@ class SiteRun:
         training = site_training(setup, entry)
         algorithm = method_of(setup, entry)
         if last is not None and first <= last.step <= first + rounds:
-            cell = self._restored(last.value, setup, entry, algorithm)
+            kept, memory = last.value
+            cell = self._restored(kept, setup, entry, algorithm)
+            self._member.memory.last = bytes.fromhex(memory)
         else:
             cell = self._started(setup, entry, algorithm, training, first)
         every = setup.together.study.run.every
@@ -228,10 +235,6 @@ class SiteRun:
     ) -> tuple[Cell, Info]:
         """The cell after its next round, and what the round reports."""
         t, seed, size = cell.t + 1, cell.seed, self._member.group.size
-        share, sampled = setup.together.study.run.participation, None
-        if share < 1:
-            chosen = participants(size, share, seed, t).nonzero()[:, 0]
-            sampled = tuple(chosen.tolist())
 
         def work(present: Sequence[int]) -> tuple[Cell, Info]:
             oracle = training.asked.at(t, mask(present, size))
@@ -249,7 +252,7 @@ class SiteRun:
             return after, own_info(info)
 
         what = f"{cell.label}, seed {seed}, round {t}"
-        step = Step(first + t, what, sampled=sampled)
+        step = Step(first + t, what)
         charge = self._charge(setup, entry, t, step)
         return self._member.do(step, work, lambda found: packed(found[0]), charge)
 

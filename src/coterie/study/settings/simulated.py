@@ -28,7 +28,7 @@ def simulated_only(study: Study) -> list[str]:
 
 def _table_problems(study: Study) -> Iterator[str]:
     name = study.data["name"]
-    if study.given is not None or (name != "file" and ":" not in name):
+    if study.given is None and name != "file":
         yield (
             "`data.name` must be 'file' between sites, which read their own data, got "
             f"{brief(name)}."
@@ -58,11 +58,6 @@ def _run_problems(study: Study) -> Iterator[str]:
     run = study.run
     if run.newcomers:
         yield f"`run.newcomers` must be 0 between sites, got {run.newcomers}."
-    if run.participation != 1:
-        yield (
-            "`run.participation` must be 1 between sites, where the sites that are "
-            f"there take part, got {run.participation:g}."
-        )
     if run.pooled_test:
         yield "`run.pooled_test` must be false between sites: nobody has all test data."
     for name in study.chooses:
@@ -70,17 +65,12 @@ def _run_problems(study: Study) -> Iterator[str]:
 
 
 def _entry_problems(study: Study, entry: Entry) -> Iterator[str]:
-    from ..config import algorithm_factory, chooses_steps, measures_clients
+    from ..config import algorithm_factory, chooses_steps
 
     if chooses_steps(study, entry):
         yield (
             f"`lr` of {entry.label} must be written between sites, where nothing "
             "chooses it."
-        )
-    if name := measures_clients(entry):
-        yield (
-            f"`{name}` of {entry.label} must be a number between sites, where nothing "
-            "is measured before training."
         )
     for name in ingredients_of(algorithm_factory(entry.name)):
         choice = entry.options.get(name, RECIPES[name][1])
