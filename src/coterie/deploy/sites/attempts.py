@@ -6,6 +6,7 @@ answer is made, and all get it. This module has no threads and no network.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -170,10 +171,21 @@ class Attempt:
 
     def _open(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
         """The sum of masked rows, whose members have opened their self-masks."""
-        from .masks import opened
+        if len({parcel.payload for parcel in sent.values()}) > 1:
+            raise WireError("members do not open the same self-masks.")
+        return self._open_with(next(iter(sent.values())).payload)
 
+    def _open_with(self, openings: bytes) -> dict[int, Parcel]:
+        from .masks import HASH, opened
+
+        if len(openings) != HASH * len(self._masked):
+            raise WireError("a member must open the self-masks of all rows.")
+        pieces = {
+            rank: openings[HASH * j : HASH * (j + 1)]
+            for j, rank in enumerate(self._masked)
+        }
         try:
-            total = opened(self._masked, {r: p.payload for r, p in sent.items()})
+            total = opened(self._masked, pieces)
         except InputError as error:
             raise WireError(str(error)) from None
         finally:
@@ -182,6 +194,19 @@ class Attempt:
         found = self._for_all(Parcel(header, joined([total])), keep=True)
         self.final = self.kept[-1].number + 1
         return found
+
+    def end(self) -> None:
+        """Ends the attempt; a sum that any member has opened is still made.
+
+        That member has seen that all have signed the list of rows, so the sum is final,
+        and nobody would take part in another one.
+        """
+        calls = self._calls[-1] if len(self._calls) > len(self.replies) else {}
+        for call in calls.values():
+            if self._masked and call.parcel.header.get("kind") == "open":
+                with contextlib.suppress(WireError):
+                    self._open_with(call.parcel.payload)
+        self._masked = {}
 
     def _mail(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
         boxes: dict[int, list[tuple[int, np.ndarray]]] = {
