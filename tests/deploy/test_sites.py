@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.sites import NAMES, Death, run_sites, simulated, tables_of
 
 from coterie.deploy.sites.hub import HubSettings
+from support.sites import NAMES, Death, run_sites, simulated, tables_of
 
 QUICK = HubSettings(patience=5.0)
 

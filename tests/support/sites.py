@@ -8,19 +8,18 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 from cryptography.hazmat.primitives import serialization
-from support.site_rosters import authority, party
 
+from coterie import seeds
 from coterie.checks import DisconnectedError
 from coterie.data.files import table as read_table
-from coterie.deploy.sites.channel import Credentials, HubChannel, serve
 from coterie.deploy.sites.away import away_key
+from coterie.deploy.sites.channel import Credentials, HubChannel, serve
 from coterie.deploy.sites.hub import Hub, HubSettings
 from coterie.deploy.sites.keys import fingerprint, pem
 from coterie.deploy.sites.member import Member
@@ -30,10 +29,10 @@ from coterie.deploy.sites.site_data import read_site_table
 from coterie.deploy.sites.store import HubStore
 from coterie.deploy.sites.verbs import Trust
 from coterie.engine.rounds import init_oracle
-from coterie import seeds
 from coterie.records import Folder
 from coterie.study import Study, study_of
 from coterie.study.setup import prepare
+from support.site_rosters import authority, party
 
 NAMES = ("Aarau", "Basel", "Bern", "Chur")
 
