@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 import tomllib
@@ -15,20 +14,21 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives import serialization
+from support.site_rosters import authority, party
 
 from coterie.checks import DisconnectedError
 from coterie.data.files import table as read_table
-from coterie.deploy.sites.channel import Credentials, HubChannel, fingerprint, serve
+from coterie.deploy.sites.channel import Credentials, HubChannel, serve
+from coterie.deploy.sites.away import away_key
 from coterie.deploy.sites.hub import Hub, HubSettings
+from coterie.deploy.sites.keys import fingerprint, pem
 from coterie.deploy.sites.member import Member
 from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.runs import SiteRun, mask
 from coterie.deploy.sites.site_data import read_site_table
 from coterie.deploy.sites.store import HubStore
+from coterie.deploy.sites.verbs import Trust
 from coterie.engine.rounds import init_oracle
 from coterie import seeds
 from coterie.records import Folder
@@ -38,46 +38,32 @@ from coterie.study.setup import prepare
 NAMES = ("Aarau", "Basel", "Bern", "Chur")
 
 
-class Authority:
-    """Signs certificates for a test."""
+def credentials_of(name: str) -> Credentials:
+    """What a member or the hub shows."""
+    one = party(name)
+    plain = one.key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    root = pem(authority().certificate).encode()
+    return Credentials(pem(one.certificate).encode(), plain, root)
 
-    def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
-        self._own = self._signed(self._name, self._key, authority=True)
-        self.pem = self._own.public_bytes(serialization.Encoding.PEM)
 
-    def _signed(self, name, key, *, authority=False, days=(-1, 2)):
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + datetime.timedelta(days=days[0]))
-            .not_valid_after(now + datetime.timedelta(days=days[1]))
-            .add_extension(x509.BasicConstraints(authority, None), critical=True)
-        )
-        if not authority:
-            text = name.rdns[0]._attributes[0].value
-            names = x509.SubjectAlternativeName([x509.DNSName(text)])
-            builder = builder.add_extension(names, critical=False)
-        return builder.sign(self._key, hashes.SHA256())
-
-    def credentials(self, name: str, days: tuple[int, int] = (-1, 2)) -> Credentials:
-        """A new key with its certificate."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        named = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        pem = self._signed(named, key, days=days).public_bytes(
-            serialization.Encoding.PEM
-        )
-        plain = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        return Credentials(pem, plain, self.pem)
+def trust_in(names: Sequence[str], name: str, folder: Path) -> Trust:
+    """The keys of a member, and what it knows of the others."""
+    return Trust(
+        study=b"s" * 32,
+        roster=b"r" * 32,
+        rank=list(names).index(name),
+        key=party(name).key,
+        certificates=[party(other).certificate for other in names],
+        scale=2**28,
+        largest=2.0**30,
+        least=3,
+        away=away_key(folder),
+        away_keys={},
+    )
 
 
 def site_files(folder: Path, names: Sequence[str] = NAMES) -> dict[str, Path]:
@@ -123,18 +109,21 @@ class Running(NamedTuple):
 
     hub: Hub
     port: int
-    credentials: dict[str, Credentials]
     names: Sequence[str]
+    masks: bool
 
 
 @contextmanager
 def hub_on_loopback(
-    folder: Path, settings: HubSettings, names: Sequence[str] = NAMES, **options: Any
+    folder: Path,
+    settings: HubSettings,
+    names: Sequence[str] = NAMES,
+    *,
+    masks: bool = True,
+    **options: Any,
 ) -> Iterator[Running]:
     """A hub in this process."""
-    authority = Authority()
-    credentials = {name: authority.credentials(name) for name in (*names, "hub")}
-    ranks = {fingerprint(credentials[n].certificate): r for r, n in enumerate(names)}
+    ranks = {fingerprint(party(n).certificate): r for r, n in enumerate(names)}
     store = HubStore(folder / "hub.db")
     hub = Hub(names, "run", store, settings, **options)
     over = threading.Event()
@@ -146,8 +135,8 @@ def hub_on_loopback(
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        with serve(hub.answer, ranks, "127.0.0.1:0", credentials["hub"]) as port:
-            yield Running(hub, port, credentials, names)
+        with serve(hub.answer, ranks, "127.0.0.1:0", credentials_of("hub")) as port:
+            yield Running(hub, port, names, masks)
             hub.stop()
     finally:
         over.set()
@@ -163,7 +152,7 @@ class Death(NamedTuple):
     """When a member dies, and when it returns."""
 
     step: int
-    call: int  # the number of its message in this step; 0 is that it is ready
+    kind: str  # of the message at which it dies
     back: int  # how many steps later it returns; 0: at once
     before: bool = True  # whether the message is lost, too
 
@@ -173,17 +162,13 @@ class DyingChannel:
 
     def __init__(self, channel: HubChannel, death: Death) -> None:
         self._channel, self._death = channel, death
-        self._calls = 0
         self.dead = False
 
     def ask(self, parcel: Any, *, patiently: bool = True) -> Any:
         if self.dead:
             raise DisconnectedError("dead")
         at = parcel.header.get("step") == self._death.step
-        dies = False
-        if at and parcel.header["kind"] not in ("hello", "log"):
-            dies = self._calls == self._death.call
-            self._calls += 1
+        dies = at and parcel.header["kind"] == self._death.kind
         if dies and self._death.before:
             self.dead = True
             raise Killed
@@ -203,11 +188,12 @@ def member_of(
 ) -> Iterator[Member]:
     """A member of a running hub."""
     address = f"127.0.0.1:{running.port}"
-    channel: Any = HubChannel(address, running.credentials[name], "hub", give_up=20.0)
+    channel: Any = HubChannel(address, credentials_of(name), "hub", give_up=20.0)
     if death is not None:
         channel = DyingChannel(channel, death)
     store = MemberStore(folder / name)
-    member = Member(channel, store, running.names, list(running.names).index(name))
+    trust = trust_in(running.names, name, folder / name)
+    member = Member(channel, store, running.names, trust, masks=running.masks)
     try:
         yield member
     finally:

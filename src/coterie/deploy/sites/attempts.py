@@ -7,16 +7,21 @@ answer is made, and all get it. This module has no threads and no network.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...checks import InputError
 from .store import EVERYBODY, Answer
 from .wire import Parcel, WireError, arrays_of, described, joined, words
 
 Central = Callable[[dict[str, Any], Sequence[int], list[list[np.ndarray]]], Any]
 """`central(header, who, rows)` gives, for each of all members, a list of arrays."""
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Call(NamedTuple):
@@ -36,13 +41,26 @@ class Attempt:
         asked: Sequence[int],
         names: Sequence[str],
         central: Central | None = None,
+        before: Sequence[Answer] = (),
     ) -> None:
+        """Begins without calls.
+
+        Args:
+            number: of the attempt, from 1.
+            present: who counts as present.
+            asked: who calls verbs.
+            names: of all members.
+            central: runs a coordinator's program, if the study allows it.
+            before: answers of the attempt before until its last opened sum.
+        """
         self.number, self.present, self.asked = number, list(present), list(asked)
         self._names, self._central = names, central
         self._calls: list[dict[int, Call]] = []
-        self._rows: dict[int, dict[int, np.ndarray]] = {}  # masked, until opened
+        self._masked: dict[int, np.ndarray] = {}  # rows, until they are opened
         self.replies: list[dict[int, Parcel]] = []  # by call, then by member
-        self.kept: list[Answer] = []  # what a member needs that does the step later
+        # What a member needs that does the step later.
+        self.kept: list[Answer] = list(before)
+        self.final = before[-1].number + 1 if before else 0  # answers that are final
         self.votes: dict[str, Any] | None = None
 
     def take(self, rank: int, number: int, parcel: Parcel) -> None:
@@ -81,6 +99,10 @@ class Attempt:
             arrays = arrays_of(parcel.header.get("arrays"), parcel.payload)
             if kind in ("sum", "rows") and len(arrays) != 1:
                 raise WireError("a sum needs one array.")
+            if kind == "rows" and arrays[0].dtype.kind != "u":
+                raise WireError("masked rows must be whole numbers.")
+            if kind == "rows" and not _DIGEST.fullmatch(words(parcel.header, "digest")):
+                raise WireError("a masked row must come with its digest.")
             if kind == "mail":
                 self._receivers(parcel, rank)
         keys = ("kind", "arrays") if kind in ("sum", "rows") else ("kind",)
@@ -134,6 +156,33 @@ class Attempt:
         header = {"kind": "sum", "arrays": described([found])}
         return self._for_all(Parcel(header, joined([found])), keep=True)
 
+    def _rows(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
+        """Keeps masked rows until their masks are opened; tells which have arrived."""
+        self._masked = {
+            rank: arrays_of(p.header["arrays"], p.payload)[0]
+            for rank, p in sent.items()
+        }
+        ranks = list(sent)
+        digests = b"".join(bytes.fromhex(sent[r].header["digest"]) for r in ranks)
+        return self._for_all(
+            Parcel({"kind": "rows", "digests": ranks}, digests), keep=False
+        )
+
+    def _open(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
+        """The sum of masked rows, whose members have opened their self-masks."""
+        from .masks import opened
+
+        try:
+            total = opened(self._masked, {r: p.payload for r, p in sent.items()})
+        except InputError as error:
+            raise WireError(str(error)) from None
+        finally:
+            self._masked = {}
+        header = {"kind": "open", "arrays": described([total])}
+        found = self._for_all(Parcel(header, joined([total])), keep=True)
+        self.final = self.kept[-1].number + 1
+        return found
+
     def _mail(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
         boxes: dict[int, list[tuple[int, np.ndarray]]] = {
             rank: [] for rank in range(len(self._names))
@@ -184,6 +233,8 @@ _ANSWERS: dict[str, Callable[[Attempt, int, dict[int, Parcel]], dict[int, Parcel
     "sum": Attempt._sum,
     "mail": Attempt._mail,
     "gather": Attempt._gather,
+    "rows": Attempt._rows,
+    "open": Attempt._open,
     "vote": Attempt._vote,
     "central": Attempt._ask_coordinator,
 }

@@ -151,7 +151,10 @@ class HubChannel:
             ("grpc.ssl_target_name_override", hub_name),
             ("grpc.initial_reconnect_backoff_ms", 200),
             ("grpc.max_reconnect_backoff_ms", 5_000),
-            *[(f"grpc.max_{way}_message_length", largest) for way in ("receive", "send")],
+            *[
+                (f"grpc.max_{way}_message_length", largest)
+                for way in ("receive", "send")
+            ],
         ]
         own = grpc.ssl_channel_credentials(
             root_certificates=credentials.authority,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .attempts import Attempt, Central
-from .store import Commit, HubStore
+from .store import Answer, Commit, HubStore
 from .wire import Parcel, WireError, whole_number, words
 
 PROTOCOL = 1
@@ -49,7 +49,27 @@ class _Ready(NamedTuple):
     what: str
     after: int  # the last attempt that it saw
     everybody: bool  # whether all members must be present
-    sampled: tuple[int, ...] | None  # who takes part in the round; None: all
+
+
+class _Frozen(NamedTuple):
+    """What is final in a step after a sum was opened, whoever is lost later."""
+
+    present: list[int]
+    kept: list[Answer]
+
+
+def _told(attempt: Attempt) -> Parcel:
+    """What a member hears about an attempt, with the last opened sum if there is one."""
+    header: dict[str, Any] = {
+        "attempt": attempt.number,
+        "present": attempt.present,
+        "asked": attempt.asked,
+        "final": attempt.final,
+    }
+    if not attempt.final:
+        return Parcel(header)
+    last = next(a for a in attempt.kept if a.number == attempt.final - 1)
+    return Parcel(header | {"last": last.header}, last.payload)
 
 
 class Hub:
@@ -85,6 +105,8 @@ class Hub:
         self._what = ""
         self._ready: dict[int, _Ready] = {}
         self._gone: set[int] = set()  # lost in this step
+        final = store.frozen(self.step)  # what is final in this step
+        self._frozen = None if final is None else _Frozen(*final)
         now = clock()
         members = range(len(self.names))
         self._heard = dict.fromkeys(members, now)
@@ -140,14 +162,8 @@ class Hub:
         if step > self.step:
             raise WireError(f"the hub is at step {self.step}, it has an old log.")
         self._note_done(rank, step - 1)
-        sampled = header.get("sampled")
-        if sampled is not None:
-            sound = isinstance(sampled, list) and set(map(type, sampled)) <= {int}
-            if not sound:
-                raise WireError("`sampled` must be a list of ranks.")
-            sampled = tuple(sampled)
         everybody = bool(header.get("everybody"))
-        ready = _Ready(words(header, "what"), after, everybody, sampled)
+        ready = _Ready(words(header, "what"), after, everybody)
         if step == self.step and not self._is_asked(rank, after):
             self._ready[rank] = ready
             self._start_if_ready()
@@ -157,10 +173,7 @@ class Hub:
                 return Parcel({"behind": True})
             if self._attempt is None or not self._is_asked(rank, after):
                 return None
-            one = self._attempt
-            return Parcel(
-                {"attempt": one.number, "present": one.present, "asked": one.asked}
-            )
+            return _told(self._attempt)
 
         return self._wait(found)
 
@@ -175,7 +188,11 @@ class Hub:
         if step != self.step or attempt is None or attempt.number != which:
             return self._too_late(step)
         if not header.pop("again", False):
+            final = attempt.final
             attempt.take(rank, number, Parcel(header, parcel.payload))
+            if attempt.final > final and self.step >= int(self._set_up_steps()):
+                kept = [a for a in attempt.kept if a.number < attempt.final]
+                self.store.freeze(self.step, attempt.present, kept)
             if attempt.votes is not None and self._attempt is attempt:
                 self._commit(attempt, attempt.votes)
             self._turn.notify_all()
@@ -281,41 +298,43 @@ class Hub:
         if self._attempt is not None or self.ended or not self._ready:
             return
         ready = {rank for rank in self._ready if not self.is_lost(rank)} - self._gone
+        if self._frozen is not None:
+            ready &= set(self._frozen.present)
         everybody = any(one.everybody for one in self._ready.values())
         members = set(range(len(self.names)))
         near = {r for r in members if self.step - 1 - self._done[r] <= _NEAR}
         expected = {r for r in near - self._gone if not self.is_lost(r)}
+        if self._frozen is not None:
+            expected &= set(self._frozen.present)
         if everybody:
             expected = members
         if not ready or not expected <= ready:
             return
-        if len(ready) < self.settings.least:
+        if len(ready) < self.settings.least and self._frozen is None:
             self._short_since = self._short_since or self._clock()
             return
         self._short_since = None
         said = {rank: self._ready[rank] for rank in sorted(ready)}
         first = next(iter(said))
         for rank, one in said.items():
-            if (one.what, one.sampled) != (said[first].what, said[first].sampled):
+            if one.what != said[first].what:
                 self._end(
                     f"failed: {self.names[first]} and {self.names[rank]} do not do the "
                     f"same: {said[first].what!r} and {one.what!r}"
                 )
                 return
-        self._begin_attempt(said, first)
+        self._begin_attempt(list(said), said[first].what)
 
-    def _begin_attempt(self, said: dict[int, _Ready], first: int) -> None:
-        sampled = said[first].sampled
-        present = [r for r in said if sampled is None or r in sampled]
-        if len(present) < self.settings.least:
-            self._short_since = self._short_since or self._clock()
-            return
+    def _begin_attempt(self, asked: list[int], what: str) -> None:
         number = self.store.last_attempt(self.step) + 1
-        self._what = said[first].what
-        self.store.begin(self.step, number, self._what, present, time.time())
-        central = self._central
-        self._attempt = Attempt(number, present, present, self.names, central)
-        for rank in present:
+        frozen, self._what = self._frozen, what
+        present = asked if frozen is None else frozen.present
+        before = () if frozen is None else frozen.kept
+        self.store.begin(self.step, number, what, present, time.time())
+        self._attempt = Attempt(
+            number, present, asked, self.names, self._central, before
+        )
+        for rank in asked:
             self._ready.pop(rank, None)
         self._turn.notify_all()
 
@@ -326,6 +345,9 @@ class Hub:
         self.store.end(self.step, one.number, reason)
         self._attempt = None
         if self.step >= int(self._set_up_steps()):
+            if one.final:
+                kept = [a for a in one.kept if a.number < one.final]
+                self._frozen = _Frozen(one.present, kept)
             self._gone |= lost
             if one.number >= self.settings.attempts:
                 self._end(f"failed: {self._what} failed {one.number} times: {reason}")
@@ -342,6 +364,7 @@ class Hub:
             self._done[rank] = self.step
         self.step += 1
         self._attempt, self._gone, self._ready = None, set(), {}
+        self._frozen = None
         self._turn.notify_all()
 
     def _end(self, how: str) -> None:

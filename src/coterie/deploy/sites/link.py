@@ -1,23 +1,22 @@
-"""A member's side of a step: begin, call verbs, vote. And what it knows when it begins.
+"""The other members as a group of processes, and calls that wait for all of them.
 
 `SiteGroup` is the group (`coterie.clients.groups`) of a process that holds one client.
-The other processes are the other members, and the hub connects them. While a member
-does a step that the others have finished, it is a `Replay`: it sends nothing, and takes
-the answers from the log.
+The other processes are the other members, and the hub connects them. How rows travel is
+in `verbs`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...checks import InputError, TrainingError
+from ...checks import InputError
 from ..messages import decode, encode
+from .verbs import Started, Verbs, gathered, refuse_other_kind
 from .wire import Parcel, WireError, arrays_of, described, joined
 
 
@@ -33,15 +32,6 @@ class RunEnded(RuntimeError):
     """The signal that the hub has ended the run; the text says why."""
 
 
-class Started(NamedTuple):
-    """An attempt at a step."""
-
-    step: int
-    number: int
-    present: tuple[int, ...]  # who counts as present
-    asked: tuple[int, ...]  # who answers
-
-
 @runtime_checkable
 class Channel(Protocol):
     """A connection to the hub."""
@@ -51,13 +41,6 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """Ends the connection."""
-
-
-class Verbs(Protocol):
-    """How the calls of verbs reach the other members."""
-
-    def call(self, parcel: Parcel) -> Parcel:
-        """What the hub answers to a call, now or in the log."""
 
 
 class LiveCalls:
@@ -101,24 +84,6 @@ class LiveCalls:
         return found
 
 
-class Replay:
-    """The calls of a step that the others have finished: answers from the log."""
-
-    def __init__(self, answers: Sequence[Parcel]) -> None:
-        """Takes the answers of a step, in order."""
-        self._left = deque(answers)
-
-    def call(self, parcel: Parcel) -> Parcel:
-        """The next answer in the log. Nothing is sent."""
-        found = self._left.popleft() if self._left else Parcel({"own": True})
-        if found.header.get("own"):
-            raise TrainingError(
-                "this member was present in a step and lost its result: the hub keeps "
-                "no mail for those who are present, so the step cannot be repeated"
-            )
-        return found
-
-
 class SiteGroup:
     """The members of a run, one in each process; see `coterie.clients.groups.Group`."""
 
@@ -127,18 +92,17 @@ class SiteGroup:
         self.rank, self.size = rank, size
         self.verbs: Verbs | None = None
 
-    def _call(self, header: dict[str, Any], arrays: Sequence[Tensor]) -> Parcel:
-        assert self.verbs is not None, "a verb is called outside of a step"
-        sent = [_to_numpy(row) for row in arrays]
-        about = header | {"arrays": described(sent)}
-        return self.verbs.call(Parcel(about, joined(sent)))
+    def _verbs(self) -> Verbs:
+        if self.verbs is None:
+            raise InputError(
+                "a method asked other members outside of a round, which it cannot do "
+                "between sites."
+            )
+        return self.verbs
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all members that take part."""
-        found = self._call({"kind": "sum"}, [values])
-        _refuse_other("sum", found)
-        (total,) = arrays_of(found.header.get("arrays"), found.payload)
-        return _to_tensor(total, values.shape, values)
+        return _to_tensor(self._verbs().sum(_to_numpy(values)), values.shape, values)
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all members; each sends its rows to all others."""
@@ -147,12 +111,10 @@ class SiteGroup:
     def exchange(self, parts: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
         """The rows that this member receives; part j goes to member j."""
         to = [j for j, part in enumerate(parts) if len(part) and j != self.rank]
-        found = self._call({"kind": "mail", "to": to}, [parts[j] for j in to])
-        _refuse_other("mail", found)
-        arrays = arrays_of(found.header.get("arrays"), found.payload)
+        mail = self._verbs().mail({j: _to_numpy(parts[j]) for j in to})
         like, shape = parts[self.rank], parts[self.rank].shape[1:]
         received = {self.rank: like}
-        for sender, array in zip(found.header.get("from", []), arrays, strict=True):
+        for sender, array in mail.items():
             if sender == self.rank or not 0 <= sender < self.size:
                 raise WireError("mail names a sender that does not exist.")
             received[sender] = _to_tensor(array, (counts[sender], *shape), like)
@@ -187,8 +149,10 @@ class SiteGroup:
         """This member's answers of a coordinator's program, which the hub runs."""
         named = f"{program.__module__}:{program.__qualname__}"
         header = {"kind": "central", "program": named, "options": options}
-        found = self._call(header, rows)
-        _refuse_other("central", found)
+        sent = [_to_numpy(row) for row in rows]
+        about = header | {"arrays": described(sent)}
+        found = self._verbs().call(Parcel(about, joined(sent)))
+        refuse_other_kind("central", found)
         if "refused" in found.header:
             raise InputError(str(found.header["refused"]))
         arrays = arrays_of(found.header.get("arrays"), found.payload)
@@ -196,18 +160,9 @@ class SiteGroup:
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all members; only a few types can be sent."""
-        assert self.verbs is not None, "a verb is called outside of a step"
-        found = self.verbs.call(Parcel({"kind": "gather"}, encode(value)))
-        _refuse_other("gather", found)
-        sizes, start, values = found.header.get("sizes", []), 0, []
-        for rank, size in sizes:
-            if rank != len(values):
-                raise InputError("a member is absent whose answer all need.")
-            values.append(decode(found.payload[start : start + size]))
-            start += size
-        if len(values) != self.size:
-            raise InputError("a member is absent whose answer all need.")
-        return values
+        found = self._verbs().call(Parcel({"kind": "gather"}, encode(value)))
+        values = gathered(found, range(self.size))
+        return [decode(values[rank]) for rank in range(self.size)]
 
 
 class BlankGroup:
@@ -260,15 +215,6 @@ class BlankGroup:
         given = [row.expand(self.size, *row.shape[1:]) for row in rows]
         _, *answers = program(None, torch.arange(self.size), *given, **options)
         return [answer[self.rank : self.rank + 1] for answer in answers]
-
-
-def _refuse_other(kind: str, found: Parcel) -> None:
-    """Refuses an answer to another kind of call."""
-    if found.header.get("kind") != kind:
-        raise WireError(
-            f"the hub answers a call of the kind {kind!r} with "
-            f"{found.header.get('kind')!r}."
-        )
 
 
 def _to_numpy(row: Tensor) -> np.ndarray:

@@ -17,8 +17,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...checks import DisconnectedError, InputError, TrainingError
 from .hub import PROTOCOL
-from .link import Aborted, Behind, Channel, LiveCalls, Replay, RunEnded, SiteGroup, Started
+from .keys import sign, verify
+from .link import Aborted, Behind, Channel, LiveCalls, RunEnded, SiteGroup
 from .member_store import Checkpoint, Departure, MemberStore
+from .verbs import (
+    Clear,
+    Masked,
+    Memory,
+    Remembered,
+    Replay,
+    Started,
+    Trust,
+    Verbs,
+    vote,
+)
 from .wire import Parcel
 
 Found = TypeVar("Found")
@@ -30,7 +42,6 @@ class Step(NamedTuple):
     number: int
     what: str  # in words
     everybody: bool = False  # whether all members must be present
-    sampled: tuple[int, ...] | None = None  # who takes part; None: all
 
 
 class Finished(NamedTuple):
@@ -46,7 +57,13 @@ class Member:
     """One member of a run."""
 
     def __init__(
-        self, channel: Channel, store: MemberStore, names: Sequence[str], rank: int
+        self,
+        channel: Channel,
+        store: MemberStore,
+        names: Sequence[str],
+        trust: Trust,
+        *,
+        masks: bool = True,
     ) -> None:
         """Prepares the member; `hello` begins.
 
@@ -54,10 +71,14 @@ class Member:
             channel: to the hub.
             store: the member's files.
             names: of all members, by rank.
-            rank: of this member.
+            trust: the member's keys, and what it knows of the others.
+            masks: whether rows are hidden from the hub.
         """
         self._channel, self.store, self.names = channel, store, list(names)
-        self.rank, self.group = rank, SiteGroup(rank, len(names))
+        self.rank, self.group = trust.rank, SiteGroup(trust.rank, len(names))
+        self._trust, self._masks, self.memory = trust, masks, Memory()
+        self._results: list[tuple[Any, bytes]] = []  # of the last attempt at a step
+        self._calls: LiveCalls | None = None
         self._log: deque[tuple[int, Finished]] = deque()
         self._quiet = threading.Event()
         self._heart: threading.Thread | None = None
@@ -78,8 +99,8 @@ class Member:
             pack: what to write to the disk of a result; None: nothing.
         """
         while True:
+            before, voted = self.memory.last, False
             started, live = self._begin(step)
-            voted = False
             try:
                 result = work(started.present)
                 if pack is not None:
@@ -87,15 +108,15 @@ class Member:
                 voted = live
                 if live:
                     self._vote(started)
-            except Aborted:
-                continue
-            except Behind:
-                if not (voted and self._counts(started)):
+            except (Aborted, Behind) as ended:
+                if not (voted and isinstance(ended, Behind) and self._counts(started)):
+                    self.memory.last = before
                     continue
             finally:
                 self.group.verbs = None
             if pack is not None:
                 self.store.commit()
+            self._results.clear()
             return result
 
     def _begin(self, step: Step) -> tuple[Started, bool]:
@@ -103,34 +124,48 @@ class Member:
         last, after = self.store.greatest()
         header = {"kind": "begin", "step": step.number, "what": step.what}
         header |= {"after": after if last == step.number else 0}
-        header |= {"everybody": step.everybody, "sampled": step.sampled}
+        header |= {"everybody": step.everybody}
         while self._log and self._log[0][0] < step.number:
             self._log.popleft()
-        found = {"behind": True} if self._log else self._ask(header).header
+        answer = Parcel({"behind": True}) if self._log else self._ask(header)
+        found = answer.header
         if found.get("behind"):
             finished = self._finished(step)
-            self.group.verbs = Replay(finished.answers)
-            present = finished.present
-            started = Started(step.number, finished.attempt, present, present)
+            present, which = finished.present, finished.attempt
+            started = Started(step.number, which, present, present, step.what)
+            self.group.verbs = Replay(
+                *(finished.answers, started, self._trust, self.memory),
+                sealed=self._masks,
+            )
             return started, False
         present, asked = tuple(found["present"]), tuple(found["asked"])
-        started = Started(step.number, found["attempt"], present, asked)
+        started = Started(step.number, found["attempt"], present, asked, step.what)
         self.store.begin(started.step, started.number, step.what)
-        self.group.verbs = LiveCalls(
-            self._channel.ask,
-            started,
-            lambda at, parcel: self._note(step, at, parcel),
-        )
+        self._calls = LiveCalls(self._channel.ask, started, self._note)
+        self.group.verbs = self._verbs(started, answer)
         return started, True
+
+    def _verbs(self, started: Started, answer: Parcel) -> Verbs:
+        """How rows travel in an attempt; opened sums of the one before are final."""
+        assert self._calls is not None  # made just before
+        verbs: Verbs = Clear(self._calls, self.memory)
+        if self._masks:
+            verbs = Masked(self._calls, started, self._trust, self.memory)
+        final, told = int(answer.header.get("final", 0)), answer.header.get("last")
+        last = None if told is None else Parcel(told, answer.payload)
+        return Remembered(
+            verbs, self._results, final, last, self.memory, self._trust
+        )
 
     def _prepare(self, started: Started, value: Any) -> None:
         """Writes the state after the step to the disk."""
-        self.store.prepare(Checkpoint(started.step, started.number, value))
+        kept = value, self.memory.last.hex()
+        self.store.prepare(Checkpoint(started.step, started.number, kept))
 
     def _vote(self, started: Started) -> None:
         """Says that this member has the result; returns when all have said so."""
-        assert self.group.verbs is not None  # set when the attempt began
-        self.group.verbs.call(Parcel({"kind": "vote", "signature": ""}))
+        assert self._calls is not None  # made when the attempt began
+        vote(self._calls, started, self._trust, self.memory)
 
     def _counts(self, started: Started) -> bool:
         """Whether this attempt is the one that was finished, by the log of the hub."""
@@ -140,6 +175,8 @@ class Member:
 
     def recover(self) -> Checkpoint | None:
         """The last final state, or the prepared one if its attempt was finished.
+
+        The value of a state comes with the memory after it, in hexadecimal digits.
 
         A member that was killed after its vote does not know whether all have voted.
         """
@@ -161,6 +198,19 @@ class Member:
         pause = float(found["patience"]) / 4
         self._heart = threading.Thread(target=self._beat, args=(pause,), daemon=True)
         self._heart.start()
+
+    def tell_away_keys(self) -> None:
+        """Tells the others the key for mail that waits, and learns theirs."""
+        trust = self._trust
+        where = (b"away key", trust.study, trust.roster)
+        own = trust.away.public
+        told = self.group.gather((own.hex(), sign(trust.key, *where, own).hex()))
+        for rank, (key, proof) in enumerate(told):
+            found = bytes.fromhex(key)
+            known = trust.certificates[rank]
+            if not verify(known, bytes.fromhex(proof), *where, found):
+                raise InputError(f"the key for mail to {self.names[rank]} is forged.")
+            trust.away_keys[rank] = found
 
     def begin_set_up(self, steps: int) -> None:
         """Tells the hub which steps, from the first, are the set-up."""
@@ -206,13 +256,13 @@ class Member:
             except ValueError:  # the channel is closed
                 return
 
-    def _note(self, step: Step, started: Started, parcel: Parcel) -> None:
+    def _note(self, started: Started, parcel: Parcel) -> None:
         """Keeps what leaves this site, before it leaves."""
         kind, header = parcel.header["kind"], parcel.header
         to = ", ".join(self.names[j] for j in header.get("to", ())) or "hub"
         size = len(parcel.payload)
         place = (time.time(), started.step, started.number)
-        self.store.note(Departure(*place, step.what, kind, to, size))
+        self.store.note(Departure(*place, started.what, kind, to, size))
 
     def _finished(self, step: Step) -> Finished:
         """The step in the log of the hub; several steps come in one message."""

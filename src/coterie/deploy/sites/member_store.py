@@ -106,7 +106,9 @@ class MemberStore:
     def note(self, left: Departure) -> None:
         """Keeps that a message leaves."""
         with self._lock:
-            self._db.execute("INSERT INTO departures VALUES (?, ?, ?, ?, ?, ?, ?)", left)
+            self._db.execute(
+                "INSERT INTO departures VALUES (?, ?, ?, ?, ?, ?, ?)", left
+            )
 
     def departures(self) -> list[Departure]:
         """All messages with rows that left this site, in order."""

@@ -12,6 +12,7 @@ from ...checks import DisconnectedError, TrainingError
 from ...records import Folder
 from ...records.files import lock_folder
 from ...study.identity import copies_of_modules
+from .away import AwayKey, away_key
 from .channel import HubChannel
 from .joining import Joining, study_at
 from .link import Channel, RunEnded
@@ -20,6 +21,7 @@ from .member_store import MemberStore
 from .rules import Site
 from .runs import SiteRun
 from .serving import HEADERS
+from .verbs import Trust
 from .wire import Parcel
 
 Say = Callable[[str], None]
@@ -65,6 +67,23 @@ def folder_of(joining: Joining) -> Path:
     return joining.site.folder / f"{plain}-{joining.run[:8]}"
 
 
+def trust_of(joining: Joining, away: AwayKey) -> Trust:
+    """The keys of a member, and what it knows of the others."""
+    roster, sites = joining.roster, joining.sites
+    return Trust(
+        study=bytes.fromhex(roster.study),
+        roster=bytes.fromhex(roster.hash),
+        rank=joining.rank,
+        key=joining.key,
+        certificates=[seat.certificate for seat in roster.members],
+        scale=sites.scale,
+        largest=sites.largest_for(len(roster.members)),
+        least=sites.least_members,
+        away=away,
+        away_keys={},
+    )
+
+
 def take_part(joining: Joining, say: Say) -> Path:
     """Trains the study at a site; returns the folder of the site's own results.
 
@@ -92,7 +111,9 @@ def take_part(joining: Joining, say: Say) -> Path:
         )
         store = MemberStore(folder.path / STORE)
         shown = OpenHours(channel, joining.site, say)
-        member = Member(shown, store, joining.roster.names, joining.rank)
+        trust = trust_of(joining, away_key(store.folder))
+        names, masks = joining.roster.names, joining.sites.masks
+        member = Member(shown, store, names, trust, masks=masks)
         try:
             cells = SiteRun(study, table, member, folder, say).run(joining.run)
         except RunEnded as error:

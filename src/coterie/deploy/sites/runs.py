@@ -17,7 +17,7 @@ from ...checks import InputError, TrainingError, suggestion
 from ...clients.simulation import Simulation
 from ...data.federation import Federation, Table
 from ...data.fitting import with_preparation
-from ...engine.rounds import Round, init_oracle, participants
+from ...engine.rounds import init_oracle
 from ...engine.states import without_server
 from ...models import ravel
 from ...records import Cell, Folder, unpack
@@ -117,6 +117,7 @@ class SiteRun:
     def _set_up(self) -> dict[int, SiteSetup]:
         """The setup of every seed, on which all sites agree."""
         group, names = self._member.group, self._member.names
+        self._member.tell_away_keys()
         told = group.gather(description(self._table))
         table = agreed_table(self._table, told, names)
         made = {seed: self._set_up_seed(table, seed) for seed in self._study.run.seeds}
@@ -167,7 +168,9 @@ class SiteRun:
         training = site_training(setup, entry)
         algorithm = setup.together.algorithm(entry)
         if last is not None and first <= last.step <= first + rounds:
-            cell = self._restored(last.value, setup, entry, algorithm)
+            kept, memory = last.value
+            cell = self._restored(kept, setup, entry, algorithm)
+            self._member.memory.last = bytes.fromhex(memory)
         else:
             cell = self._started(setup, entry, algorithm, training, first)
         every = setup.together.study.run.every
@@ -191,9 +194,7 @@ class SiteRun:
     ) -> Cell:
         """The cell before its first round."""
         seed, now = setup.together.seed, versions(setup.together.x.device, "")
-        new = Cell(
-            entry.label, seed, clients=[self._member.rank], versions=[(0, now)]
-        )
+        new = Cell(entry.label, seed, clients=[self._member.rank], versions=[(0, now)])
 
         def start(present: Sequence[int]) -> Cell:
             active = mask(present, self._member.group.size)
@@ -213,10 +214,6 @@ class SiteRun:
     ) -> tuple[Cell, Info]:
         """The cell after its next round, and what the round reports."""
         t, seed, size = cell.t + 1, cell.seed, self._member.group.size
-        share, sampled = setup.together.study.run.participation, None
-        if share < 1:
-            chosen = participants(size, share, seed, t).nonzero()[:, 0]
-            sampled = tuple(chosen.tolist())
 
         def work(present: Sequence[int]) -> tuple[Cell, Info]:
             oracle = training.asked.at(t, mask(present, size))
@@ -234,7 +231,7 @@ class SiteRun:
             return after, own_info(info)
 
         what = f"{cell.label}, seed {seed}, round {t}"
-        step = Step(first + t, what, sampled=sampled)
+        step = Step(first + t, what)
         return self._member.do(step, work, lambda found: packed(found[0]))
 
     def _restored(
@@ -279,7 +276,9 @@ def packed(cell: Cell) -> Cell:
 
 def mask(present: Sequence[int], size: int) -> Tensor:
     """(N,) which members take part."""
-    return torch.zeros(size, dtype=torch.bool).index_fill(0, torch.tensor(present), True)
+    return torch.zeros(size, dtype=torch.bool).index_fill(
+        0, torch.tensor(present), True
+    )
 
 
 def own_info(info: Info) -> Info:

@@ -157,11 +157,25 @@ class HubStore:
         found = self._do("SELECT value FROM servers")
         return found[0][0] if found else None
 
-    def keep(self, step: int, answer: Answer) -> None:
-        """Keeps one answer at once: a sum that was opened is final."""
-        given = (step, answer.number, answer.rank, json.dumps(answer.header))
-        text = "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)"
-        self._do(text, *given, answer.payload)
+    def freeze(self, step: int, present: list[int], kept: list[Answer]) -> None:
+        """Keeps answers at once, because a sum among them was opened: it is final."""
+        self.set_fact("final", json.dumps([step, present, kept[-1].number + 1]))
+        for a in kept:
+            row = (step, a.number, a.rank, json.dumps(a.header), a.payload)
+            text = "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)"
+            self._do(text, *row)
+
+    def frozen(self, step: int) -> tuple[list[int], list[Answer]] | None:
+        """Who was present when a sum of an unfinished step was opened, and answers."""
+        at, present, count = json.loads(self.fact("final", "[-1, [], 0]"))
+        if at != step:
+            return None
+        text = (
+            "SELECT number, rank, header, payload FROM answers WHERE step = ? "
+            "AND number < ? ORDER BY number, rank"
+        )
+        found = self._do(text, step, count)
+        return present, [Answer(n, r, json.loads(h), bytes(p)) for n, r, h, p in found]
 
     def commit_of(self, step: int) -> Commit | None:
         """A finished step."""

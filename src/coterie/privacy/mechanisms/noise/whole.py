@@ -10,7 +10,7 @@ that is a whole number: the discrete Gaussian
 P(y) ~ exp(-|y| / t), and keep it with chance exp(-(|y| - s^2 / t)^2 / (2 s^2)) (Canonne
 et al., algorithms 2 and 3, which are right for every t). They need events of chance
 exp(-g), g rational: is U < exp(-g), for U uniform in [0, 1)? We compare the first 64
-bits of U with exp(-g) in double precision, whose relative error is below 2^-40. In the
+bits of U with exp(-g) in double precision, whose relative error is below 2^-38. In the
 few cases that this does not decide, we compute more digits of exp(-g), draw more bits
 of U, and compare again. So no draw depends on rounding.
 
@@ -82,12 +82,15 @@ from .secret import MARGIN, SecretStream
 
 Whole = NDArray[np.int64]
 
-_LEAST, _MOST = 4, 2**28
-"""Standard deviations that can be drawn. Products of draws below 64 t and t fit in 63
-bits. A larger draw has a chance below 2^-90, and ends the program."""
+_LEAST, _MOST = 4, 2**54
+"""Standard deviations that can be drawn. A draw y is below 64 t, which has 61 bits; a
+larger one has a chance below 2^-90, and ends the program."""
 
-_SLACK = 2.0**-40
-"""More than the relative error of exp(-g) in double precision, for g up to 700."""
+_SLACK = 2.0**-38
+"""More than the relative error of exp(-g) in double precision, for g up to 700.
+
+There, |y| / s is below 39, so (|y| / s - s / t)^2 / 2 has an error below 2^-40. Above,
+the chance is below 2^-900, and only words 0, 1 and 2 are not decided at once."""
 
 _AT_ONCE = 2**16
 
@@ -155,8 +158,7 @@ def _candidates(stream: SecretStream, s: int, size: int) -> Whole:
     """Exact draws, fewer than `size`: those of the candidates that are kept."""
     t = 1 << round(math.log2(s))
     y = _two_sided(stream, t, size)
-    # |y| t - s^2 is exact in 64 bits: see _MOST.
-    away = (np.abs(y) * t - s * s).astype(np.float64) / (s * t)
+    away = np.abs(y) / s - s / t
 
     def exact(j: int) -> tuple[int, int]:
         return (abs(int(y[j])) * t - s * s) ** 2, 2 * s * s * t * t
@@ -193,7 +195,7 @@ def _chances(
 
     Args:
         stream: of random bits.
-        g: (n,) in double precision, with a relative error below 2^-50.
+        g: (n,) in double precision; see `_SLACK`.
         exact: numerator and denominator of g[j].
     """
     words = _words(stream, len(g))
