@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import time
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.table import Table
 
+from ...checks import several
 from ..terminal import err, interruptible, out
-from .options import STUDY
+from .options import STUDY, Json
 
 SITE = typer.Option("--site", help="What your site has and allows (site.toml).")
 
@@ -36,7 +39,7 @@ def hub(
     files = read_hub(study, roster, key)
     with serving(files, refuse_listen(listen), folder) as (served, port):
         out.print(f"the hub listens at port {port}", soft_wrap=True)
-        ended = follow(served, lambda line: out.print(line), lambda: time.sleep(0.1))
+        ended = follow(served, lambda line: out.print(line, soft_wrap=True))
     if ended != "done":
         raise TrainingError(f"the run has {ended.rstrip('.')}.")
     out.print("done: every member that was there has finished")
@@ -61,5 +64,24 @@ def log(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder of your site.")
     ],
+    as_json: Json = False,
 ) -> None:
     """Say what left your site: to whom, when, how many bytes, in which round."""
+    from ...deploy.sites.departures import departures_of
+
+    left = departures_of(folder)
+    if as_json:
+        from ..tables import print_json
+
+        return print_json({"departures": [one._asdict() for one in left]})
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("when", "what", "attempt", "kind", "to"):
+        table.add_column(column, overflow="fold")
+    table.add_column("bytes", justify="right")
+    for one in left:
+        when = f"{datetime.fromtimestamp(one.at):%Y-%m-%d %H:%M:%S}"
+        cells = (when, one.what, str(one.attempt), one.kind, one.receivers)
+        table.add_row(*cells, f"{one.bytes:,}")
+    out.print(table)
+    total = sum(one.bytes for one in left)
+    out.print(f"{several(len(left), 'message')} with {total:,} bytes left this site.")
