@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+
+from coterie.deploy.sites.hub import HubSettings
 from support.sites import (
     NAMES,
     Death,
@@ -17,8 +19,6 @@ from support.sites import (
     tables_of,
     wait_for,
 )
-
-from coterie.deploy.sites.hub import HubSettings
 
 QUICK = HubSettings(patience=5.0)
 
@@ -74,8 +74,6 @@ name = "decentralised_sgd"
 lr = 0.1
 """)
 BRIEF = HubSettings(patience=0.6)
-
-
 
 
 @pytest.mark.parametrize("kinds", ["begin mail", "gather gather", "rows mail"])

@@ -52,14 +52,14 @@ class _Ready(NamedTuple):
 
 
 class _Frozen(NamedTuple):
-    """What is final in a step after a sum was opened, whoever is lost later."""
+    """What is final in a step after a sum was opened, even if members are lost."""
 
     present: list[int]
     kept: list[Answer]
 
 
-def _told(attempt: Attempt) -> Parcel:
-    """What a member hears about an attempt, with the last opened sum if there is one."""
+def _parcel_of(attempt: Attempt) -> Parcel:
+    """What a member hears about an attempt, with the last opened sum if any."""
     header: dict[str, Any] = {
         "attempt": attempt.number,
         "present": attempt.present,
@@ -168,14 +168,14 @@ class Hub:
             self._ready[rank] = ready
             self._start_if_ready()
 
-        def found() -> Parcel | None:
+        def look_up() -> Parcel | None:
             if step < self.step:
                 return Parcel({"behind": True})
             if self._attempt is None or not self._is_asked(rank, after):
                 return None
-            return _told(self._attempt)
+            return _parcel_of(self._attempt)
 
-        return self._wait(found)
+        return self._wait(look_up)
 
     def _on_call(self, rank: int, parcel: Parcel) -> Parcel:
         """A member calls a verb, or votes."""
@@ -197,12 +197,12 @@ class Hub:
                 self._commit(attempt, attempt.votes)
             self._turn.notify_all()
 
-        def found() -> Parcel | None:
+        def look_up() -> Parcel | None:
             if len(attempt.replies) > number:
                 return attempt.replies[number][rank]
             return self._too_late(step) if self._attempt is not attempt else None
 
-        return self._wait(found)
+        return self._wait(look_up)
 
     def _too_late(self, step: int) -> Parcel:
         """What a member hears whose attempt has ended."""
@@ -214,7 +214,9 @@ class Hub:
         self._note_done(rank, step - 1)
         if step < self.store.first_step() and step >= int(self._set_up_steps()):
             return Parcel({"forgotten": self.store.first_step()})
-        steps, pieces, size = [], [], 0
+        steps: list[dict[str, Any]] = []
+        pieces: list[bytes] = []
+        size = 0
         while step < self.step and len(steps) < _BATCH and size < _BATCH_BYTES:
             commit, answers = self.store.commit_of(step), []
             assert commit is not None  # steps are finished in order
