@@ -81,7 +81,7 @@ def test_a_site_is_ready_if_all_its_files_agree(three):
     study, sites = three
     joining = ready_to_join(study, sites["Basel"])
     assert (joining.rank, joining.site.name) == (1, "Basel")
-    assert joining.run == joining.roster.run
+    assert joining.run_name == joining.roster.run_name
     own, table = study_at(joining)
     assert len(table.rows) > 10 and own.run.rounds == 3
 

@@ -30,7 +30,7 @@ def hub(
         Path | None,
         typer.Option(help="The hub's key; default: NAME.key next to the roster."),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Of the log of the run.")] = Path("hub"),
+    folder: Annotated[Path, typer.Option(help="The folder of the log.")] = Path("hub"),
 ) -> None:
     """Connect the members of a study: add up rows and relay mail, until it is done."""
     from ...checks import TrainingError
