@@ -53,14 +53,18 @@ class Joining(NamedTuple):
         return self.roster.run_name
 
     def credentials(self) -> Credentials:
-        """What this site shows the hub, and whom it believes."""
+        """What this site shows, and whom it believes: the hub of the roster alone.
+
+        Another certificate with the name of the hub is refused, even if an authority of
+        the roster has signed it.
+        """
         from .channel import Credentials
 
         seat = self.roster.members[self.rank]
         return Credentials(
             "".join(map(pem, seat.certificates)).encode(),
             content_of("key", self.site.key),
-            "".join(map(pem, self.roster.authorities)).encode(),
+            pem(self.roster.hub.certificate).encode(),
         )
 
 
