@@ -120,9 +120,11 @@ def hub_on_loopback(
     names: Sequence[str] = NAMES,
     *,
     masks: bool = True,
+    port: int = 0,
+    crash: bool = False,
     **options: Any,
 ) -> Iterator[Running]:
-    """A hub in this process."""
+    """A hub in this process; if it shall `crash`, it ends without a word."""
     ranks = {fingerprint(party(n).certificate): r for r, n in enumerate(names)}
     store = HubStore(folder / "hub.db")
     hub = Hub(names, "run", store, settings, **options)
@@ -135,9 +137,11 @@ def hub_on_loopback(
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        with serve(hub.answer, ranks, "127.0.0.1:0", credentials_of("hub")) as port:
+        at = f"127.0.0.1:{port}"
+        with serve(hub.answer, ranks, at, credentials_of("hub")) as port:
             yield Running(hub, port, names, masks)
-            hub.stop()
+            if not crash:
+                hub.stop()
     finally:
         over.set()
         watcher.join()

@@ -46,7 +46,7 @@ def private_row(values, share: float, due: DueNoise, key: int):
 def test_the_noise_of_a_sum_is_what_was_charged_and_a_little_more():
     shares = (3.0, 1.0, 2.0, 2.0)
     rows = [
-        private_row(np.zeros(20_000), p, DueNoise(0.5, 2.0, shares, k), k)
+        private_row(np.zeros(20_000), p, DueNoise(0.5, 2.0, shares, k, 8.0), k)
         for k, p in enumerate(shares)
     ]
     total = from_grid(sum(rows[1:], rows[0].copy()), GRID)
@@ -58,13 +58,13 @@ def test_the_noise_of_a_sum_is_what_was_charged_and_a_little_more():
 
 def test_noise_follows_the_share_of_the_member():
     """Shares may have any unit: only those of the others relative to it count."""
-    due = DueNoise(0.5, 2.0, (0.25, 0.5, 0.25), 1)
+    due = DueNoise(0.5, 2.0, (0.25, 0.5, 0.25), 1, 8.0)
     row = private_row(np.zeros(20_000), 10.0, due, 0)
     assert abs(from_grid(row, GRID)[:-1].std() / 5.0 - 1) < 0.02
 
 
 def test_every_row_has_noise_of_its_own():
-    due = DueNoise(0.5, 2.0, (1.0, 1.0, 1.0), 0)
+    due = DueNoise(0.5, 2.0, (1.0, 1.0, 1.0), 0, 8.0)
     secret = stream()
     row = to_grid(np.append(np.zeros(1000), 1.0), GRID)
     first, second = (with_due_noise(row, 1.0, due, GRID, secret) for _ in range(2))
@@ -74,7 +74,7 @@ def test_every_row_has_noise_of_its_own():
 
 def test_a_grid_that_is_too_coarse_for_the_charge_is_refused():
     coarse = grid_for(2.0**8, 64.0, 8)
-    due = DueNoise(0.5, 2.0, (1.0, 1.0, 1.0), 0)
+    due = DueNoise(0.5, 2.0, (1.0, 1.0, 1.0), 0, 8.0)
     row = to_grid(np.append(np.zeros(1000), 1.0), coarse)
     with pytest.raises(InputError, match="set a scale"):
         with_due_noise(row, 1.0, due, coarse, stream())

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from ...checks import InputError
 from ..messages import decode, encode
+from .masks import grid_for
+from .noise import site_noise, with_noise
 from .verbs import Started, Verbs, gathered, refuse_other_kind
 from .wire import Parcel, WireError, arrays_of, described, joined
 
@@ -91,6 +93,13 @@ class SiteGroup:
         """The group as this member sees it; `verbs` is set for every step."""
         self.rank, self.size = rank, size
         self.verbs: Verbs | None = None
+        self.noise, self.grid = site_noise(), grid_for(2.0**28, 2.0**30, size)
+
+    def forget(self) -> None:
+        """Ends an attempt: noise that was due has no row any more."""
+        self.verbs = None
+        assert self.noise.whole is not None
+        self.noise.whole.forget()
 
     def _verbs(self) -> Verbs:
         if self.verbs is None:
@@ -98,11 +107,14 @@ class SiteGroup:
                 "a method asked other members outside of a round, which it cannot do "
                 "between sites."
             )
+        assert self.noise.whole is not None
+        self.noise.whole.refuse_due()
         return self.verbs
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all members that take part."""
-        return _to_tensor(self._verbs().sum(_to_numpy(values)), values.shape, values)
+        noisy = with_noise(_to_numpy(values), self.noise, self.grid)
+        return _to_tensor(self._verbs().sum(noisy), values.shape, values)
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all members; each sends its rows to all others."""

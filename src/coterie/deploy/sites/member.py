@@ -77,6 +77,7 @@ class Member:
         self._channel, self.store, self.names = channel, store, list(names)
         self.rank, self.group = trust.rank, SiteGroup(trust.rank, len(names))
         self._trust, self._masks, self.memory = trust, masks, Memory()
+        self.group.grid = trust.grid
         self._results: list[tuple[Any, bytes]] = []  # of the last attempt at a step
         self._calls: LiveCalls | None = None
         self._log: deque[tuple[int, Finished]] = deque()
@@ -90,6 +91,7 @@ class Member:
         step: Step,
         work: Callable[[tuple[int, ...]], Found],
         pack: Callable[[Found], Any] | None = None,
+        charge: Callable[[int], None] | None = None,
     ) -> Found:
         """The result of a step's work, when it is final at all members.
 
@@ -97,10 +99,11 @@ class Member:
             step: which step.
             work: does the step from the state before it, given who is present.
             pack: what to write to the disk of a result; None: nothing.
+            charge: called with the number of an attempt before anything of it leaves.
         """
         while True:
             before, voted = self.memory.last, False
-            started, live = self._begin(step)
+            started, live = self._begin(step, charge)
             try:
                 result = work(started.present)
                 if pack is not None:
@@ -113,13 +116,15 @@ class Member:
                     self.memory.last = before
                     continue
             finally:
-                self.group.verbs = None
+                self.group.forget()
             if pack is not None:
                 self.store.commit()
             self._results.clear()
             return result
 
-    def _begin(self, step: Step) -> tuple[Started, bool]:
+    def _begin(
+        self, step: Step, charge: Callable[[int], None] | None
+    ) -> tuple[Started, bool]:
         """The attempt, and whether it is live; if not, it is a step in the log."""
         last, after = self.store.greatest()
         header = {"kind": "begin", "step": step.number, "what": step.what}
@@ -140,6 +145,8 @@ class Member:
             return started, False
         present, asked = tuple(found["present"]), tuple(found["asked"])
         started = Started(step.number, found["attempt"], present, asked, step.what)
+        if charge is not None:
+            charge(started.number)
         self.store.begin(started.step, started.number, step.what)
         self._calls = LiveCalls(self._channel.ask, started, self._note)
         self.group.verbs = self._verbs(started, answer)

@@ -27,22 +27,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...checks import InputError, TrainingError, number
 from ...privacy.accounting.gaussian import epsilon_of
 from ...privacy.accounting.subsampled import Step, quick_epsilons
 from ...privacy.mechanisms.noise import (
     SYSTEM,
     DueNoise,
+    NoiseSource,
+    SecretStream,
+    WholeNoise,
     deviation_for,
     discrete_gaussian,
     refuse_coarse,
 )
-from ...privacy.mechanisms.noise.secret import SecretStream
 from ...privacy.mechanisms.settings import Privacy
-from .masks import Grid, Row
+from .masks import Grid, Row, from_grid, to_grid
 
 
-class BudgetSpent(TrainingError):
+class BudgetSpent(InputError):
     """An error if a site's own budget does not allow an attempt."""
 
 
@@ -73,7 +78,7 @@ def with_due_noise(
         if other > 0
     ]
     moves = due.sensitivity * share * grid.scale
-    refuse_coarse(len(row) - 1, moves, each, grid.largest * grid.scale)
+    refuse_coarse(len(row) - 1, moves, each, due.reach * share * grid.scale)
     own = deviation_for(due.deviation * share, grid.scale)
     noise = discrete_gaussian(stream, own, len(row) - 1)
     found = row.copy()
@@ -103,6 +108,37 @@ def privacy_at_site(privacy: Privacy, members: int, least: int) -> Privacy:
             f"got {privacy.assumed_colluders}: nobody else's noise would be left."
         )
     return replace(privacy, colluders=together)
+
+
+def with_noise(
+    values: NDArray[Any], noise: NoiseSource, grid: Grid
+) -> NDArray[Any]:
+    """The row of a sum with the noise that is due, if any is.
+
+    The result lies on the grid, so that it becomes the same whole numbers again.
+
+    Args:
+        values: a row of models times the share, then the share.
+        noise: of this site.
+        grid: of the sum.
+    """
+    due = None if noise.whole is None else noise.whole.take()
+    if due is None or noise.whole is None:
+        return np.asarray(values)
+    row = to_grid(values, grid)
+    found = with_due_noise(row, float(values[-1]), due, grid, noise.whole.stream)
+    steps = found.view(np.int32 if grid.bits == 32 else np.int64)
+    if int(np.abs(steps).max()) >= 2**50:  # doubles would not hold every step
+        raise InputError(
+            "a row with noise has more than 2^50 steps of the grid: set a smaller "
+            "`sites.scale`."
+        )
+    return from_grid(found, grid)
+
+
+def site_noise() -> NoiseSource:
+    """The noise of a site, from keys of its own that stay in memory."""
+    return NoiseSource(SecretStream(), WholeNoise(SecretStream()))
 
 
 # The ledger of a site.

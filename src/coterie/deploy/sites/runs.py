@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ... import seeds
-from ...checks import InputError, TrainingError, suggestion
+from ...checks import InputError, TrainingError
 from ...clients.simulation import Simulation
 from ...data.federation import Federation, Table
 from ...data.fitting import with_preparation
@@ -23,16 +22,23 @@ from ...models import ravel
 from ...records import Cell, Folder, unpack
 from ...records.cells import pack
 from ...records.versions import versions
-from ...study.config import Entry, Study, algorithm_factory, measures_clients
+from ...study.config import Entry, Study, measures_clients
 from ...study.loops import Training, with_outcomes
-from ...study.setup import Setup, module_of, simulation_of
+from ...study.private import cost_of, guard_of, spent_of
 from ...study.settings.rules import with_defaults
+from ...study.setup import Setup, module_of, simulation_of
 from ...study.training import evaluate_cell
 from ...types import Algorithm, Info, traffic_of
+from .declared import (
+    declared_description,
+    refuse_undeclared,
+    with_declared_preparation,
+)
 from .link import BlankGroup
 from .member import Member, Step
 from .member_store import Checkpoint
 from .results import describe
+from .noise import BudgetSpent, Charge, SiteLedger, privacy_at_site
 from .site_data import (
     agreed_table,
     description,
@@ -67,6 +73,7 @@ class SiteRun:
         member: Member,
         folder: Folder,
         say: Say = lambda line: None,
+        ledger: SiteLedger | None = None,
     ) -> None:
         """Prepares the run.
 
@@ -76,7 +83,11 @@ class SiteRun:
             member: reaches the hub.
             folder: of this site's results.
             say: called with lines for the user.
+            ledger: of this site; a study with [privacy] needs it.
         """
+        if study.privacy is not None:
+            study = private_study(study, table, len(member.names), ledger)
+        self._ledger, self._name = ledger, ""
         self._study, self._table, self._member = study, table, member
         self._folder, self._say = folder, say
         self._cells = [
@@ -94,6 +105,7 @@ class SiteRun:
         Args:
             name: identifies the study and the roster, the same at all members.
         """
+        self._name = name
         member, last = self._member, self._member.store.last()
         member.hello(name, -1 if last is None else last.step)
         member.begin_set_up(1)
@@ -108,6 +120,8 @@ class SiteRun:
                 cells.append(self._cell(setups[seed], entry, first, last))
             member.finish(self.steps)
             return cells
+        except BudgetSpent:
+            raise  # the others can go on
         except (InputError, TrainingError) as error:
             member.fail(str(error))
             raise
@@ -118,7 +132,10 @@ class SiteRun:
         """The setup of every seed, on which all sites agree."""
         group, names = self._member.group, self._member.names
         self._member.tell_away_keys()
-        told = group.gather(description(self._table))
+        if self._study.privacy is not None:  # the study says it, and nobody tells
+            told = [declared_description(self._study.sites, self._table)] * group.size
+        else:
+            told = group.gather(description(self._table))
         table = agreed_table(self._table, told, names)
         made = {seed: self._set_up_seed(table, seed) for seed in self._study.run.seeds}
         for setup in made.values():
@@ -140,13 +157,15 @@ class SiteRun:
         by_itself.kernel, by_itself.samples = asked.kernel, asked.samples
         return SiteSetup(
             Setup(study, seed, everybody, module, asked, x),
-            Setup(study, seed, own, module, by_itself, x),
+            Setup(replace(study, privacy=None), seed, own, module, by_itself, x),
         )
 
     def _prepared(self, own: Federation) -> Federation:
         """The federation with features that all sites prepare together."""
         if own.raw is None:
             return own
+        if self._study.privacy is not None:
+            return with_declared_preparation(own, self._study)
         columns = own.features[0].numel()
         module = nn.Sequential(nn.Flatten(), nn.Linear(columns, 1))
         group = self._member.group
@@ -166,7 +185,7 @@ class SiteRun:
             if kept is not None and kept.done:
                 return replace(kept, state=None)
         training = site_training(setup, entry)
-        algorithm = setup.together.algorithm(entry)
+        algorithm = method_of(setup, entry)
         if last is not None and first <= last.step <= first + rounds:
             kept, memory = last.value
             cell = self._restored(kept, setup, entry, algorithm)
@@ -180,9 +199,10 @@ class SiteRun:
             due = cell.t == rounds or cell.t % every == 0
             if due and (not cell.rounds or cell.rounds[-1]["round"] < cell.t):
                 cell = evaluate_cell(cell, setup.alone, training, info)
+                cell = self._with_spending(cell, setup)
             if cell.t == rounds:
                 return self._concluded(cell, setup, training)
-            cell, info = self._one_round(cell, setup, training, algorithm, first)
+            cell, info = self._one_round(cell, setup, entry, training, algorithm, first)
 
     def _started(
         self,
@@ -202,12 +222,13 @@ class SiteRun:
             return replace(new, state=algorithm.init(setup.together.x, oracle))
 
         step = Step(first, f"{entry.label}, seed {seed}, start")
-        return self._member.do(step, start, packed)
+        return self._member.do(step, start, packed, self._charge(setup, entry, 0, step))
 
     def _one_round(
         self,
         cell: Cell,
         setup: SiteSetup,
+        entry: Entry,
         training: Training,
         algorithm: Algorithm,
         first: int,
@@ -232,7 +253,27 @@ class SiteRun:
 
         what = f"{cell.label}, seed {seed}, round {t}"
         step = Step(first + t, what)
-        return self._member.do(step, work, lambda found: packed(found[0]))
+        charge = self._charge(setup, entry, t, step)
+        return self._member.do(step, work, lambda found: packed(found[0]), charge)
+
+    def _charge(
+        self, setup: SiteSetup, entry: Entry, t: int, step: Step
+    ) -> Callable[[int], None] | None:
+        """Writes what an attempt at a round may cost to the ledger of this site."""
+        if self._ledger is None or self._study.privacy is None:
+            return None
+        costs, ledger = cost_of(setup.together, entry, [t]), self._ledger
+        assert costs is not None  # it is computed
+        cost = costs[self._member.rank]
+        if not isinstance(cost, Counter):
+            cost = float(cost)
+        if not cost:
+            return None
+
+        def charge(attempt: int) -> None:
+            ledger.charge(Charge(self._name, step.number, attempt, step.what, cost))
+
+        return charge
 
     def _restored(
         self, value: Cell, setup: SiteSetup, entry: Entry, algorithm: Algorithm
@@ -242,6 +283,7 @@ class SiteRun:
         blank.group = BlankGroup(self._member.rank, self._member.group.size)
         made = algorithm.init(setup.together.x.clone(), init_oracle(blank))
         like = without_server(made)
+        self._member.group.forget()  # noise of rows that have gone nowhere
         return replace(value, state=unpack(value.state, like))
 
     def _concluded(self, cell: Cell, setup: SiteSetup, training: Training) -> Cell:
@@ -249,15 +291,55 @@ class SiteRun:
         oracle = training.asked.at(cell.t, purpose="use")
         x = training.personal(cell.state, oracle)
         self._folder.save_models(cell.label, cell.seed, x)
-        cell = replace(with_outcomes(cell, setup.alone, x), done=True)
-        self._folder.save(packed(cell))
-        return replace(cell, state=None)
+        cell = with_outcomes(replace(cell, state=None), setup.alone, x)
+        cell = replace(cell, done=True)
+        self._folder.save(cell)
+        return cell
+
+    def _with_spending(self, cell: Cell, setup: SiteSetup) -> Cell:
+        """The cell, whose last evaluation says what this site has spent so far."""
+        spent, rank = spent_of(cell.state, setup.together.study), self._member.rank
+        own = {name: values[rank : rank + 1] for name, values in spent.items()}
+        return replace(cell, metrics=[*cell.metrics[:-1], cell.metrics[-1] | own])
+
+
+def private_study(
+    study: Study, table: Table, members: int, ledger: SiteLedger | None
+) -> Study:
+    """The study as a site plans it; refuses a study that would not protect the site."""
+    privacy, sites = study.privacy, study.sites
+    assert privacy is not None  # only called with [privacy]
+    refuse_undeclared(study, table)
+    if ledger is None:
+        raise InputError("a study with [privacy] needs the ledger of this site.")
+    if privacy.secure and not sites.masks:
+        raise InputError(
+            "`privacy.aggregation` secure needs `sites.masks = true`, because without "
+            "masks the hub sees single rows."
+        )
+    if privacy.secure and study.run.participation < 1:
+        raise InputError(
+            "`run.participation` must be 1 with `privacy.aggregation` secure between "
+            f"sites, got {study.run.participation:g}."
+        )
+    return replace(
+        study, privacy=privacy_at_site(privacy, members, sites.least_members)
+    )
+
+
+def method_of(setup: SiteSetup, entry: Entry) -> Algorithm:
+    """The algorithm of an entry, made private if the study has [privacy]."""
+    if setup.together.study.privacy is None:
+        return setup.together.algorithm(entry)
+    return guard_of(setup.together, entry).method
 
 
 def site_training(setup: SiteSetup, entry: Entry) -> Training:
     """How the models of an entry are used at this site."""
-    algorithm = setup.together.algorithm(entry)
-    asked = setup.asked.in_epochs() if "epochs" in entry.options else setup.asked
+    algorithm = method_of(setup, entry)
+    asked: Any = setup.asked.in_epochs() if "epochs" in entry.options else setup.asked
+    if setup.together.study.privacy is not None:
+        asked = guard_of(setup.together, entry).clients or asked
 
     def never(**options: Any) -> Any:
         raise AssertionError("a member does rounds as steps")

@@ -147,7 +147,7 @@ class PrivateOracle(Wrapping[Sending]):
         share = self._mechanism.noise_share(*who)
         z = self._release(call, 0, rows, share)
         if call.fresh[0]:
-            self._write_average(z, call.shares, share)
+            self._write_average(z, call, share)
         found = self._oracle.average(shares, z, groups, count=count)
         found = found.to(tensor_of(rows).dtype)
         self._keep(call, 0, z, of_own_share(shares, found))
@@ -385,13 +385,18 @@ class PrivateOracle(Wrapping[Sending]):
         release = Release(self._t, verb, links, *given, apart=apart)
         self.events.append(release._replace(summed=counts is not None, shares=counts))
 
-    def _write_average(self, z: Message, shares: Tensor, share: float) -> None:
+    def _write_average(self, z: Message, call: Call, share: float) -> None:
         """Records rows of an average, and says which noise is due, if any is."""
-        links, mechanism = server_links(self.present), self._mechanism
+        links, mechanism, shares = (
+            server_links(self.present),
+            self._mechanism,
+            call.shares,
+        )
+        assert shares is not None  # averages have them
         if not mechanism.secure:
             self._write_row("average", z, links)
             return
-        due = mechanism.due(shares, self.mine.start, share)
+        due = mechanism.due(shares, self.mine.start, share, self._ref(call, 0))
         if due is None:
             counts = shares.double().cpu()[links[:, 0].cpu()]
             self._write("average", links, share=share, counts=counts)

@@ -123,18 +123,23 @@ class Mechanism(NamedTuple):
         z = self.source.add(z, stream, clients, each, mu=mu, rounded=not summed)
         return (z + ref).to(x) if self.source.secret else z
 
-    def due(self, shares: Tensor, own: int, share: float) -> DueNoise | None:
+    def due(
+        self, shares: Tensor, own: int, share: float, ref: Tensor | float
+    ) -> DueNoise | None:
         """The noise of a row in a secure sum that is added later, if it is.
 
         Args:
             shares: (N,) of all clients in the sum.
             own: position of this client.
             share: the part of the noise that each client adds.
+            ref: what everybody knows of this client's row.
         """
         if not self.noise or not self.secure or self.source.whole is None:
             return None
         told = tuple(shares.double().tolist())
-        return DueNoise(self.noise * share, self.sensitivity, told, own)
+        known = float(ref.abs().max()) if isinstance(ref, Tensor) else abs(ref)
+        reach = known + self.clip
+        return DueNoise(self.noise * share, self.sensitivity, told, own, reach)
 
     def _clip(self, x: Tensor, ref: Tensor | float) -> Tensor:
         """The rows, moved to within the distance `clip` of `ref`."""

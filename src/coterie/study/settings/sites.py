@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Any
@@ -49,6 +49,10 @@ class Sites:
     patience: float = 120.0  # seconds after which a silent member is lost
     largest_message: float = 64.0  # MB
     modules: Mapping[str, str] = field(default_factory=dict)  # name to SHA-256
+    # What sites need not tell, because the study says it. With [privacy], all of it.
+    classes: Sequence[str] = ()  # of the target
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by column
+    ranges: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by column
 
     def __post_init__(self) -> None:
         """Refuses what cannot be used."""
@@ -57,6 +61,11 @@ class Sites:
         number("sites.largest", self.largest, at_least=0)
         number("sites.patience", self.patience, at_least=1, at_most=86400)
         number("sites.largest_message", self.largest_message, above=0, at_most=2000)
+        _refuse_words("sites.classes", self.classes)
+        for name, words in self.categories.items():
+            _refuse_words(f"sites.categories.{name}", words)
+        for name, ends in self.ranges.items():
+            _refuse_range(f"sites.ranges.{name}", ends)
 
     @property
     def message_bytes(self) -> int:
@@ -82,8 +91,30 @@ class Sites:
         """The options that differ from their defaults."""
         usual = Sites()
         found = {f.name: getattr(self, f.name) for f in fields(self)}
-        found["modules"] = dict(self.modules)
+        for name in ("modules", "categories", "ranges"):
+            found[name] = dict(found[name])
+        found["classes"] = tuple(self.classes)
         return {k: v for k, v in found.items() if v != getattr(usual, k)}
+
+
+def _refuse_words(key: str, words: object) -> None:
+    """Refuses anything but a list of different words."""
+    listed = list(words) if isinstance(words, list | tuple) else [None]
+    if not all(isinstance(w, str) for w in listed) or len({*listed}) < len(listed):
+        raise InputError(
+            f"`{key}` must be a list of different words, got {brief(words)}."
+        )
+
+
+def _refuse_range(key: str, ends: object) -> None:
+    """Refuses anything but a smallest and a largest value."""
+    if not isinstance(ends, list | tuple) or len(ends) != 2:
+        raise InputError(
+            f"`{key}` must be the smallest and the largest value, got {brief(ends)}."
+        )
+    low, high = ends
+    number(key, low)
+    number(key, high, above=low)
 
 
 def digests_of(key: str, table: object) -> dict[str, str]:

@@ -38,6 +38,7 @@ class DueNoise(NamedTuple):
     sensitivity: float  # how far the row may move
     shares: tuple[float, ...]  # of all clients in the sum, this one's too
     own: int  # position of this client
+    reach: float  # the largest value in the row, at most
 
 
 class WholeNoise:
