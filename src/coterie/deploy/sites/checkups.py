@@ -40,21 +40,21 @@ _PROXIES = ("https_proxy", "http_proxy", "grpc_proxy")
 _WORDS = 5  # that are shown of a column
 
 
-class Result(NamedTuple):
-    """The result of one test."""
+class Checkup(NamedTuple):
+    """What one test has found."""
 
     what: str
     outcome: str
     text: str
 
 
-def look(joining: Joining) -> Iterator[Result]:
+def look(joining: Joining) -> Iterator[Checkup]:
     """The results of all tests, one by one.
 
     Args:
         joining: the files of a site, which agree with each other.
     """
-    yield Result(
+    yield Checkup(
         "files",
         OK,
         f"{joining.site.name} is member {joining.rank + 1} of "
@@ -67,31 +67,31 @@ def look(joining: Joining) -> Iterator[Result]:
     try:
         study, table = study_at(joining)
     except Problems as found:
-        yield from (Result("study", FAILED, text) for text in found.sentences)
+        yield from (Checkup("study", FAILED, text) for text in found.sentences)
         return
     except InputError as error:
-        yield Result("data", FAILED, str(error))
+        yield Checkup("data", FAILED, str(error))
         return
     yield from _data(table)
     yield from _model(joining, study, table)
 
 
-def _certificates(joining: Joining) -> Iterator[Result]:
+def _certificates(joining: Joining) -> Iterator[Checkup]:
     """How long certificates are valid. Wrong ones were refused before."""
     roster = joining.roster
     for seat in (roster.members[joining.rank], roster.hub):
         left = several(days_left(seat.certificate), "day")
         soon = expires_soon(seat.certificate)
         text = f"the certificate of {seat.name} is valid for {left}"
-        yield Result("certificates", WARNING if soon else OK, text)
+        yield Checkup("certificates", WARNING if soon else OK, text)
 
 
-def _hub(joining: Joining) -> Iterator[Result]:
+def _hub(joining: Joining) -> Iterator[Checkup]:
     """Whether the hub can be reached and fits: its key, version, run and clock."""
     address = joining.site.hub
     for name in _PROXIES:
         if value := os.environ.get(name):
-            yield Result("proxy", OK, f"{name} is {brief(value)}")
+            yield Checkup("proxy", OK, f"{name} is {brief(value)}")
     channel = HubChannel(
         address, joining.credentials(), joining.roster.hub.name, give_up=0.0
     )
@@ -101,11 +101,11 @@ def _hub(joining: Joining) -> Iterator[Result]:
         found = channel.ask(asked, patiently=False).header
         took = time.time() - before
     except (DisconnectedError, InputError) as error:
-        yield Result("hub", FAILED, f"{address}: {_reason(str(error))}")
+        yield Checkup("hub", FAILED, f"{address}: {_reason(str(error))}")
         return
     finally:
         channel.close()
-    yield Result(
+    yield Checkup(
         "hub",
         OK,
         f"{address} answered in {1000 * took:.0f} ms, and has the "
@@ -128,24 +128,24 @@ def _reason(text: str) -> str:
     return text
 
 
-def _answer(joining: Joining, found: dict[str, Any], now: float) -> Iterator[Result]:
+def _answer(joining: Joining, found: dict[str, Any], now: float) -> Iterator[Checkup]:
     """Whether what a hub says of itself fits."""
     protocol = found.get("protocol")
     same = protocol == PROTOCOL
-    yield Result(
+    yield Checkup(
         "version",
         OK if same else FAILED,
         f"the protocol of the hub is {protocol}, and that of this site {PROTOCOL}",
     )
     if found.get("run") != joining.run_name:
-        yield Result("run", FAILED, "the hub has another study or another roster")
+        yield Checkup("run", FAILED, "the hub has another study or another roster")
     elif found.get("ended"):
-        yield Result("run", WARNING, f"the run has ended: {found['ended']}")
+        yield Checkup("run", WARNING, f"the run has ended: {found['ended']}")
     else:
-        yield Result("run", OK, f"the hub is at step {found.get('step')} of the run")
+        yield Checkup("run", OK, f"the hub is at step {found.get('step')} of the run")
     apart = abs(float(found.get("clock", 0.0)) - now)
     outcome = OK if apart < _CLOCKS[0] else WARNING if apart < _CLOCKS[1] else FAILED
-    yield Result(
+    yield Checkup(
         "clock",
         outcome,
         f"the clocks of the hub and of this site are {apart:.1f} seconds apart",
@@ -153,13 +153,13 @@ def _answer(joining: Joining, found: dict[str, Any], now: float) -> Iterator[Res
     others = found.get("torch", {})
     for name, text in others.items() if isinstance(others, dict) else ():
         if text != str(torch.__version__):
-            yield Result(
+            yield Checkup(
                 "version",
                 WARNING,
                 f"{name} has torch {text}, and this site "
                 f"{torch.__version__}: results may differ in the last digits",
             )
-    yield Result("version", OK, f"coterie {_version()}, torch {torch.__version__}")
+    yield Checkup("version", OK, f"coterie {_version()}, torch {torch.__version__}")
 
 
 def _version() -> str:
@@ -169,31 +169,31 @@ def _version() -> str:
         return "from its source"
 
 
-def _disk(folder: Path) -> Result:
+def _disk(folder: Path) -> Checkup:
     free = shutil.disk_usage(folder).free
     outcome = FAILED if free < _DISK[0] else WARNING if free < _DISK[1] else OK
-    return Result("disk", outcome, f"{free / 1e6:,.0f} MB are free in {folder}")
+    return Checkup("disk", outcome, f"{free / 1e6:,.0f} MB are free in {folder}")
 
 
-def _hours(site: Site) -> Result:
+def _hours(site: Site) -> Checkup:
     if not site.allow.hours:
-        return Result("hours", OK, "the site takes part at any time")
+        return Checkup("hours", OK, "the site takes part at any time")
     if site.is_open():
-        return Result("hours", OK, "the site is open now")
+        return Checkup("hours", OK, "the site is open now")
     opens = site.opens(datetime.datetime.now())
-    return Result("hours", WARNING, f"the site is closed until {opens:%A %H:%M}")
+    return Checkup("hours", WARNING, f"the site is closed until {opens:%A %H:%M}")
 
 
-def _data(table: Table) -> Iterator[Result]:
+def _data(table: Table) -> Iterator[Checkup]:
     """What the site's table has, for a person who compares it with others."""
     rows = several(len(table.targets), "row")
-    yield Result("data", OK, f"{rows}, to predict: {_target(table)}")
+    yield Checkup("data", OK, f"{rows}, to predict: {_target(table)}")
     for place, column in enumerate(table.schema.columns if table.schema else ()):
         values = table.features[:, place]
         text = _words(column.categories) if column.categories else _range(values)
         gaps = int(values.isnan().sum())
         more = f", {several(gaps, 'gap')}" if gaps else ""
-        yield Result("column", OK, f"{column.name}: {text}{more}")
+        yield Checkup("column", OK, f"{column.name}: {text}{more}")
 
 
 def _target(table: Table) -> str:
@@ -217,7 +217,7 @@ def _words(words: Sequence[str]) -> str:
     return f"{', '.join(words[:_WORDS])}{more}"
 
 
-def _model(joining: Joining, study: Study, table: Table) -> Iterator[Result]:
+def _model(joining: Joining, study: Study, table: Table) -> Iterator[Checkup]:
     """Whether the data can be divided and messages are not too large."""
     seed, names = study.run.seeds[0], joining.roster.names
     try:
@@ -225,18 +225,18 @@ def _model(joining: Joining, study: Study, table: Table) -> Iterator[Result]:
         parts = (own.train, own.validation, own.test)
         sizes = [int(part.size.sum()) for part in parts]
         if own.raw is not None:  # the features are made by all sites together
-            yield Result("data", OK, _divided(sizes))
-            yield from (Result("data", WARNING, text) for text in doubts(own))
+            yield Checkup("data", OK, _sizes_text(sizes))
+            yield from (Checkup("data", WARNING, text) for text in doubts(own))
             return
         columns = len(ravel(module_of(study, own, seed)))
     except InputError as error:
-        yield Result("study", FAILED, str(error))
+        yield Checkup("study", FAILED, str(error))
         return
-    yield Result("data", OK, _divided(sizes))
-    yield from (Result("data", WARNING, text) for text in doubts(own))
+    yield Checkup("data", OK, _sizes_text(sizes))
+    yield from (Checkup("data", WARNING, text) for text in doubts(own))
     needed, most = 8 * columns, joining.sites.message_bytes
     outcome = OK if needed <= most else FAILED
-    yield Result(
+    yield Checkup(
         "messages",
         outcome,
         f"a model of {columns:,} parameters needs "
@@ -244,6 +244,6 @@ def _model(joining: Joining, study: Study, table: Table) -> Iterator[Result]:
     )
 
 
-def _divided(sizes: Sequence[int]) -> str:
+def _sizes_text(sizes: Sequence[int]) -> str:
     train, validation, test = sizes
     return f"{train} to train, {validation} to validate and {test} to test"
