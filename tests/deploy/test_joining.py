@@ -15,7 +15,7 @@ from coterie.deploy.sites import participation
 from coterie.deploy.sites.channel import HubChannel
 from coterie.deploy.sites.demonstrations import demonstrate
 from coterie.deploy.sites.joining import ready_to_join, study_at
-from coterie.deploy.sites.keys import read_key
+from coterie.deploy.sites.keys import new_key, pem, read_key, request, sign_request
 from coterie.deploy.sites.participation import OpenHours, take_part
 from coterie.deploy.sites.rosters import approve, read_roster, revoke, write_roster
 from coterie.deploy.sites.serving import follow, read_hub, refuse_listen, serving
@@ -81,7 +81,7 @@ def test_a_site_is_ready_if_all_its_files_agree(three):
     study, sites = three
     joining = ready_to_join(study, sites["Basel"])
     assert (joining.rank, joining.site.name) == (1, "Basel")
-    assert joining.run == joining.roster.run
+    assert joining.run_name == joining.roster.run_name
     own, table = study_at(joining)
     assert len(table.rows) > 10 and own.run.rounds == 3
 
@@ -146,31 +146,54 @@ def test_a_hub_refuses_wrong_files(three, tmp_path):
         refuses("`--listen` must be HOST:PORT", refuse_listen, listen)
 
 
+def ask(joining, port: int, **changes) -> Parcel:
+    """The answer of the hub at a port to a sign of life."""
+    own = joining.credentials()._replace(**changes)
+    channel = HubChannel(f"127.0.0.1:{port}", own, "hub", give_up=0.0)
+    try:
+        return channel.ask(Parcel({"kind": "alive"}), patiently=False)
+    finally:
+        channel.close()
+
+
 def test_a_hub_hears_nobody_who_is_not_on_its_roster(three, tmp_path):
     study, sites = three
     files = read_hub(study, tmp_path / "demo" / "hub" / "roster.toml", None)
     demonstrate(study, NAMES, tmp_path / "other", "127.0.0.1:1")
-    hello = Parcel({"kind": "alive"})
+    root = read_key(tmp_path / "demo" / "authority.key")
+    key = new_key(tmp_path / "west.key")
+    asked = request(key, "west").encode()
+    west = sign_request(asked, root, files.roster.authorities[0])
     with serving(files, "127.0.0.1:0", tmp_path / "log") as (_, port):
+        joining = ready_to_join(study, sites["Aarau"])
+        assert "step" in ask(joining, port).header
+        stranger = ready_to_join(study, tmp_path / "other" / "Aarau" / "site.toml")
+        hub = joining.credentials().authority
+        with pytest.raises(DisconnectedError):  # of another authority
+            ask(stranger, port, authority=hub)
+        own = {"certificate": pem(west).encode()}
+        own["key"] = (tmp_path / "west.key").read_bytes()
+        with pytest.raises(DisconnectedError, match="is not on the roster"):
+            ask(joining, port, **own)  # of the same authority
 
-        def ask(site, authority=None) -> Parcel:
-            joining = ready_to_join(study, site)
-            own = joining.credentials()
-            if authority is not None:
-                own = own._replace(authority=authority)
-            address = f"127.0.0.1:{port}"
-            channel = HubChannel(address, own, "hub", give_up=0.0)
-            try:
-                return channel.ask(hello, patiently=False)
-            finally:
-                channel.close()
 
-        assert "step" in ask(sites["Aarau"]).header
-        stranger = tmp_path / "other" / "Aarau" / "site.toml"
+def test_a_member_believes_no_other_hub_even_with_a_certificate_of_the_authority(
+    three, tmp_path
+):
+    study, sites = three
+    files = read_hub(study, tmp_path / "demo" / "hub" / "roster.toml", None)
+    root = read_key(tmp_path / "demo" / "authority.key")
+    place = tmp_path / "false.key"
+    asked = request(new_key(place), "hub", ["127.0.0.1"]).encode()
+    forged = sign_request(asked, root, files.roster.authorities[0])
+    own = files.credentials._replace(
+        certificate=pem(forged).encode(), key=place.read_bytes()
+    )
+    false = files._replace(credentials=own)
+    joining = ready_to_join(study, sites["Aarau"])
+    with serving(false, "127.0.0.1:0", tmp_path / "log") as (_, port):
         with pytest.raises(DisconnectedError):
-            ask(stranger)  # it does not believe this hub
-        with pytest.raises(DisconnectedError):  # nor does the hub believe it
-            ask(stranger, files.credentials.authority)
+            ask(joining, port)
 
 
 def test_a_closed_site_is_silent_and_waits(three, monkeypatch):

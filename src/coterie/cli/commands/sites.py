@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -13,6 +13,9 @@ from rich.table import Table
 from ...checks import several
 from ..terminal import err, interruptible, out
 from .options import STUDY, Json
+
+if TYPE_CHECKING:
+    from ...deploy.sites.joining import Joining
 
 SITE = typer.Option("--site", help="What your site has and allows (site.toml).")
 
@@ -30,7 +33,7 @@ def hub(
         Path | None,
         typer.Option(help="The hub's key; default: NAME.key next to the roster."),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Of the log of the run.")] = Path("hub"),
+    folder: Annotated[Path, typer.Option(help="The folder of the log.")] = Path("hub"),
 ) -> None:
     """Connect the members of a study: add up rows and relay mail, until it is done."""
     from ...checks import TrainingError
@@ -49,15 +52,45 @@ def hub(
 def join(
     study: Annotated[Path, STUDY],
     site: Annotated[Path, SITE],
+    check: Annotated[
+        bool, typer.Option("--check", help="Only test whether everything is ready.")
+    ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option("--rehearse", help="Only train a round on made-up rows, here."),
+    ] = False,
 ) -> None:
     """Take part in a study with your own data, which stay on this machine."""
     from ...deploy.sites.joining import ready_to_join
 
     joining = ready_to_join(study, site)
+    if check:
+        return _check(joining)
+    if rehearse:
+        from ...deploy.sites.rehearsals import rehearse as train
+
+        for line in train(joining):
+            out.print(line, soft_wrap=True)
+        return
     from ...deploy.sites.participation import take_part
 
     folder = take_part(joining, lambda line: out.print(line, soft_wrap=True))
     out.print(f"results: {folder}", soft_wrap=True)
+
+
+def _check(joining: Joining) -> None:
+    """Prints the result of every test; the exit code says whether one failed."""
+    from ...deploy.sites.checkups import FAILED, look
+
+    failed = 0
+    for result in look(joining):
+        failed += result.outcome == FAILED
+        line = f"{result.outcome:<8} {result.what:<13} {result.text}"
+        out.print(line, soft_wrap=True)
+    if failed:
+        out.print(f"{several(failed, 'test')} failed: this site cannot join yet.")
+        raise typer.Exit(1)
+    out.print("This site is ready.")
 
 
 def log(

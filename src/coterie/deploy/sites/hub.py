@@ -112,6 +112,7 @@ class Hub:
         self._heard = dict.fromkeys(members, now)
         self._done = dict.fromkeys(members, self.step - 1)  # the last step of each
         self._lives: dict[int, str] = {}
+        self._torch: dict[int, str] = {}  # versions, for `join --check`
         self._finished: set[int] = set()
         self._short_since: float | None = None
         self._turn = threading.Condition()
@@ -233,6 +234,20 @@ class Hub:
         """A sign of life."""
         return Parcel({"step": self.step, "ended": self.ended})
 
+    def _on_check(self, rank: int, parcel: Parcel) -> Parcel:
+        """A member looks whether it could take part; nothing of the run changes."""
+        self._torch[rank] = words(parcel.header, "torch", longest=50)
+        return Parcel(
+            {
+                "protocol": PROTOCOL,
+                "run": self._run,
+                "clock": time.time(),
+                "step": self.step,
+                "ended": self.ended,
+                "torch": {self.names[r]: text for r, text in self._torch.items()},
+            }
+        )
+
     def _on_finish(self, rank: int, parcel: Parcel) -> Parcel:
         """A member has finished all steps of the study."""
         if whole_number(parcel.header, "steps") == self.step:
@@ -257,6 +272,7 @@ class Hub:
         "begin": _on_begin,
         "log": _on_log,
         "alive": _on_alive,
+        "check": _on_check,
         "finish": _on_finish,
         "failure": _on_failure,
         "set-up": _on_set_up,

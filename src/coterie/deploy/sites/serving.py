@@ -89,7 +89,7 @@ def serving(files: HubFiles, listen: str, folder: Path) -> Iterator[Serving]:
     """
     sites, roster = files.sites, files.roster
     folder.mkdir(parents=True, exist_ok=True)
-    store = HubStore(folder / f"{roster.run[:16]}.db")
+    store = HubStore(folder / f"{roster.run_name[:16]}.db")
     settings = HubSettings(least=sites.least_members, patience=sites.patience)
     ranks = {
         seat.fingerprint: rank
@@ -97,7 +97,7 @@ def serving(files: HubFiles, listen: str, folder: Path) -> Iterator[Serving]:
         if not seat.revoked
     }
     try:
-        hub = Hub(roster.names, roster.run, store, settings)
+        hub = Hub(roster.names, roster.run_name, store, settings)
         largest = sites.message_bytes + HEADERS
         with serve(
             hub.answer, ranks, listen, files.credentials, largest=largest
