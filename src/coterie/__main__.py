@@ -25,6 +25,9 @@ COMMANDS = {
     "compare": "Show several runs side by side.",
     "check": "Run the conformance suite on an algorithm.",
     "reproduce": "Run a published experiment and compare the results.",
+    "hub": "Connect the members of a study between organisations.",
+    "join": "Take part in a study with your own data.",
+    "log": "Say what left your site.",
     "roster": "Agree with other organisations who takes part in a study.",
 }
 """What each command is for. It is in this module so that help does not import torch."""

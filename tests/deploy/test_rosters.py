@@ -164,12 +164,12 @@ def test_a_run_goes_on_when_a_member_is_revoked_but_not_when_one_joins():
     old = signed(draft())
     gone = rosters.revoke(old, "east")
     again = rosters.revoke(gone, "north")
-    assert old.run == gone.run == again.run
+    assert old.run_name == gone.run_name == again.run_name
     assert old.first == "" and gone.first == again.first == old.hash
     more = rosters.with_member(old, [party("west").certificate])
     assert more.names == (*NAMES, "west")
     others = [more, draft(study="6" * 64), draft(*NAMES[::-1])]
-    assert len({roster.run for roster in (old, *others)}) == 4
+    assert len({roster.run_name for roster in (old, *others)}) == 4
     refuses("is revoked: choose", rosters.with_member, gone, [party("east")[1]])
     other = changed(gone, first="0" * 64)
     said = refusal(rosters.refuse_change, old, other)

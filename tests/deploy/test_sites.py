@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 from coterie.deploy.sites.hub import HubSettings
-from support.sites import NAMES, Death, run_sites, simulated, tables_of
+from support.sites import (
+    NAMES,
+    Death,
+    hub_on_loopback,
+    run_site,
+    run_sites,
+    simulated,
+    site_files,
+    tables_of,
+    wait_for,
+)
 
 QUICK = HubSettings(patience=5.0)
 
@@ -121,4 +133,23 @@ def test_the_set_up_waits_for_a_member_that_was_lost(tmp_path):
 def test_rows_may_travel_in_the_clear(tmp_path):
     deaths = {"Basel": Death(3, "sum", 2), "Chur": Death(9, "mail", 1, False)}
     commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths, masks=False)
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+@pytest.mark.parametrize("step", [0, 4, 9])
+def test_a_hub_that_was_killed_goes_on_from_its_log(tmp_path, step, monkeypatch):
+    monkeypatch.setattr("coterie.deploy.sites.hub._POLL", 1.0)
+    files = site_files(tmp_path)
+    with ThreadPoolExecutor(len(NAMES)) as pool:
+        with hub_on_loopback(tmp_path, QUICK, crash=True) as first:
+            futures = [
+                pool.submit(run_site, first, name, ROUNDS, files[name], tmp_path)
+                for name in NAMES
+            ]
+            wait_for(lambda: first.hub.step >= step and len(first.hub._lives) == 4)
+        with hub_on_loopback(tmp_path, QUICK, port=first.port) as second:
+            found = {n: f.result() for n, f in zip(NAMES, futures, strict=True)}
+            commits = second.hub.store.commits()
+    assert [commit.step for commit in commits] == list(range(13))
+    assert all(commit.present == (0, 1, 2, 3) for commit in commits)
     assert_like_simulation(tmp_path, ROUNDS, commits, found)

@@ -119,9 +119,11 @@ def hub_on_loopback(
     names: Sequence[str] = NAMES,
     *,
     masks: bool = True,
+    port: int = 0,
+    crash: bool = False,
     **options: Any,
 ) -> Iterator[Running]:
-    """A hub in this process."""
+    """A hub in this process; if it shall `crash`, it ends without a word."""
     ranks = {fingerprint(party(n).certificate): r for r, n in enumerate(names)}
     store = HubStore(folder / "hub.db")
     hub = Hub(names, "run", store, settings, **options)
@@ -134,9 +136,11 @@ def hub_on_loopback(
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        with serve(hub.answer, ranks, "127.0.0.1:0", credentials_of("hub")) as port:
+        at = f"127.0.0.1:{port}"
+        with serve(hub.answer, ranks, at, credentials_of("hub")) as port:
             yield Running(hub, port, names, masks)
-            hub.stop()
+            if not crash:
+                hub.stop()
     finally:
         over.set()
         watcher.join()
@@ -215,7 +219,7 @@ def run_site(
     results.create(study.tables(), {})
     try:
         with member_of(running, name, folder, death) as member:
-            return SiteRun(study, table, member, results).run("run"), results
+            return SiteRun(study, table, member, results).train("run"), results
     except Killed:
         assert death is not None  # only a dying member is killed
     wait_for(lambda: running.hub.step >= death.step + death.back)
@@ -261,7 +265,7 @@ def run_sites(
 def simulated(
     folder: Path, tables: dict[str, Any], commits: Sequence[Any]
 ) -> dict[str, torch.Tensor]:
-    """The final models of each algorithm in a simulation with the same participation."""
+    """The final models of a simulation with the same participation."""
     options = {k: v for k, v in tables["data"].items() if k not in ("name", "path")}
     table = read_table(folder / "all.csv", **options)
     study = study_with(tables, table)

@@ -64,7 +64,7 @@ def run_private(folder, tables, budgets=None, commits=None) -> dict[str, Any]:
         results.create(study.tables(), {})
         try:
             with member_of(running, name, folder) as member:
-                SiteRun(study, table, member, results, ledger=ledger).run("run")
+                SiteRun(study, table, member, results, ledger=ledger).train("run")
         except (InputError, Problems) as error:
             return error, ledger
         return results.models("fedavg", 3), ledger

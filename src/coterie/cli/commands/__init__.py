@@ -42,6 +42,9 @@ _PLACES = {
     "compare": "comparisons",
     "check": "checks",
     "reproduce": "checks",
+    "hub": "sites",
+    "join": "sites",
+    "log": "sites",
     "roster": "rosters",
 }
 """The module of each command. It is imported when somebody types the command."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import time
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
+from rich.table import Table
 
+from ...checks import several
 from ..terminal import err, interruptible, out
-from .options import STUDY
+from .options import STUDY, Json
+
+if TYPE_CHECKING:
+    from ...deploy.sites.joining import Joining
 
 SITE = typer.Option("--site", help="What your site has and allows (site.toml).")
 
@@ -27,7 +33,7 @@ def hub(
         Path | None,
         typer.Option(help="The hub's key; default: NAME.key next to the roster."),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Of the log of the run.")] = Path("hub"),
+    folder: Annotated[Path, typer.Option(help="The folder of the log.")] = Path("hub"),
 ) -> None:
     """Connect the members of a study: add up rows and relay mail, until it is done."""
     from ...checks import TrainingError
@@ -36,7 +42,7 @@ def hub(
     files = read_hub(study, roster, key)
     with serving(files, refuse_listen(listen), folder) as (served, port):
         out.print(f"the hub listens at port {port}", soft_wrap=True)
-        ended = follow(served, lambda line: out.print(line), lambda: time.sleep(0.1))
+        ended = follow(served, lambda line: out.print(line, soft_wrap=True))
     if ended != "done":
         raise TrainingError(f"the run has {ended.rstrip('.')}.")
     out.print("done: every member that was there has finished")
@@ -46,20 +52,69 @@ def hub(
 def join(
     study: Annotated[Path, STUDY],
     site: Annotated[Path, SITE],
+    check: Annotated[
+        bool, typer.Option("--check", help="Only test whether everything is ready.")
+    ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option("--rehearse", help="Only train a round on made-up rows, here."),
+    ] = False,
 ) -> None:
     """Take part in a study with your own data, which stay on this machine."""
     from ...deploy.sites.joining import ready_to_join
 
     joining = ready_to_join(study, site)
+    if check:
+        return _check(joining)
+    if rehearse:
+        from ...deploy.sites.rehearsals import rehearse as train
+
+        for line in train(joining):
+            out.print(line, soft_wrap=True)
+        return
     from ...deploy.sites.participation import take_part
 
     folder = take_part(joining, lambda line: out.print(line, soft_wrap=True))
     out.print(f"results: {folder}", soft_wrap=True)
 
 
+def _check(joining: Joining) -> None:
+    """Prints the result of every test; the exit code says whether one failed."""
+    from ...deploy.sites.checkups import FAILED, look
+
+    failed = 0
+    for result in look(joining):
+        failed += result.outcome == FAILED
+        line = f"{result.outcome:<8} {result.what:<13} {result.text}"
+        out.print(line, soft_wrap=True)
+    if failed:
+        out.print(f"{several(failed, 'test')} failed: this site cannot join yet.")
+        raise typer.Exit(1)
+    out.print("This site is ready.")
+
+
 def log(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder of your site.")
     ],
+    as_json: Json = False,
 ) -> None:
     """Say what left your site: to whom, when, how many bytes, in which round."""
+    from ...deploy.sites.departures import departures_of
+
+    left = departures_of(folder)
+    if as_json:
+        from ..tables import print_json
+
+        return print_json({"departures": [one._asdict() for one in left]})
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("when", "what", "attempt", "kind", "to"):
+        table.add_column(column, overflow="fold")
+    table.add_column("bytes", justify="right")
+    for one in left:
+        when = f"{datetime.fromtimestamp(one.at):%Y-%m-%d %H:%M:%S}"
+        cells = (when, one.what, str(one.attempt), one.kind, one.receivers)
+        table.add_row(*cells, f"{one.bytes:,}")
+    out.print(table)
+    total = sum(one.bytes for one in left)
+    out.print(f"{several(len(left), 'message')} with {total:,} bytes left this site.")

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...checks import InputError
 from .store import EVERYBODY, Answer
-from .wire import Parcel, WireError, arrays_of, described, joined, words
+from .wire import Parcel, WireError, arrays_of, bytes_of, describe_arrays, words
 
 Central = Callable[[dict[str, Any], Sequence[int], list[list[np.ndarray]]], Any]
 """`central(header, who, rows)` gives, for each of all members, a list of arrays."""
@@ -106,9 +106,9 @@ class Attempt:
                 raise WireError("a masked row must come with its digest.")
             if kind == "mail":
                 self._receivers(parcel, rank)
-        keys = ("kind", "arrays") if kind in ("sum", "rows") else ("kind",)
-        if kind == "central":
-            keys = ("kind", "arrays", "program", "options")
+        keys = ["kind"]
+        keys += ["arrays"] if kind in ("sum", "rows", "central") else []
+        keys += ["program", "options"] if kind == "central" else []
         for other, call in calls.items():
             for key in keys:
                 if call.parcel.header.get(key) != parcel.header.get(key):
@@ -118,8 +118,8 @@ class Attempt:
                     )
 
     def _receivers(self, parcel: Parcel, rank: int) -> list[int]:
-        to, about = parcel.header.get("to"), parcel.header.get("arrays")
-        members = range(len(self._names))
+        to: Any = parcel.header.get("to")
+        about, members = parcel.header.get("arrays"), range(len(self._names))
         sound = isinstance(to, list) and all(type(r) is int for r in to)
         if not sound or len(set(to)) < len(to) or len(to) != len(about or []):
             raise WireError("mail must name every receiver once.")
@@ -154,8 +154,8 @@ class Attempt:
         for row in rows[1:]:
             total += row
         found = total.astype(rows[0].dtype)
-        header = {"kind": "sum", "arrays": described([found])}
-        return self._for_all(Parcel(header, joined([found])), keep=True)
+        header = {"kind": "sum", "arrays": describe_arrays([found])}
+        return self._for_all(Parcel(header, bytes_of([found])), keep=True)
 
     def _rows(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
         """Keeps masked rows until their masks are opened; tells which have arrived."""
@@ -190,8 +190,8 @@ class Attempt:
             raise WireError(str(error)) from None
         finally:
             self._masked = {}
-        header = {"kind": "open", "arrays": described([total])}
-        found = self._for_all(Parcel(header, joined([total])), keep=True)
+        header = {"kind": "open", "arrays": describe_arrays([total])}
+        found = self._for_all(Parcel(header, bytes_of([total])), keep=True)
         self.final = self.kept[-1].number + 1
         return found
 
@@ -220,8 +220,8 @@ class Attempt:
         for rank, box in boxes.items():
             parts = [part for _, part in box]
             senders = [sender for sender, _ in box]
-            header = {"kind": "mail", "from": senders, "arrays": described(parts)}
-            parcels[rank] = Parcel(header, joined(parts))
+            header = {"kind": "mail", "from": senders, "arrays": describe_arrays(parts)}
+            parcels[rank] = Parcel(header, bytes_of(parts))
         return self._for_each(parcels)
 
     def _gather(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
@@ -248,7 +248,9 @@ class Attempt:
             text = {"kind": "central", "refused": answers, "arrays": []}
             return self._for_all(Parcel(text), keep=True)
         parcels = {
-            rank: Parcel({"kind": "central", "arrays": described(own)}, joined(own))
+            rank: Parcel(
+                {"kind": "central", "arrays": describe_arrays(own)}, bytes_of(own)
+            )
             for rank, own in enumerate(answers)
         }
         return self._for_each(parcels)

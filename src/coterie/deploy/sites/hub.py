@@ -53,13 +53,13 @@ class _Ready(NamedTuple):
 
 
 class _Frozen(NamedTuple):
-    """What is final in a step after a sum was opened, whoever is lost later."""
+    """What is final in a step after a sum was opened, even if members are lost."""
 
     present: list[int]
     kept: list[Answer]
 
 
-def _told(attempt: Attempt) -> Parcel:
+def _parcel_of(attempt: Attempt) -> Parcel:
     """What a member hears about an attempt, and the last opened sum if there is one."""
     header: dict[str, Any] = {
         "attempt": attempt.number,
@@ -113,6 +113,7 @@ class Hub:
         self._heard = dict.fromkeys(members, now)
         self._done = dict.fromkeys(members, self.step - 1)  # the last step of each
         self._lives: dict[int, str] = {}
+        self._torch: dict[int, str] = {}  # versions, for `join --check`
         self._finished: set[int] = set()
         self._short_since: float | None = None
         self._turn = threading.Condition()
@@ -170,20 +171,22 @@ class Hub:
             self._ready[rank] = ready
             self._start_if_ready()
 
-        def found() -> Parcel | None:
+        def look_up() -> Parcel | None:
             if step < self.step:
                 return Parcel({"behind": True})
             if self._attempt is None or not self._is_asked(rank, after):
                 return None
-            return _told(self._attempt)
+            return _parcel_of(self._attempt)
 
-        return self._wait(found)
+        return self._wait(look_up)
 
     def _bound_by(self, lists: object) -> tuple[int, ...]:
         """Whose rows must be in the sum that a member waits for; empty: anybody's."""
         final = self._frozen.kept[-1].number + 1 if self._frozen else 0
         members = set(range(len(self.names)))
-        for one in lists if isinstance(lists, list) else [None]:
+        if not isinstance(lists, list):
+            raise WireError("`lists` of a message must be a list.")
+        for one in lists:
             sound = isinstance(one, list) and len(one) == 2 and type(one[0]) is int
             if not sound or not isinstance(one[1], list) or not set(one[1]) <= members:
                 raise WireError("`lists` of a message must be places with ranks.")
@@ -211,12 +214,12 @@ class Hub:
                 self._commit(attempt, attempt.votes)
             self._turn.notify_all()
 
-        def found() -> Parcel | None:
+        def look_up() -> Parcel | None:
             if len(attempt.replies) > number:
                 return attempt.replies[number][rank]
             return self._too_late(step) if self._attempt is not attempt else None
 
-        return self._wait(found)
+        return self._wait(look_up)
 
     def _too_late(self, step: int) -> Parcel:
         """What a member hears whose attempt has ended."""
@@ -228,7 +231,9 @@ class Hub:
         self._note_done(rank, step - 1)
         if step < self.store.first_step() and step >= int(self._set_up_steps()):
             return Parcel({"forgotten": self.store.first_step()})
-        steps, pieces, size = [], [], 0
+        steps: list[dict[str, Any]] = []
+        pieces: list[bytes] = []
+        size = 0
         while step < self.step and len(steps) < _BATCH and size < _BATCH_BYTES:
             commit, answers = self.store.commit_of(step), []
             assert commit is not None  # steps are finished in order
@@ -244,6 +249,20 @@ class Hub:
     def _on_alive(self, rank: int, parcel: Parcel) -> Parcel:
         """A sign of life."""
         return Parcel({"step": self.step, "ended": self.ended})
+
+    def _on_check(self, rank: int, parcel: Parcel) -> Parcel:
+        """A member looks whether it could take part; nothing of the run changes."""
+        self._torch[rank] = words(parcel.header, "torch", longest=50)
+        return Parcel(
+            {
+                "protocol": PROTOCOL,
+                "run": self._run,
+                "clock": time.time(),
+                "step": self.step,
+                "ended": self.ended,
+                "torch": {self.names[r]: text for r, text in self._torch.items()},
+            }
+        )
 
     def _on_finish(self, rank: int, parcel: Parcel) -> Parcel:
         """A member has finished all steps of the study."""
@@ -269,6 +288,7 @@ class Hub:
         "begin": _on_begin,
         "log": _on_log,
         "alive": _on_alive,
+        "check": _on_check,
         "finish": _on_finish,
         "failure": _on_failure,
         "set-up": _on_set_up,

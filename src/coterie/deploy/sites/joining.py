@@ -48,19 +48,23 @@ class Joining(NamedTuple):
         return sites_of(self.tables.get("sites", {}))
 
     @property
-    def run(self) -> str:
+    def run_name(self) -> str:
         """A name of the run, the same at all members and at the hub."""
-        return self.roster.run
+        return self.roster.run_name
 
     def credentials(self) -> Credentials:
-        """What this site shows the hub, and whom it believes."""
+        """What this site shows, and whom it believes: the hub of the roster alone.
+
+        Another certificate with the name of the hub is refused, even if an authority of
+        the roster has signed it.
+        """
         from .channel import Credentials
 
         seat = self.roster.members[self.rank]
         return Credentials(
             "".join(map(pem, seat.certificates)).encode(),
             content_of("key", self.site.key),
-            "".join(map(pem, self.roster.authorities)).encode(),
+            pem(self.roster.hub.certificate).encode(),
         )
 
 
@@ -73,9 +77,9 @@ def ready_to_join(study: Path, site_file: Path) -> Joining:
     site, tables = read_site(site_file), tables_of("study", study)
     problems = study_problems(site, tables)
     name, roster = study_hash(tables), None
-    key = _tried(problems, lambda: read_key(site.key))
-    certificates = _tried(problems, lambda: read_certificates(site.certificate))
-    roster = _tried(problems, lambda: read_roster(site.roster))
+    key = _try(problems, lambda: read_key(site.key))
+    certificates = _try(problems, lambda: read_certificates(site.certificate))
+    roster = _try(problems, lambda: read_roster(site.roster))
     if roster is None or key is None or certificates is None:
         raise Problems(problems)
     if not holds(certificates[0], key):
@@ -83,7 +87,7 @@ def ready_to_join(study: Path, site_file: Path) -> Joining:
             f"the certificate {site.certificate} must be that of the key {site.key}."
         )
     problems += _roster_problems(roster, name)
-    rank = _tried(problems, lambda: roster.rank_named(site.name))
+    rank = _try(problems, lambda: roster.rank_named(site.name))
     if rank is not None:
         problems += _seat_problems(site, roster, rank, certificates[0])
     if problems or rank is None:
@@ -93,7 +97,7 @@ def ready_to_join(study: Path, site_file: Path) -> Joining:
     return Joining(site, tables, study.parent, roster, rank, key)
 
 
-def _tried(problems: list[str], read: Callable[[], Any]) -> Any:
+def _try(problems: list[str], read: Callable[[], Any]) -> Any:
     """What `read` gives; None if it raises, with its sentence as a problem."""
     try:
         return read()

@@ -20,16 +20,16 @@ import numpy as np
 from ...checks import DisconnectedError, InputError, TrainingError
 from .hub import PROTOCOL
 from .keys import sign, verify
-from .link import Aborted, Behind, Channel, LiveCalls, RunEnded, SiteGroup
+from .link import AttemptOver, Behind, Channel, LiveCalls, RunOver, SiteGroup
 from .masks import pack_parts
 from .member_store import Checkpoint, Departure, MemberStore
 from .verbs import (
-    Clear,
-    Masked,
+    ClearVerbs,
+    FinalVerbs,
+    LiveAttempt,
+    MaskedVerbs,
     Memory,
-    Remembered,
-    Replay,
-    Started,
+    ReplayVerbs,
     Trust,
     Verbs,
     refuse_log,
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     everybody: bool = False  # whether all members must be present
 
 
-class Finished(NamedTuple):
+class LoggedStep(NamedTuple):
     """A step in the log of the hub, with the answers for this member."""
 
     attempt: int
@@ -85,8 +85,8 @@ class Member:
         self.group.grid = trust.grid
         self._results: list[tuple[Any, bytes]] = []  # of the last attempt at a step
         self._calls: LiveCalls | None = None
-        self._replayed: Finished | None = None
-        self._log: deque[tuple[int, Finished]] = deque()
+        self._replayed: LoggedStep | None = None
+        self._log: deque[tuple[int, LoggedStep]] = deque()
         self._quiet = threading.Event()
         self._heart: threading.Thread | None = None
 
@@ -121,7 +121,7 @@ class Member:
                     assert self._replayed is not None  # the step in the log
                     votes = self._replayed.votes
                     refuse_log(votes, started, self._trust, self.memory)
-            except (Aborted, Behind) as ended:
+            except (AttemptOver, Behind) as ended:
                 if not (voted and isinstance(ended, Behind) and self._counts(started)):
                     self.memory.last = before
                     continue
@@ -134,7 +134,7 @@ class Member:
 
     def _begin(
         self, step: Step, charge: Callable[[int], None] | None
-    ) -> tuple[Started, bool]:
+    ) -> tuple[LiveAttempt, bool]:
         """The attempt, and whether it is live; if not, it is a step in the log."""
         last, after = self.store.greatest()
         header = {"kind": "begin", "step": step.number, "what": step.what}
@@ -148,16 +148,16 @@ class Member:
         answer = Parcel({"behind": True}) if self._log else self._ask(header)
         found = answer.header
         if found.get("behind"):
-            finished = self._replayed = self._finished(step)
+            finished = self._replayed = self._logged_step(step)
             present, which = finished.present, finished.attempt
-            started = Started(step.number, which, present, present, step.what)
-            self.group.verbs = Replay(
+            started = LiveAttempt(step.number, which, present, present, step.what)
+            self.group.verbs = ReplayVerbs(
                 *(finished.answers, started, self._trust, self.memory),
                 sealed=self._masks,
             )
             return started, False
         present, asked = tuple(found["present"]), tuple(found["asked"])
-        started = Started(step.number, found["attempt"], present, asked, step.what)
+        started = LiveAttempt(step.number, found["attempt"], present, asked, step.what)
         self._refuse_smaller_sum(started, int(found.get("final", 0)))
         if charge is not None:
             charge(started.number)
@@ -166,24 +166,24 @@ class Member:
         self.group.verbs = self._verbs(started, answer)
         return started, True
 
-    def _verbs(self, started: Started, answer: Parcel) -> Verbs:
+    def _verbs(self, started: LiveAttempt, answer: Parcel) -> Verbs:
         """How rows travel in an attempt; opened sums of the one before are final."""
         assert self._calls is not None  # made just before
-        verbs: Verbs = Clear(self._calls, self.memory)
+        verbs: Verbs = ClearVerbs(self._calls, self.memory)
         if self._masks:
             ends = (self._trust, self.memory, lambda: self._note_list(started))
-            verbs = Masked(self._calls, started, *ends)
+            verbs = MaskedVerbs(self._calls, started, *ends)
         final, told = int(answer.header.get("final", 0)), answer.header.get("last")
         last = None if told is None else Parcel(told, answer.payload)
-        return Remembered(verbs, self._results, final, last, self.memory, self._trust)
+        return FinalVerbs(verbs, self._results, final, last, self.memory, self._trust)
 
-    def _note_list(self, started: Started) -> None:
+    def _note_list(self, started: LiveAttempt) -> None:
         """Keeps that the sum of these members may be opened from now on."""
         verbs = self.group.verbs
-        assert isinstance(verbs, Remembered)  # masks need it
+        assert isinstance(verbs, FinalVerbs)  # masks need it
         self.store.note_list(started.step, verbs.place, started.asked)
 
-    def _refuse_smaller_sum(self, started: Started, final: int) -> None:
+    def _refuse_smaller_sum(self, started: LiveAttempt, final: int) -> None:
         """Refuses to take part in another sum where one may have been opened.
 
         The difference of two sums of the same state would show the row of the member
@@ -198,17 +198,17 @@ class Member:
                     "no part in it."
                 )
 
-    def _prepare(self, started: Started, value: Any) -> None:
+    def _prepare(self, started: LiveAttempt, value: Any) -> None:
         """Writes the state after the step to the disk."""
         kept = value, self.memory.last.hex()
         self.store.prepare(Checkpoint(started.step, started.number, kept))
 
-    def _vote(self, started: Started) -> None:
+    def _vote(self, started: LiveAttempt) -> None:
         """Says that this member has the result; returns when all have said so."""
         assert self._calls is not None  # made when the attempt began
         vote(self._calls, started, self._trust, self.memory)
 
-    def _counts(self, started: Started) -> bool:
+    def _counts(self, started: LiveAttempt) -> bool:
         """Whether this attempt is the one that was finished, by the log of the hub."""
         found = self._ask({"kind": "log", "step": started.step}).header
         steps = found.get("steps", ())
@@ -221,10 +221,10 @@ class Member:
 
         A member that was killed after its vote does not know whether all have voted.
         """
-        last, ready = self.store.last(), self.store.prepared()
+        last, ready = self.store.last(), self.store.prepared_state()
         if ready is None or (last is not None and ready.step <= last.step):
             return last
-        if not self._counts(Started(ready.step, ready.attempt, (), ())):
+        if not self._counts(LiveAttempt(ready.step, ready.attempt, (), ())):
             return last
         self.store.commit()
         return ready
@@ -286,7 +286,7 @@ class Member:
                 continue
             ended = str(found.header.get("ended", ""))
             if ended.startswith(("failed", "stopped")):
-                raise RunEnded(ended)
+                raise RunOver(ended)
             return found
 
     def _beat(self, pause: float) -> None:
@@ -299,7 +299,7 @@ class Member:
             except ValueError:  # the channel is closed
                 return
 
-    def _note(self, started: Started, parcel: Parcel) -> None:
+    def _note(self, started: LiveAttempt, parcel: Parcel) -> None:
         """Keeps what leaves this site, before it leaves."""
         kind, header = parcel.header["kind"], parcel.header
         to = ", ".join(self.names[j] for j in header.get("to", ())) or "hub"
@@ -307,7 +307,7 @@ class Member:
         place = (time.time(), started.step, started.number)
         self.store.note(Departure(*place, started.what, kind, to, size))
 
-    def _finished(self, step: Step) -> Finished:
+    def _logged_step(self, step: Step) -> LoggedStep:
         """The step in the log of the hub; several steps come in one message."""
         if not self._log:
             found = self._ask({"kind": "log", "step": step.number})
@@ -326,7 +326,7 @@ class Member:
                 present = tuple(about["present"])
                 votes = dict(about["votes"])
                 told = about["attempt"], present, about["what"], answers, votes
-                one = Finished(*told)
+                one = LoggedStep(*told)
                 self._log.append((about["step"], one))
         number, finished = self._log.popleft()
         if number != step.number or finished.what != step.what:

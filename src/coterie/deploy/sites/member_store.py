@@ -156,13 +156,13 @@ class MemberStore:
 
     def last(self) -> Checkpoint | None:
         """The last final state."""
-        return self._read(_COMMITTED)
+        return self._load(_COMMITTED)
 
-    def prepared(self) -> Checkpoint | None:
+    def prepared_state(self) -> Checkpoint | None:
         """The state that was written last and never became final."""
-        return self._read(_PREPARED)
+        return self._load(_PREPARED)
 
-    def _read(self, name: str) -> Checkpoint | None:
+    def _load(self, name: str) -> Checkpoint | None:
         try:
             return Checkpoint(*decode((self.folder / name).read_bytes()))
         except FileNotFoundError:

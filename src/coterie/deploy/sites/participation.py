@@ -15,7 +15,7 @@ from ...study.identity import copies_of_modules
 from .away import AwayKey, away_key
 from .channel import HubChannel
 from .joining import Joining, study_at
-from .link import Channel, RunEnded
+from .link import Channel, RunOver
 from .member import Member
 from .member_store import MemberStore
 from .rules import Site
@@ -64,7 +64,7 @@ def folder_of(joining: Joining) -> Path:
     """The folder of a site's results of a run."""
     name = str(joining.tables.get("name", "study"))
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:60]
-    return joining.site.folder / f"{plain}-{joining.run[:8]}"
+    return joining.site.folder / f"{plain}-{joining.run_name[:8]}"
 
 
 def trust_of(joining: Joining, away: AwayKey) -> Trust:
@@ -115,8 +115,8 @@ def take_part(joining: Joining, say: Say) -> Path:
         names, masks = joining.roster.names, joining.sites.masks
         member = Member(shown, store, names, trust, masks=masks)
         try:
-            cells = SiteRun(study, table, member, folder, say).run(joining.run)
-        except RunEnded as error:
+            cells = SiteRun(study, table, member, folder, say).train(joining.run_name)
+        except RunOver as error:
             raise _end_of(str(error)) from None
         finally:
             member.close()

@@ -134,7 +134,7 @@ class Roster:
         return sha256(text.encode()).hexdigest()
 
     @property
-    def run(self) -> str:
+    def run_name(self) -> str:
         """A name of the run: a run goes on under a roster that only revokes members.
 
         It is the same for all rosters that follow the same first roster and have the

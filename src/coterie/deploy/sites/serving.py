@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from .keys import holds, pem, read_key
 from .reading import content_of, tables_of
 from .rosters import Roster, check, read_roster
 from .store import HubStore
+
+_PAUSE, _GRACE = 0.1, 20.0  # seconds
 
 HEADERS = 2**21
 """The most bytes of a message besides its rows."""
@@ -86,7 +89,7 @@ def serving(files: HubFiles, listen: str, folder: Path) -> Iterator[Serving]:
     """
     sites, roster = files.sites, files.roster
     folder.mkdir(parents=True, exist_ok=True)
-    store = HubStore(folder / f"{roster.run[:16]}.db")
+    store = HubStore(folder / f"{roster.run_name[:16]}.db")
     settings = HubSettings(least=sites.least_members, patience=sites.patience)
     ranks = {
         seat.fingerprint: rank
@@ -94,24 +97,25 @@ def serving(files: HubFiles, listen: str, folder: Path) -> Iterator[Serving]:
         if not seat.revoked
     }
     try:
-        hub = Hub(roster.names, roster.run, store, settings)
+        hub = Hub(roster.names, roster.run_name, store, settings)
         largest = sites.message_bytes + HEADERS
         with serve(
             hub.answer, ranks, listen, files.credentials, largest=largest
         ) as port:
-            yield Serving(hub, port)
-            hub.stop()
+            try:
+                yield Serving(hub, port)
+            finally:
+                hub.stop()
     finally:
         store.close()
 
 
-def follow(hub: Hub, say: Callable[[str], None], sleep: Callable[[], None]) -> str:
+def follow(hub: Hub, say: Callable[[str], None]) -> str:
     """Waits until the run has ended, and says what happens; returns how it ended.
 
     Args:
         hub: that serves its members.
         say: called with a line whenever a member comes or goes, or a step begins.
-        sleep: waits for a moment.
     """
     there: set[str] = set()
     what, aborts = "", 0
@@ -129,8 +133,11 @@ def follow(hub: Hub, say: Callable[[str], None], sleep: Callable[[], None]) -> s
             say(f"{several(status['aborts'], 'attempt')} ended early so far.")
         there, what, aborts = now, status["what"], status["aborts"]
         if status["ended"] or hub.all_finished():
-            return str(status["ended"]) or "done"
-        sleep()
+            ended = str(status["ended"]) or "done"
+            if ended != "done":  # members that compute now hear of it later
+                time.sleep(min(hub.settings.patience, _GRACE))
+            return ended
+        time.sleep(_PAUSE)
 
 
 def refuse_listen(listen: str) -> str:

@@ -34,10 +34,10 @@ from .masks import (
     row_digest,
     to_grid,
 )
-from .wire import Parcel, WireError, arrays_of, described, joined
+from .wire import Parcel, WireError, arrays_of, bytes_of, describe_arrays
 
 
-class Started(NamedTuple):
+class LiveAttempt(NamedTuple):
     """An attempt at a step."""
 
     step: int
@@ -95,7 +95,7 @@ def _mail_in(found: Parcel) -> dict[int, np.ndarray]:
     return dict(zip(senders, arrays, strict=True))
 
 
-class Clear:
+class ClearVerbs:
     """Rows in the clear."""
 
     def __init__(self, calls: Calls, memory: Memory) -> None:
@@ -103,8 +103,8 @@ class Clear:
 
     def sum(self, row: np.ndarray) -> np.ndarray:
         """The sum, which the hub makes from rows that it reads."""
-        header = {"kind": "sum", "arrays": described([row])}
-        found = self.call(Parcel(header, joined([row])))
+        header = {"kind": "sum", "arrays": describe_arrays([row])}
+        found = self.call(Parcel(header, bytes_of([row])))
         total = one_array(refuse_other_kind("sum", found))
         self._memory.note(total)
         return total
@@ -112,9 +112,9 @@ class Clear:
     def mail(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Mail that the hub can read."""
         to, arrays = list(parts), list(parts.values())
-        header = {"kind": "mail", "to": to, "arrays": described(arrays)}
+        header = {"kind": "mail", "to": to, "arrays": describe_arrays(arrays)}
         return _mail_in(
-            refuse_other_kind("mail", self.call(Parcel(header, joined(arrays))))
+            refuse_other_kind("mail", self.call(Parcel(header, bytes_of(arrays))))
         )
 
 
@@ -137,7 +137,7 @@ class Trust(NamedTuple):
         """The grid of all sums."""
         return grid_for(self.scale, self.largest, len(self.certificates))
 
-    def context(self, started: Started, number: int, last: bytes) -> MessageContext:
+    def context(self, started: LiveAttempt, number: int, last: bytes) -> MessageContext:
         """What a row of this attempt belongs to."""
         return MessageContext(
             self.study,
@@ -161,11 +161,11 @@ class Memory:
 
     def note(self, total: np.ndarray) -> None:
         """Goes on after a sum."""
-        told = self.last + joined([total])
+        told = self.last + bytes_of([total])
         self.last = hashlib.sha256(told).digest()
 
 
-class Masked:
+class MaskedVerbs:
     """Rows with masks, and sealed mail; see `masks` and `mail`.
 
     When all rows of a sum have arrived, every member signs the list of them, and sends
@@ -177,7 +177,7 @@ class Masked:
     def __init__(
         self,
         calls: Calls,
-        started: Started,
+        started: LiveAttempt,
         trust: Trust,
         memory: Memory,
         note_list: Callable[[], None],
@@ -204,9 +204,9 @@ class Masked:
         whole = to_grid(row, trust.grid)
         ends = (self._others, trust.rank, context)
         hidden = mask_row(whole, self._keys, *ends, least=trust.least)
-        payload = joined([hidden])
+        payload = bytes_of([hidden])
         digest = row_digest(context, trust.rank, payload)
-        header = {"kind": "rows", "arrays": described([hidden])}
+        header = {"kind": "rows", "arrays": describe_arrays([hidden])}
         header |= {"digest": digest.hex()}
         found = refuse_other_kind("rows", self.call(Parcel(header, payload)))
         told = arrival_list(context, self._digests(found))
@@ -233,7 +233,9 @@ class Masked:
         trust, context = self._trust, self._next_context()
         sealed = {}
         for rank, part in parts.items():
-            plain = Parcel({"arrays": described([part])}, joined([part])).encode()
+            plain = Parcel(
+                {"arrays": describe_arrays([part])}, bytes_of([part])
+            ).encode()
             if rank in self._others:
                 ends = (self._others[rank], context, trust.rank, rank)
                 closed = seal(plain, self._keys, *ends)
@@ -243,13 +245,13 @@ class Masked:
                     plain, theirs, context, trust.rank, rank, trust.key
                 )
             sealed[rank] = np.frombuffer(closed, np.uint8)
-        received = Clear(self, self._memory).mail(sealed)
+        received = ClearVerbs(self, self._memory).mail(sealed)
         found = {}
-        for sender, closed in received.items():
+        for sender, arrived in received.items():
             if sender not in self._others:
                 raise WireError("mail must come from a present member.")
             ends = (self._others[sender], context, sender, trust.rank)
-            found[sender] = _opened(open_mail(closed.tobytes(), self._keys, *ends))
+            found[sender] = _array_in(open_mail(arrived.tobytes(), self._keys, *ends))
         return found
 
     def _next_context(self) -> MessageContext:
@@ -263,7 +265,7 @@ class Masked:
         about = self._trust.context(self._started, 0, self._memory.last)
         own = self._keys.public.to_bytes()
         told = about.attempt_bytes + about.last
-        found = self._signed(b"keys", told, own)
+        found = self._exchange_signed(b"keys", told, own)
         self._others = {
             rank: PublicKeys.from_bytes(theirs)
             for rank, theirs in found.items()
@@ -279,7 +281,7 @@ class Masked:
             if k != rank
         ]
         self._note_list()
-        found = self._signed(b"arrived", told, b"".join(sealed))
+        found = self._exchange_signed(b"arrived", told, b"".join(sealed))
         size, opened = HASH + OVERHEAD, []
         for sender in context.present:
             if sender == rank:
@@ -293,14 +295,16 @@ class Masked:
             raise InputError("the opening of a self-mask has another length.")
         return b"".join(opened)
 
-    def _signed(self, purpose: bytes, told: bytes, own: bytes) -> dict[int, bytes]:
+    def _exchange_signed(
+        self, purpose: bytes, told: bytes, own: bytes
+    ) -> dict[int, bytes]:
         """What every asked member sends with its signature of this and of `told`."""
         trust = self._trust
         where = (purpose, trust.study, trust.roster, told)
         signature = sign(trust.key, *where, own)
         payload = len(own).to_bytes(4, "big") + own + signature
         found = self.call(Parcel({"kind": "gather", "passing": True}, payload))
-        values = gathered(found, self._started.asked)
+        values = values_of_all(found, self._started.asked)
         opened = {}
         for rank, value in values.items():
             end = 4 + int.from_bytes(value[:4], "big")
@@ -314,23 +318,23 @@ class Masked:
         return opened
 
 
-def vote(calls: Calls, started: Started, trust: Trust, memory: Memory) -> None:
+def vote(calls: Calls, started: LiveAttempt, trust: Trust, memory: Memory) -> None:
     """Signs the end of an attempt, and checks that all have signed it."""
-    told = _vote(started, memory)
+    told = _vote_text(started, memory)
     signature = sign(trust.key, b"vote", trust.study, trust.roster, told).hex()
     header = {"kind": "vote", "signature": signature}
     found = refuse_other_kind("vote", calls.call(Parcel(header)))
     refuse_votes(found.header.get("votes"), started, trust, memory)
 
 
-def _vote(started: Started, memory: Memory) -> bytes:
+def _vote_text(started: LiveAttempt, memory: Memory) -> bytes:
     numbers = (started.step, started.number, *started.present)
     told = b"".join(each.to_bytes(8, "big") for each in numbers)
     return told + memory.last + started.what.encode()
 
 
 def refuse_log(
-    votes: Mapping[str, Any], started: Started, trust: Trust, memory: Memory
+    votes: Mapping[str, Any], started: LiveAttempt, trust: Trust, memory: Memory
 ) -> None:
     """Refuses a finished step in the log if members have not signed just this.
 
@@ -343,9 +347,11 @@ def refuse_log(
     refuse_votes(votes, asked, trust, memory)
 
 
-def refuse_votes(votes: Any, started: Started, trust: Trust, memory: Memory) -> None:
+def refuse_votes(
+    votes: Any, started: LiveAttempt, trust: Trust, memory: Memory
+) -> None:
     """Refuses a step that not all asked members have signed."""
-    told = _vote(started, memory)
+    told = _vote_text(started, memory)
     for rank in started.asked:
         text = votes.get(str(rank)) if isinstance(votes, dict) else None
         proof = bytes.fromhex(text) if isinstance(text, str) else b""
@@ -357,7 +363,7 @@ def refuse_votes(votes: Any, started: Started, trust: Trust, memory: Memory) -> 
             )
 
 
-def gathered(found: Parcel, asked: Sequence[int]) -> dict[int, bytes]:
+def values_of_all(found: Parcel, asked: Sequence[int]) -> dict[int, bytes]:
     """The bytes of every asked member."""
     refuse_other_kind("gather", found)
     sizes, start, values = found.header.get("sizes"), 0, {}
@@ -369,7 +375,7 @@ def gathered(found: Parcel, asked: Sequence[int]) -> dict[int, bytes]:
     return values
 
 
-def _opened(plain: bytes) -> np.ndarray:
+def _array_in(plain: bytes) -> np.ndarray:
     """The array in opened mail."""
     from .wire import decode
 
@@ -384,13 +390,13 @@ def _real(total: np.ndarray, grid: Grid, like: np.ndarray) -> np.ndarray:
     return found.astype(like.dtype)
 
 
-class Replay:
+class ReplayVerbs:
     """The verbs of a step that the others have finished: answers from the log."""
 
     def __init__(
         self,
         answers: Sequence[Parcel],
-        started: Started,
+        started: LiveAttempt,
         trust: Trust,
         memory: Memory,
         *,
@@ -427,7 +433,7 @@ class Replay:
         if not self._sealed:
             return received
         return {
-            sender: _opened(
+            sender: _array_in(
                 open_for_absent(
                     closed.tobytes(),
                     trust.away,
@@ -441,7 +447,7 @@ class Replay:
         }
 
 
-class Remembered:
+class FinalVerbs:
     """The verbs of an attempt, which remember their results for a next attempt.
 
     An opened sum is final. If a member is lost after it, the next attempt of the step
