@@ -49,6 +49,7 @@ class _Ready(NamedTuple):
     what: str
     after: int  # the last attempt that it saw
     everybody: bool  # whether all members must be present
+    bound: tuple[int, ...] = ()  # if it has signed a list of rows: whose rows
 
 
 class _Frozen(NamedTuple):
@@ -59,7 +60,7 @@ class _Frozen(NamedTuple):
 
 
 def _parcel_of(attempt: Attempt) -> Parcel:
-    """What a member hears about an attempt, with the last opened sum if any."""
+    """What a member hears about an attempt, and the last opened sum if there is one."""
     header: dict[str, Any] = {
         "attempt": attempt.number,
         "present": attempt.present,
@@ -164,7 +165,8 @@ class Hub:
             raise WireError(f"the hub is at step {self.step}, it has an old log.")
         self._note_done(rank, step - 1)
         everybody = bool(header.get("everybody"))
-        ready = _Ready(words(header, "what"), after, everybody)
+        bound = self._bound_by(header.get("lists", []))
+        ready = _Ready(words(header, "what"), after, everybody, bound)
         if step == self.step and not self._is_asked(rank, after):
             self._ready[rank] = ready
             self._start_if_ready()
@@ -177,6 +179,19 @@ class Hub:
             return _parcel_of(self._attempt)
 
         return self._wait(look_up)
+
+    def _bound_by(self, lists: object) -> tuple[int, ...]:
+        """Whose rows must be in the sum that a member waits for; empty: anybody's."""
+        final = self._frozen.kept[-1].number + 1 if self._frozen else 0
+        members = set(range(len(self.names)))
+        told: list[Any] = lists if isinstance(lists, list) else [None]
+        for one in told:
+            sound = isinstance(one, list) and len(one) == 2 and type(one[0]) is int
+            if not sound or not isinstance(one[1], list) or not set(one[1]) <= members:
+                raise WireError("`lists` of a message must be places with ranks.")
+            if one[0] >= final:
+                return tuple(one[1])
+        return ()
 
     def _on_call(self, rank: int, parcel: Parcel) -> Parcel:
         """A member calls a verb, or votes."""
@@ -326,6 +341,13 @@ class Hub:
             expected &= set(self._frozen.present)
         if everybody:
             expected = members
+        bound = next((one.bound for one in self._ready.values() if one.bound), ())
+        if bound:  # a sum of these may have been opened, so nobody joins a smaller one
+            expected = set(bound)
+            ready = {rank for rank in self._ready if not self.is_lost(rank)} & expected
+            if ready != expected:
+                self._short_since = self._short_since or self._clock()
+                return
         if not ready or not expected <= ready:
             return
         if len(ready) < self.settings.least and self._frozen is None:
@@ -362,9 +384,11 @@ class Hub:
         assert one is not None  # only called during an attempt
         self.store.end(self.step, one.number, reason)
         self._attempt = None
+        one.end()
         if self.step >= int(self._set_up_steps()):
             if one.final:
                 kept = [a for a in one.kept if a.number < one.final]
+                self.store.freeze(self.step, one.present, kept)
                 self._frozen = _Frozen(one.present, kept)
             self._gone |= lost
             if one.number >= self.settings.attempts:

@@ -93,7 +93,7 @@ class SiteGroup:
         """The group as this member sees it; `verbs` is set for every step."""
         self.rank, self.size = rank, size
         self.verbs: Verbs | None = None
-        self.noise, self.grid = site_noise(), grid_for(2.0**28, 2.0**30, size)
+        self.noise, self.grid = site_noise(), grid_for(2.0**28, 1.0, size)
 
     def forget(self) -> None:
         """Ends an attempt: noise that was due has no row any more."""

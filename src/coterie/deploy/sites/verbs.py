@@ -1,4 +1,4 @@
-"""How the rows of a member travel: in the clear, masked and sealed, or replayed.
+"""How a member's rows travel in an attempt: clear, masked and sealed, or replayed.
 
     Clear    the hub reads what it adds up and relays: `sites.masks = false`
     Masked   the hub sees sums alone, and mail that it cannot read
@@ -19,8 +19,9 @@ import numpy as np
 from ...checks import InputError, TrainingError
 from .away import AwayKey, open_for_absent, seal_for_absent
 from .keys import Certificate, Key, sign, verify
-from .mail import open_mail, seal
+from .mail import OVERHEAD, open_mail, seal
 from .masks import (
+    HASH,
     AttemptKeys,
     Grid,
     MessageContext,
@@ -97,7 +98,7 @@ def _mail_in(found: Parcel) -> dict[int, np.ndarray]:
 class ClearVerbs:
     """Rows in the clear."""
 
-    def __init__(self, calls: Calls, memory: Memory) -> None:
+    def __init__(self, calls: Calls, memory: SumChain) -> None:
         self.call, self._memory = calls.call, memory
 
     def sum(self, row: np.ndarray) -> np.ndarray:
@@ -117,7 +118,7 @@ class ClearVerbs:
         )
 
 
-class Trust(NamedTuple):
+class MemberTrust(NamedTuple):
     """What a member needs to hide its rows and to check the others."""
 
     study: bytes
@@ -152,7 +153,7 @@ class Trust(NamedTuple):
         )
 
 
-class Memory:
+class SumChain:
     """The hash of the last sum that all members have; empty at first."""
 
     def __init__(self) -> None:
@@ -165,12 +166,32 @@ class Memory:
 
 
 class MaskedVerbs:
-    """Rows with masks, and sealed mail; see `masks` and `mail`."""
+    """Rows with masks, and sealed mail; see `masks` and `mail`.
+
+    When all rows of a sum have arrived, every member signs the list of them, and sends
+    the opening of its self-mask to every other member, sealed. A member that has seen
+    all signatures sends all openings to the hub. So from then on, the sum can be opened
+    even if all members but one are lost, and nobody may ask for another sum instead.
+    """
 
     def __init__(
-        self, calls: Calls, started: LiveAttempt, trust: Trust, memory: Memory
+        self,
+        calls: Calls,
+        started: LiveAttempt,
+        trust: MemberTrust,
+        memory: SumChain,
+        note_list: Callable[[], None],
     ) -> None:
-        self.call = calls.call
+        """Hides the rows of an attempt.
+
+        Args:
+            calls: to the hub.
+            started: the attempt.
+            trust: of the member.
+            memory: of the member.
+            note_list: called before this member signs that all rows have arrived.
+        """
+        self.call, self._note_list = calls.call, note_list
         self._started, self._trust, self._memory = started, trust, memory
         self._keys = AttemptKeys.fresh()
         self._others: dict[int, PublicKeys] = {}
@@ -190,8 +211,7 @@ class MaskedVerbs:
         found = refuse_other_kind("rows", self.call(Parcel(header, payload)))
         told = arrival_list(context, self._digests(found))
         refuse_list(told, context, trust.rank, digest)
-        self._all_sign(b"arrived", told)
-        opening = self._keys.opening(context)
+        opening = self._all_openings(context, told)
         found = refuse_other_kind("open", self.call(Parcel({"kind": "open"}, opening)))
         total = one_array(found)
         self._memory.note(total)
@@ -252,9 +272,28 @@ class MaskedVerbs:
             if rank != self._trust.rank
         }
 
-    def _all_sign(self, purpose: bytes, told: bytes) -> None:
-        """Signs a text, and checks that all others have signed the same one."""
-        self._exchange_signed(purpose, told, b"")
+    def _all_openings(self, context: MessageContext, told: bytes) -> bytes:
+        """The openings of all self-masks, when all have signed the list of arrivals."""
+        rank, own = self._trust.rank, self._keys.opening(context)
+        sealed = [
+            seal(own, self._keys, self._others[k], context, rank, k)
+            for k in context.present
+            if k != rank
+        ]
+        self._note_list()
+        found = self._exchange_signed(b"arrived", told, b"".join(sealed))
+        size, opened = HASH + OVERHEAD, []
+        for sender in context.present:
+            if sender == rank:
+                opened.append(own)
+                continue
+            place = [k for k in context.present if k != sender].index(rank)
+            closed = found[sender][size * place : size * (place + 1)]
+            ends = (self._others[sender], context, sender, rank)
+            opened.append(open_mail(closed, self._keys, *ends))
+        if any(len(each) != HASH for each in opened):
+            raise InputError("the opening of a self-mask has another length.")
+        return b"".join(opened)
 
     def _exchange_signed(
         self, purpose: bytes, told: bytes, own: bytes
@@ -279,7 +318,9 @@ class MaskedVerbs:
         return opened
 
 
-def vote(calls: Calls, started: LiveAttempt, trust: Trust, memory: Memory) -> None:
+def vote(
+    calls: Calls, started: LiveAttempt, trust: MemberTrust, memory: SumChain
+) -> None:
     """Signs the end of an attempt, and checks that all have signed it."""
     told = _vote_text(started, memory)
     signature = sign(trust.key, b"vote", trust.study, trust.roster, told).hex()
@@ -288,14 +329,28 @@ def vote(calls: Calls, started: LiveAttempt, trust: Trust, memory: Memory) -> No
     refuse_votes(found.header.get("votes"), started, trust, memory)
 
 
-def _vote_text(started: LiveAttempt, memory: Memory) -> bytes:
+def _vote_text(started: LiveAttempt, memory: SumChain) -> bytes:
     numbers = (started.step, started.number, *started.present)
     told = b"".join(each.to_bytes(8, "big") for each in numbers)
     return told + memory.last + started.what.encode()
 
 
+def refuse_log(
+    votes: Mapping[str, Any], started: LiveAttempt, trust: MemberTrust, memory: SumChain
+) -> None:
+    """Refuses a finished step in the log if members have not signed just this.
+
+    Members that were lost after an opened sum count as present, and have not signed.
+    """
+    signers = [rank for rank in started.present if str(rank) in votes]
+    if not signers or len(signers) != len(votes):
+        raise InputError(f"nobody has signed {started.what!r} in the log of the hub.")
+    asked = started._replace(asked=tuple(signers))
+    refuse_votes(votes, asked, trust, memory)
+
+
 def refuse_votes(
-    votes: Any, started: LiveAttempt, trust: Trust, memory: Memory
+    votes: Any, started: LiveAttempt, trust: MemberTrust, memory: SumChain
 ) -> None:
     """Refuses a step that not all asked members have signed."""
     told = _vote_text(started, memory)
@@ -344,8 +399,8 @@ class ReplayVerbs:
         self,
         answers: Sequence[Parcel],
         started: LiveAttempt,
-        trust: Trust,
-        memory: Memory,
+        trust: MemberTrust,
+        memory: SumChain,
         *,
         sealed: bool,
     ) -> None:
@@ -407,8 +462,8 @@ class FinalVerbs:
         results: list[tuple[Any, bytes]],
         final: int,
         last: Parcel | None,
-        memory: Memory,
-        trust: Trust,
+        memory: SumChain,
+        trust: MemberTrust,
     ) -> None:
         """Wraps verbs.
 
@@ -423,10 +478,12 @@ class FinalVerbs:
         self._verbs, self._results, self._memory = verbs, results, memory
         self._last, self._final, self._trust = last, final, trust
         self._place = 0
+        self.place = 0  # of the call that is going on
         del results[final:]
 
     def _result(self, ask: Callable[[], Any], like: np.ndarray | None = None) -> Any:
-        place, self._place = self._place, self._place + 1
+        self.place = place = self._place
+        self._place += 1
         if place >= self._final:
             found = ask()
             self._results.append((found, self._memory.last))
@@ -434,7 +491,7 @@ class FinalVerbs:
         if place < len(self._results):
             found, self._memory.last = self._results[place]
             return found
-        if self._last is None or like is None:
+        if self._last is None or like is None or place != self._final - 1:
             raise WireError("the hub does not send the sum that was opened.")
         total = one_array(refuse_other_kind("open", self._last))
         self._memory.note(total)
