@@ -27,7 +27,7 @@ from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.runs import SiteRun, mask
 from coterie.deploy.sites.site_data import read_site_table
 from coterie.deploy.sites.store import HubStore
-from coterie.deploy.sites.verbs import Trust
+from coterie.deploy.sites.verbs import MemberTrust
 from coterie.engine.rounds import init_oracle
 from coterie.records import Folder
 from coterie.study import Study, study_of
@@ -49,9 +49,9 @@ def credentials_of(name: str) -> Credentials:
     return Credentials(pem(one.certificate).encode(), plain, root)
 
 
-def trust_in(names: Sequence[str], name: str, folder: Path) -> Trust:
+def trust_in(names: Sequence[str], name: str, folder: Path) -> MemberTrust:
     """The keys of a member, and what it knows of the others."""
-    return Trust(
+    return MemberTrust(
         study=b"s" * 32,
         roster=b"r" * 32,
         rank=list(names).index(name),

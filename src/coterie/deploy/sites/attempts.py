@@ -25,7 +25,7 @@ Central = Callable[[dict[str, Any], Sequence[int], list[list[np.ndarray]]], Any]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Call(NamedTuple):
+class VerbCall(NamedTuple):
     """What one member sent to a verb."""
 
     parcel: Parcel
@@ -56,7 +56,7 @@ class Attempt:
         """
         self.number, self.present, self.asked = number, list(present), list(asked)
         self._names, self._central = names, central
-        self._calls: list[dict[int, Call]] = []
+        self._calls: list[dict[int, VerbCall]] = []
         self._masked: dict[int, np.ndarray] = {}  # rows, until they are opened
         self.replies: list[dict[int, Parcel]] = []  # by call, then by member
         # What a member needs that does the step later.
@@ -83,15 +83,17 @@ class Attempt:
                 raise WireError(f"call {number} was made with another content before.")
             return
         self._refuse_unlike(calls, parcel, rank)
-        calls[rank] = Call(parcel, digest)
+        calls[rank] = VerbCall(parcel, digest)
         if len(calls) == len(self.asked):
             by_rank = {r: calls[r].parcel for r in self.asked}
             answer = _ANSWERS[words(parcel.header, "kind")]
             self.replies.append(answer(self, number, by_rank))
             for r, call in calls.items():  # rows are no longer needed
-                calls[r] = Call(Parcel({}), call.digest)
+                calls[r] = VerbCall(Parcel({}), call.digest)
 
-    def _refuse_unlike(self, calls: dict[int, Call], parcel: Parcel, rank: int) -> None:
+    def _refuse_unlike(
+        self, calls: dict[int, VerbCall], parcel: Parcel, rank: int
+    ) -> None:
         """Refuses a message of another kind or shape than the others sent."""
         kind = words(parcel.header, "kind")
         if kind not in _ANSWERS:

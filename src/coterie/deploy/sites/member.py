@@ -28,9 +28,9 @@ from .verbs import (
     FinalVerbs,
     LiveAttempt,
     MaskedVerbs,
-    Memory,
+    MemberTrust,
     ReplayVerbs,
-    Trust,
+    SumChain,
     Verbs,
     refuse_log,
     vote,
@@ -40,7 +40,7 @@ from .wire import Parcel
 Found = TypeVar("Found")
 
 
-class Step(NamedTuple):
+class RunStep(NamedTuple):
     """A step of the run, the same for all members."""
 
     number: int
@@ -66,7 +66,7 @@ class Member:
         channel: Channel,
         store: MemberStore,
         names: Sequence[str],
-        trust: Trust,
+        trust: MemberTrust,
         *,
         masks: bool = True,
     ) -> None:
@@ -81,7 +81,7 @@ class Member:
         """
         self._channel, self.store, self.names = channel, store, list(names)
         self.rank, self.group = trust.rank, SiteGroup(trust.rank, len(names))
-        self._trust, self._masks, self.memory = trust, masks, Memory()
+        self._trust, self._masks, self.memory = trust, masks, SumChain()
         self.group.grid = trust.grid
         self._results: list[tuple[Any, bytes]] = []  # of the last attempt at a step
         self._calls: LiveCalls | None = None
@@ -94,7 +94,7 @@ class Member:
 
     def do(
         self,
-        step: Step,
+        step: RunStep,
         work: Callable[[tuple[int, ...]], Found],
         pack: Callable[[Found], Any] | None = None,
         charge: Callable[[int], None] | None = None,
@@ -133,7 +133,7 @@ class Member:
             return result
 
     def _begin(
-        self, step: Step, charge: Callable[[int], None] | None
+        self, step: RunStep, charge: Callable[[int], None] | None
     ) -> tuple[LiveAttempt, bool]:
         """The attempt, and whether it is live; if not, it is a step in the log."""
         last, after = self.store.greatest()
@@ -307,7 +307,7 @@ class Member:
         place = (time.time(), started.step, started.number)
         self.store.note(Departure(*place, started.what, kind, to, size))
 
-    def _logged_step(self, step: Step) -> LoggedStep:
+    def _logged_step(self, step: RunStep) -> LoggedStep:
         """The step in the log of the hub; several steps come in one message."""
         if not self._log:
             found = self._ask({"kind": "log", "step": step.number})

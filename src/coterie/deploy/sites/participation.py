@@ -21,7 +21,7 @@ from .member_store import MemberStore
 from .rules import Site
 from .runs import SiteRun
 from .serving import HEADERS
-from .verbs import Trust
+from .verbs import MemberTrust
 from .wire import Parcel
 
 Say = Callable[[str], None]
@@ -67,10 +67,10 @@ def folder_of(joining: Joining) -> Path:
     return joining.site.folder / f"{plain}-{joining.run_name[:8]}"
 
 
-def trust_of(joining: Joining, away: AwayKey) -> Trust:
+def trust_of(joining: Joining, away: AwayKey) -> MemberTrust:
     """The keys of a member, and what it knows of the others."""
     roster, sites = joining.roster, joining.sites
-    return Trust(
+    return MemberTrust(
         study=bytes.fromhex(roster.study),
         roster=bytes.fromhex(roster.hash),
         rank=joining.rank,

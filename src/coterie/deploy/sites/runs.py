@@ -35,7 +35,7 @@ from .declared import (
     with_declared_preparation,
 )
 from .link import BlankGroup
-from .member import Member, Step
+from .member import Member, RunStep
 from .member_store import Checkpoint
 from .noise import BudgetSpent, Charge, SiteLedger, privacy_at_site
 from .results import describe
@@ -112,7 +112,7 @@ class SiteRun:
         last = member.recover()
         try:
             setups = member.do(
-                Step(0, "set-up", everybody=True), lambda present: self._set_up()
+                RunStep(0, "set-up", everybody=True), lambda present: self._set_up()
             )
             cells = []
             for place, (seed, entry) in enumerate(self._cells):
@@ -221,7 +221,7 @@ class SiteRun:
             oracle = training.asked.at(0, active, purpose="init")
             return replace(new, state=algorithm.init(setup.together.x, oracle))
 
-        step = Step(first, f"{entry.label}, seed {seed}, start")
+        step = RunStep(first, f"{entry.label}, seed {seed}, start")
         return self._member.do(
             step, start, pack_cell, self._charge(setup, entry, 0, step)
         )
@@ -254,12 +254,12 @@ class SiteRun:
             return after, own_info(info)
 
         what = f"{cell.label}, seed {seed}, round {t}"
-        step = Step(first + t, what)
+        step = RunStep(first + t, what)
         charge = self._charge(setup, entry, t, step)
         return self._member.do(step, work, lambda found: pack_cell(found[0]), charge)
 
     def _charge(
-        self, setup: SiteSetup, entry: Entry, t: int, step: Step
+        self, setup: SiteSetup, entry: Entry, t: int, step: RunStep
     ) -> Callable[[int], None] | None:
         """Writes what an attempt at a round may cost to the ledger of this site."""
         if self._ledger is None or self._study.privacy is None:

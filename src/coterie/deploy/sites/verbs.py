@@ -98,7 +98,7 @@ def _mail_in(found: Parcel) -> dict[int, np.ndarray]:
 class ClearVerbs:
     """Rows in the clear."""
 
-    def __init__(self, calls: Calls, memory: Memory) -> None:
+    def __init__(self, calls: Calls, memory: SumChain) -> None:
         self.call, self._memory = calls.call, memory
 
     def sum(self, row: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ class ClearVerbs:
         )
 
 
-class Trust(NamedTuple):
+class MemberTrust(NamedTuple):
     """What a member needs to hide its rows and to check the others."""
 
     study: bytes
@@ -153,7 +153,7 @@ class Trust(NamedTuple):
         )
 
 
-class Memory:
+class SumChain:
     """The hash of the last sum that all members have; empty at first."""
 
     def __init__(self) -> None:
@@ -178,8 +178,8 @@ class MaskedVerbs:
         self,
         calls: Calls,
         started: LiveAttempt,
-        trust: Trust,
-        memory: Memory,
+        trust: MemberTrust,
+        memory: SumChain,
         note_list: Callable[[], None],
     ) -> None:
         """Hides the rows of an attempt.
@@ -318,7 +318,9 @@ class MaskedVerbs:
         return opened
 
 
-def vote(calls: Calls, started: LiveAttempt, trust: Trust, memory: Memory) -> None:
+def vote(
+    calls: Calls, started: LiveAttempt, trust: MemberTrust, memory: SumChain
+) -> None:
     """Signs the end of an attempt, and checks that all have signed it."""
     told = _vote_text(started, memory)
     signature = sign(trust.key, b"vote", trust.study, trust.roster, told).hex()
@@ -327,14 +329,14 @@ def vote(calls: Calls, started: LiveAttempt, trust: Trust, memory: Memory) -> No
     refuse_votes(found.header.get("votes"), started, trust, memory)
 
 
-def _vote_text(started: LiveAttempt, memory: Memory) -> bytes:
+def _vote_text(started: LiveAttempt, memory: SumChain) -> bytes:
     numbers = (started.step, started.number, *started.present)
     told = b"".join(each.to_bytes(8, "big") for each in numbers)
     return told + memory.last + started.what.encode()
 
 
 def refuse_log(
-    votes: Mapping[str, Any], started: LiveAttempt, trust: Trust, memory: Memory
+    votes: Mapping[str, Any], started: LiveAttempt, trust: MemberTrust, memory: SumChain
 ) -> None:
     """Refuses a finished step in the log if members have not signed just this.
 
@@ -348,7 +350,7 @@ def refuse_log(
 
 
 def refuse_votes(
-    votes: Any, started: LiveAttempt, trust: Trust, memory: Memory
+    votes: Any, started: LiveAttempt, trust: MemberTrust, memory: SumChain
 ) -> None:
     """Refuses a step that not all asked members have signed."""
     told = _vote_text(started, memory)
@@ -397,8 +399,8 @@ class ReplayVerbs:
         self,
         answers: Sequence[Parcel],
         started: LiveAttempt,
-        trust: Trust,
-        memory: Memory,
+        trust: MemberTrust,
+        memory: SumChain,
         *,
         sealed: bool,
     ) -> None:
@@ -460,8 +462,8 @@ class FinalVerbs:
         results: list[tuple[Any, bytes]],
         final: int,
         last: Parcel | None,
-        memory: Memory,
-        trust: Trust,
+        memory: SumChain,
+        trust: MemberTrust,
     ) -> None:
         """Wraps verbs.
 
