@@ -29,6 +29,7 @@ from ...study.settings.rules import with_defaults
 from ...study.setup import Setup, module_of, simulation_of
 from ...study.training import evaluate_cell
 from ...types import Algorithm, Info, traffic_of
+from .comparing import mask
 from .declared import (
     declared_description,
     refuse_undeclared,
@@ -357,13 +358,6 @@ def site_training(setup: SiteSetup, entry: Entry) -> Training:
 def pack_cell(cell: Cell) -> Cell:
     """The cell with its state as plain values, for a file."""
     return replace(cell, state=pack(cell.state))
-
-
-def mask(present: Sequence[int], size: int) -> Tensor:
-    """(N,) which members take part."""
-    return torch.zeros(size, dtype=torch.bool).index_fill(
-        0, torch.tensor(present), True
-    )
 
 
 def own_info(info: Info) -> Info:
