@@ -15,7 +15,6 @@ import pandas as pd
 import torch
 from cryptography.hazmat.primitives import serialization
 
-from coterie import seeds
 from coterie.checks import DisconnectedError
 from coterie.data.files import table as read_table
 from coterie.deploy.sites.away import away_key
@@ -29,10 +28,8 @@ from coterie.deploy.sites.runs import SiteRun
 from coterie.deploy.sites.site_data import read_site_table
 from coterie.deploy.sites.store import HubStore
 from coterie.deploy.sites.verbs import MemberTrust
-from coterie.engine.rounds import init_oracle
 from coterie.records import Folder
 from coterie.study import Study, study_of
-from coterie.study.setup import prepare
 from support.site_rosters import authority, party
 
 NAMES = ("Aarau", "Basel", "Bern", "Chur")

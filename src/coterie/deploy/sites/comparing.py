@@ -1,4 +1,4 @@
-"""Compares a run between sites with a simulation in which the same members take part."""
+"""Compares a run between sites with a simulation of the same participation."""
 
 from __future__ import annotations
 
