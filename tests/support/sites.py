@@ -8,19 +8,18 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 from cryptography.hazmat.primitives import serialization
-from support.site_rosters import authority, party
 
+from coterie import seeds
 from coterie.checks import DisconnectedError
 from coterie.data.files import table as read_table
-from coterie.deploy.sites.channel import Credentials, HubChannel, serve
 from coterie.deploy.sites.away import away_key
+from coterie.deploy.sites.channel import Credentials, HubChannel, serve
 from coterie.deploy.sites.hub import Hub, HubSettings
 from coterie.deploy.sites.keys import fingerprint, pem
 from coterie.deploy.sites.member import Member
@@ -28,12 +27,12 @@ from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.runs import SiteRun, mask
 from coterie.deploy.sites.site_data import read_site_table
 from coterie.deploy.sites.store import HubStore
-from coterie.deploy.sites.verbs import Trust
+from coterie.deploy.sites.verbs import MemberTrust
 from coterie.engine.rounds import init_oracle
-from coterie import seeds
 from coterie.records import Folder
 from coterie.study import Study, study_of
 from coterie.study.setup import prepare
+from support.site_rosters import authority, party
 
 NAMES = ("Aarau", "Basel", "Bern", "Chur")
 
@@ -50,9 +49,9 @@ def credentials_of(name: str) -> Credentials:
     return Credentials(pem(one.certificate).encode(), plain, root)
 
 
-def trust_in(names: Sequence[str], name: str, folder: Path) -> Trust:
+def trust_in(names: Sequence[str], name: str, folder: Path) -> MemberTrust:
     """The keys of a member, and what it knows of the others."""
-    return Trust(
+    return MemberTrust(
         study=b"s" * 32,
         roster=b"r" * 32,
         rank=list(names).index(name),
@@ -220,7 +219,7 @@ def run_site(
     results.create(study.tables(), {})
     try:
         with member_of(running, name, folder, death) as member:
-            return SiteRun(study, table, member, results).run("run"), results
+            return SiteRun(study, table, member, results).train("run"), results
     except Killed:
         assert death is not None  # only a dying member is killed
     wait_for(lambda: running.hub.step >= death.step + death.back)
@@ -266,8 +265,9 @@ def run_sites(
 def simulated(
     folder: Path, tables: dict[str, Any], commits: Sequence[Any]
 ) -> dict[str, torch.Tensor]:
-    """The final models of each algorithm in a simulation with the same participation."""
-    table = read_table(folder / "all.csv", client="hospital", target="outcome")
+    """The final models of a simulation with the same participation."""
+    options = {k: v for k, v in tables["data"].items() if k not in ("name", "path")}
+    table = read_table(folder / "all.csv", **options)
     study = study_with(tables, table)
     (seed,) = study.run.seeds
     setup = prepare(study, seed)

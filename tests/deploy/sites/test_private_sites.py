@@ -5,27 +5,24 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
+
+from coterie.checks import InputError, Problems
+from coterie.deploy.sites.hub import HubSettings
+from coterie.deploy.sites.noise import SiteLedger
+from coterie.deploy.sites.runs import SiteRun
+from coterie.deploy.sites.site_data import read_site_table
+from coterie.records import Folder
 from support.sites import (
     NAMES,
     hub_on_loopback,
     member_of,
-    site_files,
     simulated,
+    site_files,
     study_with,
     tables_of,
 )
-
-from coterie.checks import InputError, Problems
-from coterie.deploy.sites.hub import HubSettings
-from coterie.deploy.sites.noise import BudgetSpent, SiteLedger
-from coterie.deploy.sites.runs import SiteRun, private_study
-from coterie.deploy.sites.site_data import read_site_table
-from coterie.privacy.accounting import epsilon_of
-from coterie.records import Folder
-from coterie.study.config import Study
 
 SETTINGS = HubSettings(patience=3.0)
 DECLARED = {
@@ -67,7 +64,7 @@ def run_private(folder, tables, budgets=None, commits=None) -> dict[str, Any]:
         results.create(study.tables(), {})
         try:
             with member_of(running, name, folder) as member:
-                SiteRun(study, table, member, results, ledger=ledger).run("run")
+                SiteRun(study, table, member, results, ledger=ledger).train("run")
         except (InputError, Problems) as error:
             return error, ledger
         return results.models("fedavg", 3), ledger

@@ -6,6 +6,7 @@ answer is made, and all get it. This module has no threads and no network.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 
 from ...checks import InputError
 from .store import EVERYBODY, Answer
-from .wire import Parcel, WireError, arrays_of, described, joined, words
+from .wire import Parcel, WireError, arrays_of, bytes_of, describe_arrays, words
 
 Central = Callable[[dict[str, Any], Sequence[int], list[list[np.ndarray]]], Any]
 """`central(header, who, rows)` gives, for each of all members, a list of arrays."""
@@ -24,7 +25,7 @@ Central = Callable[[dict[str, Any], Sequence[int], list[list[np.ndarray]]], Any]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Call(NamedTuple):
+class VerbCall(NamedTuple):
     """What one member sent to a verb."""
 
     parcel: Parcel
@@ -55,7 +56,7 @@ class Attempt:
         """
         self.number, self.present, self.asked = number, list(present), list(asked)
         self._names, self._central = names, central
-        self._calls: list[dict[int, Call]] = []
+        self._calls: list[dict[int, VerbCall]] = []
         self._masked: dict[int, np.ndarray] = {}  # rows, until they are opened
         self.replies: list[dict[int, Parcel]] = []  # by call, then by member
         # What a member needs that does the step later.
@@ -82,15 +83,17 @@ class Attempt:
                 raise WireError(f"call {number} was made with another content before.")
             return
         self._refuse_unlike(calls, parcel, rank)
-        calls[rank] = Call(parcel, digest)
+        calls[rank] = VerbCall(parcel, digest)
         if len(calls) == len(self.asked):
             by_rank = {r: calls[r].parcel for r in self.asked}
             answer = _ANSWERS[words(parcel.header, "kind")]
             self.replies.append(answer(self, number, by_rank))
             for r, call in calls.items():  # rows are no longer needed
-                calls[r] = Call(Parcel({}), call.digest)
+                calls[r] = VerbCall(Parcel({}), call.digest)
 
-    def _refuse_unlike(self, calls: dict[int, Call], parcel: Parcel, rank: int) -> None:
+    def _refuse_unlike(
+        self, calls: dict[int, VerbCall], parcel: Parcel, rank: int
+    ) -> None:
         """Refuses a message of another kind or shape than the others sent."""
         kind = words(parcel.header, "kind")
         if kind not in _ANSWERS:
@@ -105,9 +108,9 @@ class Attempt:
                 raise WireError("a masked row must come with its digest.")
             if kind == "mail":
                 self._receivers(parcel, rank)
-        keys = ("kind", "arrays") if kind in ("sum", "rows") else ("kind",)
-        if kind == "central":
-            keys = ("kind", "arrays", "program", "options")
+        keys = ["kind"]
+        keys += ["arrays"] if kind in ("sum", "rows", "central") else []
+        keys += ["program", "options"] if kind == "central" else []
         for other, call in calls.items():
             for key in keys:
                 if call.parcel.header.get(key) != parcel.header.get(key):
@@ -117,8 +120,8 @@ class Attempt:
                     )
 
     def _receivers(self, parcel: Parcel, rank: int) -> list[int]:
-        to, about = parcel.header.get("to"), parcel.header.get("arrays")
-        members = range(len(self._names))
+        to: Any = parcel.header.get("to")
+        about, members = parcel.header.get("arrays"), range(len(self._names))
         sound = isinstance(to, list) and all(type(r) is int for r in to)
         if not sound or len(set(to)) < len(to) or len(to) != len(about or []):
             raise WireError("mail must name every receiver once.")
@@ -153,8 +156,8 @@ class Attempt:
         for row in rows[1:]:
             total += row
         found = total.astype(rows[0].dtype)
-        header = {"kind": "sum", "arrays": described([found])}
-        return self._for_all(Parcel(header, joined([found])), keep=True)
+        header = {"kind": "sum", "arrays": describe_arrays([found])}
+        return self._for_all(Parcel(header, bytes_of([found])), keep=True)
 
     def _rows(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
         """Keeps masked rows until their masks are opened; tells which have arrived."""
@@ -170,18 +173,42 @@ class Attempt:
 
     def _open(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
         """The sum of masked rows, whose members have opened their self-masks."""
-        from .masks import opened
+        if len({parcel.payload for parcel in sent.values()}) > 1:
+            raise WireError("members do not open the same self-masks.")
+        return self._open_with(next(iter(sent.values())).payload)
 
+    def _open_with(self, openings: bytes) -> dict[int, Parcel]:
+        from .masks import HASH, opened
+
+        if len(openings) != HASH * len(self._masked):
+            raise WireError("a member must open the self-masks of all rows.")
+        pieces = {
+            rank: openings[HASH * j : HASH * (j + 1)]
+            for j, rank in enumerate(self._masked)
+        }
         try:
-            total = opened(self._masked, {r: p.payload for r, p in sent.items()})
+            total = opened(self._masked, pieces)
         except InputError as error:
             raise WireError(str(error)) from None
         finally:
             self._masked = {}
-        header = {"kind": "open", "arrays": described([total])}
-        found = self._for_all(Parcel(header, joined([total])), keep=True)
+        header = {"kind": "open", "arrays": describe_arrays([total])}
+        found = self._for_all(Parcel(header, bytes_of([total])), keep=True)
         self.final = self.kept[-1].number + 1
         return found
+
+    def end(self) -> None:
+        """Ends the attempt; a sum that any member has opened is still made.
+
+        That member has seen that all have signed the list of rows, so the sum is final,
+        and nobody would take part in another one.
+        """
+        calls = self._calls[-1] if len(self._calls) > len(self.replies) else {}
+        for call in calls.values():
+            if self._masked and call.parcel.header.get("kind") == "open":
+                with contextlib.suppress(WireError):
+                    self._open_with(call.parcel.payload)
+        self._masked = {}
 
     def _mail(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
         boxes: dict[int, list[tuple[int, np.ndarray]]] = {
@@ -195,8 +222,8 @@ class Attempt:
         for rank, box in boxes.items():
             parts = [part for _, part in box]
             senders = [sender for sender, _ in box]
-            header = {"kind": "mail", "from": senders, "arrays": described(parts)}
-            parcels[rank] = Parcel(header, joined(parts))
+            header = {"kind": "mail", "from": senders, "arrays": describe_arrays(parts)}
+            parcels[rank] = Parcel(header, bytes_of(parts))
         return self._for_each(parcels)
 
     def _gather(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
@@ -223,7 +250,9 @@ class Attempt:
             text = {"kind": "central", "refused": answers, "arrays": []}
             return self._for_all(Parcel(text), keep=True)
         parcels = {
-            rank: Parcel({"kind": "central", "arrays": described(own)}, joined(own))
+            rank: Parcel(
+                {"kind": "central", "arrays": describe_arrays(own)}, bytes_of(own)
+            )
             for rank, own in enumerate(answers)
         }
         return self._for_each(parcels)

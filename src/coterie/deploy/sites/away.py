@@ -4,9 +4,9 @@
     key    = HKDF-SHA256(shared; "away", fresh public key, receiver's key, place, ends)
     sealed = fresh public key, ChaCha20-Poly1305(key, nonce 0, row), signature
 
-An absent member has no keys of the attempt. Its own key lies in a file at its site, so
-whoever takes this file can read mail that waits for the member. The sender signs with
-its key of the roster.
+An absent member has no keys of the attempt. Its own key lies in a file at its site.
+Anybody who takes this file can read mail that waits for the member. The sender signs
+with its key of the roster.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class AwayKey:
         self._private = private
         self.public: bytes = private.public_key().public_bytes_raw()
 
-    def shared(self, theirs: bytes) -> bytes:
+    def secret_with(self, theirs: bytes) -> bytes:
         """The secret with the owner of a public key."""
-        return _shared(self._private, theirs)
+        return _secret_with(self._private, theirs)
 
 
 def away_key(folder: Path) -> AwayKey:
@@ -51,7 +51,7 @@ def away_key(folder: Path) -> AwayKey:
     return AwayKey(private)
 
 
-def _shared(private: Any, theirs: bytes) -> bytes:
+def _secret_with(private: Any, theirs: bytes) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
     try:
@@ -60,7 +60,7 @@ def _shared(private: Any, theirs: bytes) -> bytes:
         raise InputError("a key for mail to an absent member is not valid.") from None
 
 
-def _told(
+def _text_of(
     fresh: bytes, theirs: bytes, place: tuple[bytes, bytes, int], ends: tuple[int, int]
 ) -> bytes:
     study, roster, step = place
@@ -83,8 +83,8 @@ def seal_for_absent(
     private = X25519PrivateKey.generate()
     fresh = private.public_key().public_bytes_raw()
     place = (context.study, context.roster, context.round)
-    told = _told(fresh, theirs, place, (sender, receiver))
-    secret = derive(_shared(private, theirs), b"away", told)
+    told = _text_of(fresh, theirs, place, (sender, receiver))
+    secret = derive(_secret_with(private, theirs), b"away", told)
     closed = fresh + ChaCha20Poly1305(secret).encrypt(_NONCE, row, told)
     signature = sign(key, b"away", told, closed)
     return len(signature).to_bytes(2, "big") + signature + closed
@@ -123,10 +123,10 @@ def open_for_absent(
     )
     if len(fresh) != HASH:
         raise wrong
-    told = _told(fresh, own.public, place, (sender, receiver))
+    told = _text_of(fresh, own.public, place, (sender, receiver))
     if not verify(certificate, signature, b"away", told, closed):
         raise wrong
-    secret = derive(own.shared(fresh), b"away", told)
+    secret = derive(own.secret_with(fresh), b"away", told)
     try:
         return ChaCha20Poly1305(secret).decrypt(_NONCE, closed[HASH:], told)
     except InvalidTag:

@@ -82,6 +82,7 @@ def serve(
         if rank is None:
             text = "this certificate is not on the roster"
             context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
+            raise AssertionError  # `abort` has raised
         try:
             return answer(rank, decode(blob, largest)).encode()
         except WireError as error:

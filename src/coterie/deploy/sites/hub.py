@@ -49,17 +49,18 @@ class _Ready(NamedTuple):
     what: str
     after: int  # the last attempt that it saw
     everybody: bool  # whether all members must be present
+    bound: tuple[int, ...] = ()  # if it has signed a list of rows: whose rows
 
 
 class _Frozen(NamedTuple):
-    """What is final in a step after a sum was opened, whoever is lost later."""
+    """What is final in a step after a sum was opened, even if members are lost."""
 
     present: list[int]
     kept: list[Answer]
 
 
-def _told(attempt: Attempt) -> Parcel:
-    """What a member hears about an attempt, with the last opened sum if there is one."""
+def _parcel_of(attempt: Attempt) -> Parcel:
+    """What a member hears about an attempt, and the last opened sum if there is one."""
     header: dict[str, Any] = {
         "attempt": attempt.number,
         "present": attempt.present,
@@ -164,19 +165,33 @@ class Hub:
             raise WireError(f"the hub is at step {self.step}, it has an old log.")
         self._note_done(rank, step - 1)
         everybody = bool(header.get("everybody"))
-        ready = _Ready(words(header, "what"), after, everybody)
+        bound = self._bound_by(header.get("lists", []))
+        ready = _Ready(words(header, "what"), after, everybody, bound)
         if step == self.step and not self._is_asked(rank, after):
             self._ready[rank] = ready
             self._start_if_ready()
 
-        def found() -> Parcel | None:
+        def look_up() -> Parcel | None:
             if step < self.step:
                 return Parcel({"behind": True})
             if self._attempt is None or not self._is_asked(rank, after):
                 return None
-            return _told(self._attempt)
+            return _parcel_of(self._attempt)
 
-        return self._wait(found)
+        return self._wait(look_up)
+
+    def _bound_by(self, lists: object) -> tuple[int, ...]:
+        """Whose rows must be in the sum that a member waits for; empty: anybody's."""
+        final = self._frozen.kept[-1].number + 1 if self._frozen else 0
+        members = set(range(len(self.names)))
+        told: list[Any] = lists if isinstance(lists, list) else [None]
+        for one in told:
+            sound = isinstance(one, list) and len(one) == 2 and type(one[0]) is int
+            if not sound or not isinstance(one[1], list) or not set(one[1]) <= members:
+                raise WireError("`lists` of a message must be places with ranks.")
+            if one[0] >= final:
+                return tuple(one[1])
+        return ()
 
     def _on_call(self, rank: int, parcel: Parcel) -> Parcel:
         """A member calls a verb, or votes."""
@@ -198,12 +213,12 @@ class Hub:
                 self._commit(attempt, attempt.votes)
             self._turn.notify_all()
 
-        def found() -> Parcel | None:
+        def look_up() -> Parcel | None:
             if len(attempt.replies) > number:
                 return attempt.replies[number][rank]
             return self._too_late(step) if self._attempt is not attempt else None
 
-        return self._wait(found)
+        return self._wait(look_up)
 
     def _too_late(self, step: int) -> Parcel:
         """What a member hears whose attempt has ended."""
@@ -215,7 +230,9 @@ class Hub:
         self._note_done(rank, step - 1)
         if step < self.store.first_step() and step >= int(self._set_up_steps()):
             return Parcel({"forgotten": self.store.first_step()})
-        steps, pieces, size = [], [], 0
+        steps: list[dict[str, Any]] = []
+        pieces: list[bytes] = []
+        size = 0
         while step < self.step and len(steps) < _BATCH and size < _BATCH_BYTES:
             commit, answers = self.store.commit_of(step), []
             assert commit is not None  # steps are finished in order
@@ -324,6 +341,13 @@ class Hub:
             expected &= set(self._frozen.present)
         if everybody:
             expected = members
+        bound = next((one.bound for one in self._ready.values() if one.bound), ())
+        if bound:  # a sum of these may have been opened, so nobody joins a smaller one
+            expected = set(bound)
+            ready = {rank for rank in self._ready if not self.is_lost(rank)} & expected
+            if ready != expected:
+                self._short_since = self._short_since or self._clock()
+                return
         if not ready or not expected <= ready:
             return
         if len(ready) < self.settings.least and self._frozen is None:
@@ -360,9 +384,11 @@ class Hub:
         assert one is not None  # only called during an attempt
         self.store.end(self.step, one.number, reason)
         self._attempt = None
+        one.end()
         if self.step >= int(self._set_up_steps()):
             if one.final:
                 kept = [a for a in one.kept if a.number < one.final]
+                self.store.freeze(self.step, one.present, kept)
                 self._frozen = _Frozen(one.present, kept)
             self._gone |= lost
             if one.number >= self.settings.attempts:

@@ -18,11 +18,11 @@ from ...checks import InputError
 from ..messages import decode, encode
 from .masks import grid_for
 from .noise import site_noise, with_noise
-from .verbs import Started, Verbs, gathered, refuse_other_kind
-from .wire import Parcel, WireError, arrays_of, described, joined
+from .verbs import LiveAttempt, Verbs, refuse_other_kind, values_of_all
+from .wire import Parcel, WireError, arrays_of, bytes_of, describe_arrays
 
 
-class Aborted(RuntimeError):
+class AttemptOver(RuntimeError):
     """The signal that the attempt has ended, because a member was lost."""
 
 
@@ -30,7 +30,7 @@ class Behind(RuntimeError):
     """The signal that the others have finished this step without this member."""
 
 
-class RunEnded(RuntimeError):
+class RunOver(RuntimeError):
     """The signal that the hub has ended the run; the text says why."""
 
 
@@ -51,8 +51,8 @@ class LiveCalls:
     def __init__(
         self,
         ask: Callable[[Parcel], Parcel],
-        started: Started,
-        note: Callable[[Started, Parcel], None],
+        started: LiveAttempt,
+        note: Callable[[LiveAttempt, Parcel], None],
     ) -> None:
         """Calls verbs in this attempt.
 
@@ -78,11 +78,11 @@ class LiveCalls:
             found = self._ask(Parcel(kind | place))
         self._number += 1
         if found.header.get("aborted"):
-            raise Aborted
+            raise AttemptOver
         if found.header.get("behind"):
             raise Behind
         if "ended" in found.header:
-            raise RunEnded(found.header["ended"])
+            raise RunOver(found.header["ended"])
         return found
 
 
@@ -93,7 +93,7 @@ class SiteGroup:
         """The group as this member sees it; `verbs` is set for every step."""
         self.rank, self.size = rank, size
         self.verbs: Verbs | None = None
-        self.noise, self.grid = site_noise(), grid_for(2.0**28, 2.0**30, size)
+        self.noise, self.grid = site_noise(), grid_for(2.0**28, 1.0, size)
 
     def forget(self) -> None:
         """Ends an attempt: noise that was due has no row any more."""
@@ -162,8 +162,8 @@ class SiteGroup:
         named = f"{program.__module__}:{program.__qualname__}"
         header = {"kind": "central", "program": named, "options": options}
         sent = [_to_numpy(row) for row in rows]
-        about = header | {"arrays": described(sent)}
-        found = self._verbs().call(Parcel(about, joined(sent)))
+        about = header | {"arrays": describe_arrays(sent)}
+        found = self._verbs().call(Parcel(about, bytes_of(sent)))
         refuse_other_kind("central", found)
         if "refused" in found.header:
             raise InputError(str(found.header["refused"]))
@@ -173,7 +173,7 @@ class SiteGroup:
     def gather(self, value: Any) -> list[Any]:
         """The values of all members; only a few types can be sent."""
         found = self._verbs().call(Parcel({"kind": "gather"}, encode(value)))
-        values = gathered(found, range(self.size))
+        values = values_of_all(found, range(self.size))
         return [decode(values[rank]) for rank in range(self.size)]
 
 

@@ -15,20 +15,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from ...checks import DisconnectedError, InputError, TrainingError
 from .hub import PROTOCOL
 from .keys import sign, verify
-from .link import Aborted, Behind, Channel, LiveCalls, RunEnded, SiteGroup
+from .link import AttemptOver, Behind, Channel, LiveCalls, RunOver, SiteGroup
+from .masks import packed
 from .member_store import Checkpoint, Departure, MemberStore
 from .verbs import (
-    Clear,
-    Masked,
-    Memory,
-    Remembered,
-    Replay,
-    Started,
-    Trust,
+    ClearVerbs,
+    FinalVerbs,
+    LiveAttempt,
+    MaskedVerbs,
+    MemberTrust,
+    ReplayVerbs,
+    SumChain,
     Verbs,
+    refuse_log,
     vote,
 )
 from .wire import Parcel
@@ -36,7 +40,7 @@ from .wire import Parcel
 Found = TypeVar("Found")
 
 
-class Step(NamedTuple):
+class RunStep(NamedTuple):
     """A step of the run, the same for all members."""
 
     number: int
@@ -44,13 +48,14 @@ class Step(NamedTuple):
     everybody: bool = False  # whether all members must be present
 
 
-class Finished(NamedTuple):
+class LoggedStep(NamedTuple):
     """A step in the log of the hub, with the answers for this member."""
 
     attempt: int
     present: tuple[int, ...]
     what: str
     answers: list[Parcel]
+    votes: dict[str, Any]  # signatures by rank
 
 
 class Member:
@@ -61,7 +66,7 @@ class Member:
         channel: Channel,
         store: MemberStore,
         names: Sequence[str],
-        trust: Trust,
+        trust: MemberTrust,
         *,
         masks: bool = True,
     ) -> None:
@@ -76,11 +81,12 @@ class Member:
         """
         self._channel, self.store, self.names = channel, store, list(names)
         self.rank, self.group = trust.rank, SiteGroup(trust.rank, len(names))
-        self._trust, self._masks, self.memory = trust, masks, Memory()
+        self._trust, self._masks, self.memory = trust, masks, SumChain()
         self.group.grid = trust.grid
         self._results: list[tuple[Any, bytes]] = []  # of the last attempt at a step
         self._calls: LiveCalls | None = None
-        self._log: deque[tuple[int, Finished]] = deque()
+        self._replayed: LoggedStep | None = None
+        self._log: deque[tuple[int, LoggedStep]] = deque()
         self._quiet = threading.Event()
         self._heart: threading.Thread | None = None
 
@@ -88,7 +94,7 @@ class Member:
 
     def do(
         self,
-        step: Step,
+        step: RunStep,
         work: Callable[[tuple[int, ...]], Found],
         pack: Callable[[Found], Any] | None = None,
         charge: Callable[[int], None] | None = None,
@@ -111,7 +117,11 @@ class Member:
                 voted = live
                 if live:
                     self._vote(started)
-            except (Aborted, Behind) as ended:
+                else:
+                    assert self._replayed is not None  # the step in the log
+                    votes = self._replayed.votes
+                    refuse_log(votes, started, self._trust, self.memory)
+            except (AttemptOver, Behind) as ended:
                 if not (voted and isinstance(ended, Behind) and self._counts(started)):
                     self.memory.last = before
                     continue
@@ -123,28 +133,32 @@ class Member:
             return result
 
     def _begin(
-        self, step: Step, charge: Callable[[int], None] | None
-    ) -> tuple[Started, bool]:
+        self, step: RunStep, charge: Callable[[int], None] | None
+    ) -> tuple[LiveAttempt, bool]:
         """The attempt, and whether it is live; if not, it is a step in the log."""
         last, after = self.store.greatest()
         header = {"kind": "begin", "step": step.number, "what": step.what}
         header |= {"after": after if last == step.number else 0}
         header |= {"everybody": step.everybody}
+        header |= {
+            "lists": [[at, list(who)] for at, who in self.store.lists(step.number)]
+        }
         while self._log and self._log[0][0] < step.number:
             self._log.popleft()
         answer = Parcel({"behind": True}) if self._log else self._ask(header)
         found = answer.header
         if found.get("behind"):
-            finished = self._finished(step)
+            finished = self._replayed = self._logged_step(step)
             present, which = finished.present, finished.attempt
-            started = Started(step.number, which, present, present, step.what)
-            self.group.verbs = Replay(
+            started = LiveAttempt(step.number, which, present, present, step.what)
+            self.group.verbs = ReplayVerbs(
                 *(finished.answers, started, self._trust, self.memory),
                 sealed=self._masks,
             )
             return started, False
         present, asked = tuple(found["present"]), tuple(found["asked"])
-        started = Started(step.number, found["attempt"], present, asked, step.what)
+        started = LiveAttempt(step.number, found["attempt"], present, asked, step.what)
+        self._refuse_smaller_sum(started, int(found.get("final", 0)))
         if charge is not None:
             charge(started.number)
         self.store.begin(started.step, started.number, step.what)
@@ -152,29 +166,49 @@ class Member:
         self.group.verbs = self._verbs(started, answer)
         return started, True
 
-    def _verbs(self, started: Started, answer: Parcel) -> Verbs:
+    def _verbs(self, started: LiveAttempt, answer: Parcel) -> Verbs:
         """How rows travel in an attempt; opened sums of the one before are final."""
         assert self._calls is not None  # made just before
-        verbs: Verbs = Clear(self._calls, self.memory)
+        verbs: Verbs = ClearVerbs(self._calls, self.memory)
         if self._masks:
-            verbs = Masked(self._calls, started, self._trust, self.memory)
+            ends = (self._trust, self.memory, lambda: self._note_list(started))
+            verbs = MaskedVerbs(self._calls, started, *ends)
         final, told = int(answer.header.get("final", 0)), answer.header.get("last")
         last = None if told is None else Parcel(told, answer.payload)
-        return Remembered(
-            verbs, self._results, final, last, self.memory, self._trust
-        )
+        return FinalVerbs(verbs, self._results, final, last, self.memory, self._trust)
 
-    def _prepare(self, started: Started, value: Any) -> None:
+    def _note_list(self, started: LiveAttempt) -> None:
+        """Keeps that the sum of these members may be opened from now on."""
+        verbs = self.group.verbs
+        assert isinstance(verbs, FinalVerbs)  # masks need it
+        self.store.note_list(started.step, verbs.place, started.asked)
+
+    def _refuse_smaller_sum(self, started: LiveAttempt, final: int) -> None:
+        """Refuses to take part in another sum where one may have been opened.
+
+        The difference of two sums of the same state would show the row of the member
+        that is in one of them alone.
+        """
+        for place, ranks in self.store.lists(started.step):
+            if place >= final and ranks != started.asked:
+                who = ", ".join(self.names[rank] for rank in ranks)
+                raise InputError(
+                    f"the hub asks again for a sum in {started.what!r} that may have "
+                    f"been opened, now of other members than {who}: this member takes "
+                    "no part in it."
+                )
+
+    def _prepare(self, started: LiveAttempt, value: Any) -> None:
         """Writes the state after the step to the disk."""
         kept = value, self.memory.last.hex()
         self.store.prepare(Checkpoint(started.step, started.number, kept))
 
-    def _vote(self, started: Started) -> None:
+    def _vote(self, started: LiveAttempt) -> None:
         """Says that this member has the result; returns when all have said so."""
         assert self._calls is not None  # made when the attempt began
         vote(self._calls, started, self._trust, self.memory)
 
-    def _counts(self, started: Started) -> bool:
+    def _counts(self, started: LiveAttempt) -> bool:
         """Whether this attempt is the one that was finished, by the log of the hub."""
         found = self._ask({"kind": "log", "step": started.step}).header
         steps = found.get("steps", ())
@@ -187,10 +221,10 @@ class Member:
 
         A member that was killed after its vote does not know whether all have voted.
         """
-        last, ready = self.store.last(), self.store.prepared()
+        last, ready = self.store.last(), self.store.prepared_state()
         if ready is None or (last is not None and ready.step <= last.step):
             return last
-        if not self._counts(Started(ready.step, ready.attempt, (), ())):
+        if not self._counts(LiveAttempt(ready.step, ready.attempt, (), ())):
             return last
         self.store.commit()
         return ready
@@ -218,6 +252,8 @@ class Member:
             if not verify(known, bytes.fromhex(proof), *where, found):
                 raise InputError(f"the key for mail to {self.names[rank]} is forged.")
             trust.away_keys[rank] = found
+        # They are new in every run, so no signature of an earlier run is valid in it.
+        self.memory.note(np.frombuffer(packed(*trust.away_keys.values()), np.uint8))
 
     def begin_set_up(self, steps: int) -> None:
         """Tells the hub which steps, from the first, are the set-up."""
@@ -250,7 +286,7 @@ class Member:
                 continue
             ended = str(found.header.get("ended", ""))
             if ended.startswith(("failed", "stopped")):
-                raise RunEnded(ended)
+                raise RunOver(ended)
             return found
 
     def _beat(self, pause: float) -> None:
@@ -263,7 +299,7 @@ class Member:
             except ValueError:  # the channel is closed
                 return
 
-    def _note(self, started: Started, parcel: Parcel) -> None:
+    def _note(self, started: LiveAttempt, parcel: Parcel) -> None:
         """Keeps what leaves this site, before it leaves."""
         kind, header = parcel.header["kind"], parcel.header
         to = ", ".join(self.names[j] for j in header.get("to", ())) or "hub"
@@ -271,7 +307,7 @@ class Member:
         place = (time.time(), started.step, started.number)
         self.store.note(Departure(*place, started.what, kind, to, size))
 
-    def _finished(self, step: Step) -> Finished:
+    def _logged_step(self, step: RunStep) -> LoggedStep:
         """The step in the log of the hub; several steps come in one message."""
         if not self._log:
             found = self._ask({"kind": "log", "step": step.number})
@@ -288,7 +324,9 @@ class Member:
                     answers.append(Parcel(header, found.payload[start : start + size]))
                     start += size
                 present = tuple(about["present"])
-                one = Finished(about["attempt"], present, about["what"], answers)
+                votes = dict(about["votes"])
+                told = about["attempt"], present, about["what"], answers, votes
+                one = LoggedStep(*told)
                 self._log.append((about["step"], one))
         number, finished = self._log.popleft()
         if number != step.number or finished.what != step.what:

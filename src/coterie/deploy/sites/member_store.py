@@ -6,10 +6,12 @@ greatest one, so that no hub can make it do a step again.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ CREATE TABLE IF NOT EXISTS attempts (
 CREATE TABLE IF NOT EXISTS departures (
     at REAL, step INTEGER, attempt INTEGER, what TEXT, kind TEXT, receivers TEXT,
     bytes INTEGER);
+CREATE TABLE IF NOT EXISTS lists (
+    step INTEGER, place INTEGER, ranks TEXT, PRIMARY KEY (step, place));
 """
 
 _PREPARED, _COMMITTED = "prepared.state", "committed.state"
@@ -103,6 +107,28 @@ class MemberStore:
             self._db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?)", row)
             self._db.execute("PRAGMA synchronous=NORMAL")
 
+    def note_list(self, step: int, place: int, ranks: Sequence[int]) -> None:
+        """Keeps, on the disk, whose rows are in a sum that may now be opened.
+
+        Args:
+            step: of the run.
+            place: which call of the step asked for the sum.
+            ranks: of the members with a row in it.
+        """
+        with self._lock:
+            self._db.execute("PRAGMA synchronous=FULL")
+            row = (step, place, json.dumps(list(ranks)))
+            self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?, ?)", row)
+            self._db.execute("DELETE FROM lists WHERE step < ?", (step,))
+            self._db.execute("PRAGMA synchronous=NORMAL")
+
+    def lists(self, step: int) -> list[tuple[int, tuple[int, ...]]]:
+        """The sums of a step that may have been opened: their place, and whose rows."""
+        text = "SELECT place, ranks FROM lists WHERE step = ? ORDER BY place"
+        with self._lock:
+            found = self._db.execute(text, (step,)).fetchall()
+        return [(place, tuple(json.loads(ranks))) for place, ranks in found]
+
     def note(self, left: Departure) -> None:
         """Keeps that a message leaves."""
         with self._lock:
@@ -130,13 +156,13 @@ class MemberStore:
 
     def last(self) -> Checkpoint | None:
         """The last final state."""
-        return self._read(_COMMITTED)
+        return self._load(_COMMITTED)
 
-    def prepared(self) -> Checkpoint | None:
+    def prepared_state(self) -> Checkpoint | None:
         """The state that was written last and never became final."""
-        return self._read(_PREPARED)
+        return self._load(_PREPARED)
 
-    def _read(self, name: str) -> Checkpoint | None:
+    def _load(self, name: str) -> Checkpoint | None:
         try:
             return Checkpoint(*decode((self.folder / name).read_bytes()))
         except FileNotFoundError:

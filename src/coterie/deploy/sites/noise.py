@@ -110,9 +110,7 @@ def privacy_at_site(privacy: Privacy, members: int, least: int) -> Privacy:
     return replace(privacy, colluders=together)
 
 
-def with_noise(
-    values: NDArray[Any], noise: NoiseSource, grid: Grid
-) -> NDArray[Any]:
+def with_noise(values: NDArray[Any], noise: NoiseSource, grid: Grid) -> NDArray[Any]:
     """The row of a sum with the noise that is due, if any is.
 
     The result lies on the grid, so that it becomes the same whole numbers again.

@@ -15,13 +15,13 @@ from ...study.identity import copies_of_modules
 from .away import AwayKey, away_key
 from .channel import HubChannel
 from .joining import Joining, study_at
-from .link import Channel, RunEnded
+from .link import Channel, RunOver
 from .member import Member
 from .member_store import MemberStore
 from .rules import Site
 from .runs import SiteRun
 from .serving import HEADERS
-from .verbs import Trust
+from .verbs import MemberTrust
 from .wire import Parcel
 
 Say = Callable[[str], None]
@@ -67,10 +67,10 @@ def folder_of(joining: Joining) -> Path:
     return joining.site.folder / f"{plain}-{joining.run_name[:8]}"
 
 
-def trust_of(joining: Joining, away: AwayKey) -> Trust:
+def trust_of(joining: Joining, away: AwayKey) -> MemberTrust:
     """The keys of a member, and what it knows of the others."""
     roster, sites = joining.roster, joining.sites
-    return Trust(
+    return MemberTrust(
         study=bytes.fromhex(roster.study),
         roster=bytes.fromhex(roster.hash),
         rank=joining.rank,
@@ -115,8 +115,8 @@ def take_part(joining: Joining, say: Say) -> Path:
         names, masks = joining.roster.names, joining.sites.masks
         member = Member(shown, store, names, trust, masks=masks)
         try:
-            cells = SiteRun(study, table, member, folder, say).run(joining.run_name)
-        except RunEnded as error:
+            cells = SiteRun(study, table, member, folder, say).train(joining.run_name)
+        except RunOver as error:
             raise _end_of(str(error)) from None
         finally:
             member.close()

@@ -35,10 +35,10 @@ from .declared import (
     with_declared_preparation,
 )
 from .link import BlankGroup
-from .member import Member, Step
+from .member import Member, RunStep
 from .member_store import Checkpoint
-from .results import describe
 from .noise import BudgetSpent, Charge, SiteLedger, privacy_at_site
+from .results import describe
 from .site_data import (
     agreed_table,
     description,
@@ -58,7 +58,7 @@ class SiteSetup:
     alone: Setup  # this site's own client, for its own scores
 
     @property
-    def asked(self) -> Simulation:
+    def simulation(self) -> Simulation:
         """The site's client, which reaches the others by the hub."""
         return self.together.simulation
 
@@ -99,7 +99,7 @@ class SiteRun:
         """The number of steps of the whole run."""
         return 1 + len(self._cells) * (self._study.run.rounds + 1)
 
-    def run(self, name: str) -> list[Cell]:
+    def train(self, name: str) -> list[Cell]:
         """Trains all algorithms; gives what was recorded at this site.
 
         Args:
@@ -112,7 +112,7 @@ class SiteRun:
         last = member.recover()
         try:
             setups = member.do(
-                Step(0, "set-up", everybody=True), lambda present: self._set_up()
+                RunStep(0, "set-up", everybody=True), lambda present: self._set_up()
             )
             cells = []
             for place, (seed, entry) in enumerate(self._cells):
@@ -145,7 +145,7 @@ class SiteRun:
     def _set_up_seed(self, table: Table, seed: int) -> SiteSetup:
         group, names, rank = self._member.group, self._member.names, self._member.rank
         own = own_federation(self._study, table, seed, names, rank)
-        own = self._prepared(own)
+        own = self._prepare_together(own)
         everybody = with_all_clients(own, group.gather(sizes_of(own)))
         module = module_of(self._study, own, seed)
         study = with_defaults(self._study, module)
@@ -160,7 +160,7 @@ class SiteRun:
             Setup(replace(study, privacy=None), seed, own, module, by_itself, x),
         )
 
-    def _prepared(self, own: Federation) -> Federation:
+    def _prepare_together(self, own: Federation) -> Federation:
         """The federation with features that all sites prepare together."""
         if own.raw is None:
             return own
@@ -188,10 +188,10 @@ class SiteRun:
         algorithm = method_of(setup, entry)
         if last is not None and first <= last.step <= first + rounds:
             kept, memory = last.value
-            cell = self._restored(kept, setup, entry, algorithm)
+            cell = self._restore_cell(kept, setup, entry, algorithm)
             self._member.memory.last = bytes.fromhex(memory)
         else:
-            cell = self._started(setup, entry, algorithm, training, first)
+            cell = self._start_cell(setup, entry, algorithm, training, first)
         every = setup.together.study.run.every
         self._say(f"{label}, seed {seed}: round {cell.t} of {rounds}")
         info: Info = {}
@@ -201,10 +201,10 @@ class SiteRun:
                 cell = evaluate_cell(cell, setup.alone, training, info)
                 cell = self._with_spending(cell, setup)
             if cell.t == rounds:
-                return self._concluded(cell, setup, training)
+                return self._conclude_cell(cell, setup, training)
             cell, info = self._one_round(cell, setup, entry, training, algorithm, first)
 
-    def _started(
+    def _start_cell(
         self,
         setup: SiteSetup,
         entry: Entry,
@@ -221,8 +221,10 @@ class SiteRun:
             oracle = training.asked.at(0, active, purpose="init")
             return replace(new, state=algorithm.init(setup.together.x, oracle))
 
-        step = Step(first, f"{entry.label}, seed {seed}, start")
-        return self._member.do(step, start, packed, self._charge(setup, entry, 0, step))
+        step = RunStep(first, f"{entry.label}, seed {seed}, start")
+        return self._member.do(
+            step, start, pack_cell, self._charge(setup, entry, 0, step)
+        )
 
     def _one_round(
         self,
@@ -252,21 +254,20 @@ class SiteRun:
             return after, own_info(info)
 
         what = f"{cell.label}, seed {seed}, round {t}"
-        step = Step(first + t, what)
+        step = RunStep(first + t, what)
         charge = self._charge(setup, entry, t, step)
-        return self._member.do(step, work, lambda found: packed(found[0]), charge)
+        return self._member.do(step, work, lambda found: pack_cell(found[0]), charge)
 
     def _charge(
-        self, setup: SiteSetup, entry: Entry, t: int, step: Step
+        self, setup: SiteSetup, entry: Entry, t: int, step: RunStep
     ) -> Callable[[int], None] | None:
         """Writes what an attempt at a round may cost to the ledger of this site."""
         if self._ledger is None or self._study.privacy is None:
             return None
         costs, ledger = cost_of(setup.together, entry, [t]), self._ledger
         assert costs is not None  # it is computed
-        cost = costs[self._member.rank]
-        if not isinstance(cost, Counter):
-            cost = float(cost)
+        own = costs[self._member.rank]
+        cost = own if isinstance(own, Counter) else float(own)
         if not cost:
             return None
 
@@ -275,18 +276,18 @@ class SiteRun:
 
         return charge
 
-    def _restored(
+    def _restore_cell(
         self, value: Cell, setup: SiteSetup, entry: Entry, algorithm: Algorithm
     ) -> Cell:
         """The cell of a checkpoint, with a state of the right types."""
-        blank = copy.copy(setup.asked)
+        blank = copy.copy(setup.simulation)
         blank.group = BlankGroup(self._member.rank, self._member.group.size)
         made = algorithm.init(setup.together.x.clone(), init_oracle(blank))
         like = without_server(made)
         self._member.group.forget()  # noise of rows that have gone nowhere
         return replace(value, state=unpack(value.state, like))
 
-    def _concluded(self, cell: Cell, setup: SiteSetup, training: Training) -> Cell:
+    def _conclude_cell(self, cell: Cell, setup: SiteSetup, training: Training) -> Cell:
         """The finished cell, with its model and the outcomes of its test samples."""
         oracle = training.asked.at(cell.t, purpose="use")
         x = training.personal(cell.state, oracle)
@@ -337,7 +338,9 @@ def method_of(setup: SiteSetup, entry: Entry) -> Algorithm:
 def site_training(setup: SiteSetup, entry: Entry) -> Training:
     """How the models of an entry are used at this site."""
     algorithm = method_of(setup, entry)
-    asked: Any = setup.asked.in_epochs() if "epochs" in entry.options else setup.asked
+    asked: Any = (
+        setup.simulation.in_epochs() if "epochs" in entry.options else setup.simulation
+    )
     if setup.together.study.privacy is not None:
         asked = guard_of(setup.together, entry).clients or asked
 
@@ -351,7 +354,7 @@ def site_training(setup: SiteSetup, entry: Entry) -> Training:
     )
 
 
-def packed(cell: Cell) -> Cell:
+def pack_cell(cell: Cell) -> Cell:
     """The cell with its state as plain values, for a file."""
     return replace(cell, state=pack(cell.state))
 

@@ -109,7 +109,7 @@ def agreed_table(table: Table, told: Sequence[Any], names: Sequence[str]) -> Tab
         words = column.categories
         if words is not None:
             every = in_order({word for site in each for word in site.words or ()})
-            features[:, j] = _recoded(features[:, j], words, every)
+            features[:, j] = _recode(features[:, j], words, every)
             words = tuple(every)
         gaps = tuple(dict.fromkeys(word for site in each for word in site.gaps))
         truth = all(site.truth for site in each)
@@ -118,7 +118,7 @@ def agreed_table(table: Table, told: Sequence[Any], names: Sequence[str]) -> Tab
     return table._replace(features=features, schema=schema)
 
 
-def _recoded(codes: Tensor, old: Sequence[str], new: Sequence[str]) -> Tensor:
+def _recode(codes: Tensor, old: Sequence[str], new: Sequence[str]) -> Tensor:
     """Codes of words in the old list as codes in the new list; NaN stays."""
     place = {word: code for code, word in enumerate(new)}
     moved = codes.new_tensor([*(place[word] for word in old), torch.nan])
@@ -138,15 +138,15 @@ def _refuse_other_columns(told: Sequence[Any], names: Sequence[str]) -> None:
             more = next((name for name in mine if name not in theirs), None)
             if more is not None:
                 raise InputError(
-                    f"column {more!r} is at {who}, but not at {other}: give columns the "
-                    f"same name at all sites, or leave this one out by `data.drop`."
+                    f"column {more!r} is at {who}, but not at {other}: give columns "
+                    "the same name at all sites, or leave this one out by `data.drop`."
                     f"{suggestion(more, theirs)}"
                 )
         for a, b in zip(first["columns"], one["columns"], strict=True):
             if _kind(a) != _kind(b):
                 raise InputError(
-                    f"column {a[0]!r} holds {_kind(a)} at {names[0]}, but {_kind(b)} at "
-                    f"{names[rank]}: correct it, or list it in `data.categories`."
+                    f"column {a[0]!r} holds {_kind(a)} at {names[0]}, but {_kind(b)} "
+                    f"at {names[rank]}: correct it, or list it in `data.categories`."
                 )
 
 

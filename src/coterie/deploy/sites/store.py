@@ -166,7 +166,7 @@ class HubStore:
             self._do(text, *row)
 
     def frozen(self, step: int) -> tuple[list[int], list[Answer]] | None:
-        """Who was present when a sum of an unfinished step was opened, and answers."""
+        """The members of an unfinished step with an opened sum, and its answers."""
         at, present, count = json.loads(self.fact("final", "[-1, [], 0]"))
         if at != step:
             return None

@@ -1,4 +1,4 @@
-"""How a member's rows travel in an attempt: in the clear, masked and sealed, or replayed.
+"""How a member's rows travel in an attempt: clear, masked and sealed, or replayed.
 
     Clear    the hub reads what it adds up and relays: `sites.masks = false`
     Masked   the hub sees sums alone, and mail that it cannot read
@@ -19,8 +19,9 @@ import numpy as np
 from ...checks import InputError, TrainingError
 from .away import AwayKey, open_for_absent, seal_for_absent
 from .keys import Certificate, Key, sign, verify
-from .mail import open_mail, seal
+from .mail import OVERHEAD, open_mail, seal
 from .masks import (
+    HASH,
     AttemptKeys,
     Grid,
     MessageContext,
@@ -33,10 +34,10 @@ from .masks import (
     row_digest,
     to_grid,
 )
-from .wire import Parcel, WireError, arrays_of, described, joined
+from .wire import Parcel, WireError, arrays_of, bytes_of, describe_arrays
 
 
-class Started(NamedTuple):
+class LiveAttempt(NamedTuple):
     """An attempt at a step."""
 
     step: int
@@ -94,16 +95,16 @@ def _mail_in(found: Parcel) -> dict[int, np.ndarray]:
     return dict(zip(senders, arrays, strict=True))
 
 
-class Clear:
+class ClearVerbs:
     """Rows in the clear."""
 
-    def __init__(self, calls: Calls, memory: Memory) -> None:
+    def __init__(self, calls: Calls, memory: SumChain) -> None:
         self.call, self._memory = calls.call, memory
 
     def sum(self, row: np.ndarray) -> np.ndarray:
         """The sum, which the hub makes from rows that it reads."""
-        header = {"kind": "sum", "arrays": described([row])}
-        found = self.call(Parcel(header, joined([row])))
+        header = {"kind": "sum", "arrays": describe_arrays([row])}
+        found = self.call(Parcel(header, bytes_of([row])))
         total = one_array(refuse_other_kind("sum", found))
         self._memory.note(total)
         return total
@@ -111,13 +112,13 @@ class Clear:
     def mail(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Mail that the hub can read."""
         to, arrays = list(parts), list(parts.values())
-        header = {"kind": "mail", "to": to, "arrays": described(arrays)}
+        header = {"kind": "mail", "to": to, "arrays": describe_arrays(arrays)}
         return _mail_in(
-            refuse_other_kind("mail", self.call(Parcel(header, joined(arrays))))
+            refuse_other_kind("mail", self.call(Parcel(header, bytes_of(arrays))))
         )
 
 
-class Trust(NamedTuple):
+class MemberTrust(NamedTuple):
     """What a member needs to hide its rows and to check the others."""
 
     study: bytes
@@ -136,7 +137,7 @@ class Trust(NamedTuple):
         """The grid of all sums."""
         return grid_for(self.scale, self.largest, len(self.certificates))
 
-    def context(self, started: Started, number: int, last: bytes) -> MessageContext:
+    def context(self, started: LiveAttempt, number: int, last: bytes) -> MessageContext:
         """What a row of this attempt belongs to."""
         return MessageContext(
             self.study,
@@ -152,7 +153,7 @@ class Trust(NamedTuple):
         )
 
 
-class Memory:
+class SumChain:
     """The hash of the last sum that all members have; empty at first."""
 
     def __init__(self) -> None:
@@ -160,17 +161,37 @@ class Memory:
 
     def note(self, total: np.ndarray) -> None:
         """Goes on after a sum."""
-        told = self.last + joined([total])
+        told = self.last + bytes_of([total])
         self.last = hashlib.sha256(told).digest()
 
 
-class Masked:
-    """Rows with masks, and sealed mail; see `masks` and `mail`."""
+class MaskedVerbs:
+    """Rows with masks, and sealed mail; see `masks` and `mail`.
+
+    When all rows of a sum have arrived, every member signs the list of them, and sends
+    the opening of its self-mask to every other member, sealed. A member that has seen
+    all signatures sends all openings to the hub. So from then on, the sum can be opened
+    even if all members but one are lost, and nobody may ask for another sum instead.
+    """
 
     def __init__(
-        self, calls: Calls, started: Started, trust: Trust, memory: Memory
+        self,
+        calls: Calls,
+        started: LiveAttempt,
+        trust: MemberTrust,
+        memory: SumChain,
+        note_list: Callable[[], None],
     ) -> None:
-        self.call = calls.call
+        """Hides the rows of an attempt.
+
+        Args:
+            calls: to the hub.
+            started: the attempt.
+            trust: of the member.
+            memory: of the member.
+            note_list: called before this member signs that all rows have arrived.
+        """
+        self.call, self._note_list = calls.call, note_list
         self._started, self._trust, self._memory = started, trust, memory
         self._keys = AttemptKeys.fresh()
         self._others: dict[int, PublicKeys] = {}
@@ -183,15 +204,14 @@ class Masked:
         whole = to_grid(row, trust.grid)
         ends = (self._others, trust.rank, context)
         hidden = masked(whole, self._keys, *ends, least=trust.least)
-        payload = joined([hidden])
+        payload = bytes_of([hidden])
         digest = row_digest(context, trust.rank, payload)
-        header = {"kind": "rows", "arrays": described([hidden])}
+        header = {"kind": "rows", "arrays": describe_arrays([hidden])}
         header |= {"digest": digest.hex()}
         found = refuse_other_kind("rows", self.call(Parcel(header, payload)))
         told = arrival_list(context, self._digests(found))
         refuse_list(told, context, trust.rank, digest)
-        self._all_sign(b"arrived", told)
-        opening = self._keys.opening(context)
+        opening = self._all_openings(context, told)
         found = refuse_other_kind("open", self.call(Parcel({"kind": "open"}, opening)))
         total = one_array(found)
         self._memory.note(total)
@@ -213,7 +233,9 @@ class Masked:
         trust, context = self._trust, self._next_context()
         sealed = {}
         for rank, part in parts.items():
-            plain = Parcel({"arrays": described([part])}, joined([part])).encode()
+            plain = Parcel(
+                {"arrays": describe_arrays([part])}, bytes_of([part])
+            ).encode()
             if rank in self._others:
                 ends = (self._others[rank], context, trust.rank, rank)
                 closed = seal(plain, self._keys, *ends)
@@ -223,13 +245,13 @@ class Masked:
                     plain, theirs, context, trust.rank, rank, trust.key
                 )
             sealed[rank] = np.frombuffer(closed, np.uint8)
-        received = Clear(self, self._memory).mail(sealed)
+        received = ClearVerbs(self, self._memory).mail(sealed)
         found = {}
-        for sender, closed in received.items():
+        for sender, arrived in received.items():
             if sender not in self._others:
                 raise WireError("mail must come from a present member.")
             ends = (self._others[sender], context, sender, trust.rank)
-            found[sender] = _opened(open_mail(closed.tobytes(), self._keys, *ends))
+            found[sender] = _array_in(open_mail(arrived.tobytes(), self._keys, *ends))
         return found
 
     def _next_context(self) -> MessageContext:
@@ -243,25 +265,46 @@ class Masked:
         about = self._trust.context(self._started, 0, self._memory.last)
         own = self._keys.public.to_bytes()
         told = about.attempt_bytes + about.last
-        found = self._signed(b"keys", told, own)
+        found = self._exchange_signed(b"keys", told, own)
         self._others = {
             rank: PublicKeys.from_bytes(theirs)
             for rank, theirs in found.items()
             if rank != self._trust.rank
         }
 
-    def _all_sign(self, purpose: bytes, told: bytes) -> None:
-        """Signs a text, and checks that all others have signed the same one."""
-        self._signed(purpose, told, b"")
+    def _all_openings(self, context: MessageContext, told: bytes) -> bytes:
+        """The openings of all self-masks, when all have signed the list of arrivals."""
+        rank, own = self._trust.rank, self._keys.opening(context)
+        sealed = [
+            seal(own, self._keys, self._others[k], context, rank, k)
+            for k in context.present
+            if k != rank
+        ]
+        self._note_list()
+        found = self._exchange_signed(b"arrived", told, b"".join(sealed))
+        size, opened = HASH + OVERHEAD, []
+        for sender in context.present:
+            if sender == rank:
+                opened.append(own)
+                continue
+            place = [k for k in context.present if k != sender].index(rank)
+            closed = found[sender][size * place : size * (place + 1)]
+            ends = (self._others[sender], context, sender, rank)
+            opened.append(open_mail(closed, self._keys, *ends))
+        if any(len(each) != HASH for each in opened):
+            raise InputError("the opening of a self-mask has another length.")
+        return b"".join(opened)
 
-    def _signed(self, purpose: bytes, told: bytes, own: bytes) -> dict[int, bytes]:
+    def _exchange_signed(
+        self, purpose: bytes, told: bytes, own: bytes
+    ) -> dict[int, bytes]:
         """What every asked member sends with its signature of this and of `told`."""
         trust = self._trust
         where = (purpose, trust.study, trust.roster, told)
         signature = sign(trust.key, *where, own)
         payload = len(own).to_bytes(4, "big") + own + signature
         found = self.call(Parcel({"kind": "gather", "passing": True}, payload))
-        values = gathered(found, self._started.asked)
+        values = values_of_all(found, self._started.asked)
         opened = {}
         for rank, value in values.items():
             end = 4 + int.from_bytes(value[:4], "big")
@@ -275,24 +318,42 @@ class Masked:
         return opened
 
 
-def vote(calls: Calls, started: Started, trust: Trust, memory: Memory) -> None:
+def vote(
+    calls: Calls, started: LiveAttempt, trust: MemberTrust, memory: SumChain
+) -> None:
     """Signs the end of an attempt, and checks that all have signed it."""
-    told = _vote(started, memory)
+    told = _vote_text(started, memory)
     signature = sign(trust.key, b"vote", trust.study, trust.roster, told).hex()
     header = {"kind": "vote", "signature": signature}
     found = refuse_other_kind("vote", calls.call(Parcel(header)))
     refuse_votes(found.header.get("votes"), started, trust, memory)
 
 
-def _vote(started: Started, memory: Memory) -> bytes:
+def _vote_text(started: LiveAttempt, memory: SumChain) -> bytes:
     numbers = (started.step, started.number, *started.present)
     told = b"".join(each.to_bytes(8, "big") for each in numbers)
     return told + memory.last + started.what.encode()
 
 
-def refuse_votes(votes: Any, started: Started, trust: Trust, memory: Memory) -> None:
+def refuse_log(
+    votes: Mapping[str, Any], started: LiveAttempt, trust: MemberTrust, memory: SumChain
+) -> None:
+    """Refuses a finished step in the log if members have not signed just this.
+
+    Members that were lost after an opened sum count as present, and have not signed.
+    """
+    signers = [rank for rank in started.present if str(rank) in votes]
+    if not signers or len(signers) != len(votes):
+        raise InputError(f"nobody has signed {started.what!r} in the log of the hub.")
+    asked = started._replace(asked=tuple(signers))
+    refuse_votes(votes, asked, trust, memory)
+
+
+def refuse_votes(
+    votes: Any, started: LiveAttempt, trust: MemberTrust, memory: SumChain
+) -> None:
     """Refuses a step that not all asked members have signed."""
-    told = _vote(started, memory)
+    told = _vote_text(started, memory)
     for rank in started.asked:
         text = votes.get(str(rank)) if isinstance(votes, dict) else None
         proof = bytes.fromhex(text) if isinstance(text, str) else b""
@@ -304,7 +365,7 @@ def refuse_votes(votes: Any, started: Started, trust: Trust, memory: Memory) -> 
             )
 
 
-def gathered(found: Parcel, asked: Sequence[int]) -> dict[int, bytes]:
+def values_of_all(found: Parcel, asked: Sequence[int]) -> dict[int, bytes]:
     """The bytes of every asked member."""
     refuse_other_kind("gather", found)
     sizes, start, values = found.header.get("sizes"), 0, {}
@@ -316,7 +377,7 @@ def gathered(found: Parcel, asked: Sequence[int]) -> dict[int, bytes]:
     return values
 
 
-def _opened(plain: bytes) -> np.ndarray:
+def _array_in(plain: bytes) -> np.ndarray:
     """The array in opened mail."""
     from .wire import decode
 
@@ -331,15 +392,15 @@ def _real(total: np.ndarray, grid: Grid, like: np.ndarray) -> np.ndarray:
     return found.astype(like.dtype)
 
 
-class Replay:
+class ReplayVerbs:
     """The verbs of a step that the others have finished: answers from the log."""
 
     def __init__(
         self,
         answers: Sequence[Parcel],
-        started: Started,
-        trust: Trust,
-        memory: Memory,
+        started: LiveAttempt,
+        trust: MemberTrust,
+        memory: SumChain,
         *,
         sealed: bool,
     ) -> None:
@@ -374,7 +435,7 @@ class Replay:
         if not self._sealed:
             return received
         return {
-            sender: _opened(
+            sender: _array_in(
                 open_for_absent(
                     closed.tobytes(),
                     trust.away,
@@ -388,7 +449,7 @@ class Replay:
         }
 
 
-class Remembered:
+class FinalVerbs:
     """The verbs of an attempt, which remember their results for a next attempt.
 
     An opened sum is final. If a member is lost after it, the next attempt of the step
@@ -401,8 +462,8 @@ class Remembered:
         results: list[tuple[Any, bytes]],
         final: int,
         last: Parcel | None,
-        memory: Memory,
-        trust: Trust,
+        memory: SumChain,
+        trust: MemberTrust,
     ) -> None:
         """Wraps verbs.
 
@@ -417,10 +478,12 @@ class Remembered:
         self._verbs, self._results, self._memory = verbs, results, memory
         self._last, self._final, self._trust = last, final, trust
         self._place = 0
+        self.place = 0  # of the call that is going on
         del results[final:]
 
     def _result(self, ask: Callable[[], Any], like: np.ndarray | None = None) -> Any:
-        place, self._place = self._place, self._place + 1
+        self.place = place = self._place
+        self._place += 1
         if place >= self._final:
             found = ask()
             self._results.append((found, self._memory.last))
@@ -428,7 +491,7 @@ class Remembered:
         if place < len(self._results):
             found, self._memory.last = self._results[place]
             return found
-        if self._last is None or like is None:
+        if self._last is None or like is None or place != self._final - 1:
             raise WireError("the hub does not send the sum that was opened.")
         total = one_array(refuse_other_kind("open", self._last))
         self._memory.note(total)

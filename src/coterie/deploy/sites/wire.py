@@ -101,12 +101,12 @@ def words(header: dict[str, Any], name: str, *, longest: int = 500) -> str:
     return value
 
 
-def described(arrays: Sequence[np.ndarray]) -> list[list[Any]]:
+def describe_arrays(arrays: Sequence[np.ndarray]) -> list[list[Any]]:
     """The type and the shape of each array, for a header."""
     return [[array.dtype.name, list(array.shape)] for array in arrays]
 
 
-def joined(arrays: Sequence[np.ndarray]) -> bytes:
+def bytes_of(arrays: Sequence[np.ndarray]) -> bytes:
     """The bytes of arrays, one after the other; the lowest byte of a number first."""
     return b"".join(
         np.ascontiguousarray(a, a.dtype.newbyteorder("<")).tobytes() for a in arrays
