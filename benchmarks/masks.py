@@ -26,8 +26,8 @@ from coterie.deploy.sites.masks import (
     AttemptKeys,
     MessageContext,
     grid_for,
-    masked,
-    opened,
+    mask_row,
+    open_sum,
     to_grid,
 )
 from coterie.models import ravel
@@ -58,7 +58,7 @@ def masking(values: np.ndarray, members: int, scale: float) -> dict[str, Callabl
 
     def send(rank: int, keys: list[AttemptKeys], context: MessageContext):
         others = {k: keys[k].public for k in present if k != rank}
-        return masked(to_grid(values, grid), keys[rank], others, rank, context)
+        return mask_row(to_grid(values, grid), keys[rank], others, rank, context)
 
     def begin() -> tuple[list[AttemptKeys], MessageContext]:
         nonlocal attempt
@@ -75,7 +75,7 @@ def masking(values: np.ndarray, members: int, scale: float) -> dict[str, Callabl
     openings = {rank: keys[rank].opening(context) for rank in present}
     return {
         "mask": lambda: send(0, *waiting.pop()),
-        "open": lambda: opened(rows, openings),
+        "open": lambda: open_sum(rows, openings),
     }
 
 

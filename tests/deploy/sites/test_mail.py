@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from coterie.checks import InputError
 from coterie.deploy.sites.mail import OVERHEAD, open_mail, seal
-from coterie.deploy.sites.masks import AttemptKeys, MessageContext, Reused
+from coterie.deploy.sites.masks import AttemptKeys, MessageContext, ReuseError
 
 CONTEXT = MessageContext(
     bytes(32), bytes(32), 1, "cobo", 0, 1, 1, 0, present=(0, 1, 2), last=bytes(32)
@@ -81,11 +81,11 @@ def test_mail_of_another_exchange_does_not_open(keys, field):
 def test_a_key_of_mail_is_used_once(keys):
     sender = AttemptKeys.fresh()
     seal(b"a", sender, keys[1].public, CONTEXT, 0, 1)
-    with pytest.raises(Reused, match="a key of mail of collective 0"):
+    with pytest.raises(ReuseError, match="a key of mail of collective 0"):
         seal(b"b", sender, keys[1].public, CONTEXT, 0, 1)
     seal(b"b", sender, keys[2].public, CONTEXT, 0, 2)
     seal(b"b", sender, keys[1].public, dataclasses.replace(CONTEXT, number=1), 0, 1)
-    with pytest.raises(Reused, match="another attempt"):
+    with pytest.raises(ReuseError, match="another attempt"):
         later = dataclasses.replace(CONTEXT, attempt=2, number=2)
         seal(b"b", sender, keys[1].public, later, 0, 1)
 

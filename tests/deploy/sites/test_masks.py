@@ -18,12 +18,12 @@ from coterie.deploy.sites.masks import (
     AttemptKeys,
     MessageContext,
     PublicKeys,
-    Reused,
+    ReuseError,
     TooLarge,
     from_grid,
     grid_for,
-    masked,
-    opened,
+    mask_row,
+    open_sum,
     to_grid,
 )
 
@@ -75,7 +75,7 @@ def send(rows, keys, contexts):
     sent, openings = {}, {}
     for rank, row in rows.items():
         others = {k: of for k, of in public.items() if k != rank}
-        sent[rank] = masked(row, keys[rank], others, rank, contexts[rank])
+        sent[rank] = mask_row(row, keys[rank], others, rank, contexts[rank])
         openings[rank] = keys[rank].opening(contexts[rank])
     return sent, openings
 
@@ -109,7 +109,7 @@ def test_masks_vanish_in_the_sum_of_all_rows(dtype, present):
     sent, openings = send(
         rows, members(present), dict.fromkeys(present, context(present))
     )
-    assert opened(sent, openings).tolist() == total_of(rows)
+    assert open_sum(sent, openings).tolist() == total_of(rows)
 
 
 def test_every_masked_row_looks_random():
@@ -128,7 +128,7 @@ def test_a_sum_without_one_member_is_random():
     )
     for lost in present:
         rest = {rank: row for rank, row in sent.items() if rank != lost}
-        refuse_pattern(opened(rest, {rank: openings[rank] for rank in rest}))
+        refuse_pattern(open_sum(rest, {rank: openings[rank] for rank in rest}))
 
 
 def test_a_sum_with_one_self_mask_closed_is_random():
@@ -137,7 +137,7 @@ def test_a_sum_with_one_self_mask_closed_is_random():
     sent, openings = send(
         rows, members(present), dict.fromkeys(present, context(present))
     )
-    refuse_pattern(opened(sent, {**openings, 1: bytes(32)}))
+    refuse_pattern(open_sum(sent, {**openings, 1: bytes(32)}))
 
 
 OTHER = {
@@ -164,7 +164,7 @@ def test_a_sum_is_random_if_one_member_disagrees_on_anything(field):
     contexts = dict.fromkeys(present, context(present))
     contexts[2] = context(**{"present": present, field: OTHER[field]})
     sent, openings = send(rows, keys, contexts)
-    refuse_pattern(opened(sent, openings))
+    refuse_pattern(open_sum(sent, openings))
 
 
 def test_a_sum_is_random_if_somebody_swapped_a_mask_key():
@@ -174,18 +174,18 @@ def test_a_sum_is_random_if_somebody_swapped_a_mask_key():
     sent, openings = send(rows, keys, dict.fromkeys(present, context(present)))
     fresh = seeded_keys(0, seed=0)
     others = {1: hub.public, 2: keys[2].public}
-    sent[0] = masked(rows[0], fresh, others, 0, context(present))
-    refuse_pattern(opened(sent, openings))
+    sent[0] = mask_row(rows[0], fresh, others, 0, context(present))
+    refuse_pattern(open_sum(sent, openings))
 
 
 def test_masks_of_collectives_and_attempts_have_nothing_in_common():
     present, row = (0, 1, 2), np.zeros(SIZE, np.uint64)
     keys = members(present)
     others = {k: keys[k].public for k in (1, 2)}
-    seen = [masked(row, keys[0], others, 0, context(present, number=0))]
-    seen.append(masked(row, keys[0], others, 0, context(present, number=1)))
+    seen = [mask_row(row, keys[0], others, 0, context(present, number=0))]
+    seen.append(mask_row(row, keys[0], others, 0, context(present, number=1)))
     again = seeded_keys(0, seed=1)
-    seen.append(masked(row, again, others, 0, context(present, attempt=2)))
+    seen.append(mask_row(row, again, others, 0, context(present, attempt=2)))
     for a in range(3):
         for b in range(a):
             refuse_pattern(seen[a] - seen[b])
@@ -195,45 +195,45 @@ def test_a_mask_is_never_used_twice():
     present, row = (0, 1, 2), np.zeros(4, np.uint64)
     keys = members(present)
     others = {k: keys[k].public for k in (1, 2)}
-    masked(row, keys[0], others, 0, context(present))
+    mask_row(row, keys[0], others, 0, context(present))
     for again in (context(present), context(present, last=b"x" * 32)):
-        with pytest.raises(Reused, match="a mask of collective 0 in round 1"):
-            masked(row, keys[0], others, 0, again)
+        with pytest.raises(ReuseError, match="a mask of collective 0 in round 1"):
+            mask_row(row, keys[0], others, 0, again)
     for other in ({"attempt": 2}, {"round": 2}, {"run": 2}, {"roster": bytes(32)}):
-        with pytest.raises(Reused, match="another attempt"):
-            masked(row, keys[0], others, 0, context(present, number=1, **other))
+        with pytest.raises(ReuseError, match="another attempt"):
+            mask_row(row, keys[0], others, 0, context(present, number=1, **other))
 
 
 def test_a_smaller_set_is_never_summed_with_the_same_keys():
     keys, row = members(range(4)), np.zeros(4, np.uint64)
     others = {k: keys[k].public for k in (1, 2, 3)}
-    masked(row, keys[0], others, 0, context((0, 1, 2, 3)))
-    with pytest.raises(Reused, match="another attempt"):
-        masked(row, keys[0], others, 0, context((0, 1, 2), number=1))
+    mask_row(row, keys[0], others, 0, context((0, 1, 2, 3)))
+    with pytest.raises(ReuseError, match="another attempt"):
+        mask_row(row, keys[0], others, 0, context((0, 1, 2), number=1))
 
 
 def test_too_few_members_and_missing_keys_are_refused():
     keys, row = members(range(4)), np.zeros(4, np.uint64)
     others = {k: keys[k].public for k in (1, 2, 3)}
     with pytest.raises(InputError, match="at least 3 members, but 2 are present"):
-        masked(row, keys[0], others, 0, context((0, 1)))
+        mask_row(row, keys[0], others, 0, context((0, 1)))
     with pytest.raises(InputError, match="at least 4 members, but 3 are present"):
-        masked(row, keys[0], others, 0, context((0, 1, 2)), least=4)
+        mask_row(row, keys[0], others, 0, context((0, 1, 2)), least=4)
     with pytest.raises(InputError, match="at least 2 members, but 1 are present"):
-        masked(row, keys[0], others, 0, context((0,)), least=0)
+        mask_row(row, keys[0], others, 0, context((0,)), least=0)
     with pytest.raises(InputError, match=r"keys of members \[2\] are missing"):
-        masked(row, keys[0], {1: keys[1].public}, 0, context((0, 1, 2)))
+        mask_row(row, keys[0], {1: keys[1].public}, 0, context((0, 1, 2)))
     with pytest.raises(InputError, match="member 0 is not present"):
-        masked(row, keys[0], others, 0, context((1, 2, 3)))
+        mask_row(row, keys[0], others, 0, context((1, 2, 3)))
     # A refusal uses up nothing.
-    masked(row, keys[0], others, 0, context((0, 1, 2, 3)))
+    mask_row(row, keys[0], others, 0, context((0, 1, 2, 3)))
 
 
 def test_a_key_for_which_anyone_knows_the_secret_is_refused():
     keys, row = members(range(3)), np.zeros(4, np.uint64)
     others = {1: PublicKeys(bytes(32), bytes(32)), 2: keys[2].public}
     with pytest.raises(InputError, match="key of member 1 is not a valid key"):
-        masked(row, keys[0], others, 0, context((0, 1, 2)))
+        mask_row(row, keys[0], others, 0, context((0, 1, 2)))
     with pytest.raises(InputError, match="64 bytes, got 3"):
         PublicKeys.from_bytes(b"abc")
     assert PublicKeys.from_bytes(keys[0].public.to_bytes()) == keys[0].public
@@ -245,7 +245,7 @@ def test_a_self_mask_is_opened_only_in_the_context_of_its_row():
     with pytest.raises(InputError, match="sent no such row"):
         keys[0].opening(context(present))
     others = {k: keys[k].public for k in (1, 2)}
-    masked(row, keys[0], others, 0, context(present))
+    mask_row(row, keys[0], others, 0, context(present))
     keys[0].opening(context(present))
     with pytest.raises(InputError, match="sent no such row"):
         keys[0].opening(context(present, last=b"x" * 32))
@@ -263,10 +263,10 @@ def test_fresh_keys_differ_and_show_nothing():
 def test_keys_are_not_used_in_a_forked_process(monkeypatch):
     keys = seeded_keys(0)
     monkeypatch.setattr(masks.os, "getpid", lambda: -1)
-    with pytest.raises(Reused, match="forked"):
+    with pytest.raises(ReuseError, match="forked"):
         keys.use(context(), "a mask")
-    with pytest.raises(Reused, match="forked"):
-        keys.shared("masks", seeded_keys(1).public.masks, 1)
+    with pytest.raises(ReuseError, match="forked"):
+        keys.secret_with("masks", seeded_keys(1).public.masks, 1)
 
 
 # Grids.
@@ -310,13 +310,13 @@ def test_a_sum_of_rows_that_do_not_fit_together_is_refused():
     rows = rows_of((0, 1), np.uint64, 4)
     openings = dict.fromkeys(rows, bytes(32))
     with pytest.raises(InputError, match="same members"):
-        opened(rows, {0: bytes(32)})
+        open_sum(rows, {0: bytes(32)})
     with pytest.raises(InputError, match="same members"):
-        opened({}, {})
+        open_sum({}, {})
     with pytest.raises(InputError, match="member 1 has another type or length"):
-        opened({**rows, 1: rows[1][:3]}, openings)
+        open_sum({**rows, 1: rows[1][:3]}, openings)
     with pytest.raises(InputError, match="member 1 has another type or length"):
-        opened({**rows, 1: rows[1].astype(np.uint32)}, openings)
+        open_sum({**rows, 1: rows[1].astype(np.uint32)}, openings)
 
 
 # Contexts and lists.
@@ -412,8 +412,8 @@ def test_shared_secrets_are_those_of_rfc_7748():
         "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
     )
     secret = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
-    assert a.shared("masks", b.public.masks, 1).hex() == secret
-    assert b.shared("masks", a.public.masks, 0).hex() == secret
+    assert a.secret_with("masks", b.public.masks, 1).hex() == secret
+    assert b.secret_with("masks", a.public.masks, 0).hex() == secret
 
 
 def test_a_pair_mask_is_the_stream_of_the_key_that_the_formula_gives():

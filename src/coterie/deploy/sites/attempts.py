@@ -178,7 +178,7 @@ class Attempt:
         return self._open_with(next(iter(sent.values())).payload)
 
     def _open_with(self, openings: bytes) -> dict[int, Parcel]:
-        from .masks import HASH, opened
+        from .masks import HASH, open_sum
 
         if len(openings) != HASH * len(self._masked):
             raise WireError("a member must open the self-masks of all rows.")
@@ -187,7 +187,7 @@ class Attempt:
             for j, rank in enumerate(self._masked)
         }
         try:
-            total = opened(self._masked, pieces)
+            total = open_sum(self._masked, pieces)
         except InputError as error:
             raise WireError(str(error)) from None
         finally:

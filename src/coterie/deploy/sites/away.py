@@ -17,7 +17,7 @@ from typing import Any
 
 from ...checks import InputError
 from .keys import Certificate, Key, sign, verify
-from .masks import HASH, MessageContext, derive, packed
+from .masks import HASH, MessageContext, derive, pack_parts
 
 _NONCE = bytes(12)
 _FILE = "away.key"
@@ -65,7 +65,7 @@ def _text_of(
 ) -> bytes:
     study, roster, step = place
     numbers = b"".join(each.to_bytes(8, "big") for each in (step, *ends))
-    return packed(fresh, theirs, study, roster, numbers)
+    return pack_parts(fresh, theirs, study, roster, numbers)
 
 
 def seal_for_absent(

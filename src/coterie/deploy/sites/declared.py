@@ -122,7 +122,7 @@ def with_declared_preparation(own: Federation, study: Study) -> Federation:
     if schema.scale == "agreed":
         for j, column in enumerate(schema.columns):
             if column.categories is None:
-                mean[j], scale[j] = _spread(*sites.ranges[column.name])
+                mean[j], scale[j] = _mean_and_deviation(*sites.ranges[column.name])
     codes = tuple(
         None if c.categories is None else tuple(range(len(c.categories)))
         for c in schema.columns
@@ -130,11 +130,11 @@ def with_declared_preparation(own: Federation, study: Study) -> Federation:
     shown = (schema.indicators,) * len(codes)
     unit = None
     if schema.targets:
-        middle, deviation = _spread(*sites.ranges[target_name(study)])
+        middle, deviation = _mean_and_deviation(*sites.ranges[target_name(study)])
         unit = Unit((middle,), (deviation,))
     return with_agreement(own, Agreement(codes, shown, mean, scale), unit)
 
 
-def _spread(low: float, high: float) -> tuple[float, float]:
+def _mean_and_deviation(low: float, high: float) -> tuple[float, float]:
     """The mean and deviation of a uniform value."""
     return (low + high) / 2, (high - low) / math.sqrt(12)

@@ -184,8 +184,9 @@ class Hub:
         """Whose rows must be in the sum that a member waits for; empty: anybody's."""
         final = self._frozen.kept[-1].number + 1 if self._frozen else 0
         members = set(range(len(self.names)))
-        told: list[Any] = lists if isinstance(lists, list) else [None]
-        for one in told:
+        if not isinstance(lists, list):
+            raise WireError("`lists` of a message must be a list.")
+        for one in lists:
             sound = isinstance(one, list) and len(one) == 2 and type(one[0]) is int
             if not sound or not isinstance(one[1], list) or not set(one[1]) <= members:
                 raise WireError("`lists` of a message must be places with ranks.")

@@ -174,7 +174,7 @@ class SiteGroup:
         """The values of all members; only a few types can be sent."""
         found = self._verbs().call(Parcel({"kind": "gather"}, encode(value)))
         values = values_of_all(found, range(self.size))
-        return [decode(values[rank]) for rank in range(self.size)]
+        return [_value_of(rank, values[rank]) for rank in range(self.size)]
 
 
 class BlankGroup:
@@ -227,6 +227,16 @@ class BlankGroup:
         given = [row.expand(self.size, *row.shape[1:]) for row in rows]
         _, *answers = program(None, torch.arange(self.size), *given, **options)
         return [answer[self.rank : self.rank + 1] for answer in answers]
+
+
+def _value_of(rank: int, raw: bytes) -> Any:
+    """The value that a member has sent."""
+    try:
+        return decode(raw)
+    except Exception as error:  # safetensors has an error of its own
+        raise WireError(
+            f"what member {rank} sent to all cannot be read: {type(error).__name__}."
+        ) from None
 
 
 def _to_numpy(row: Tensor) -> np.ndarray:

@@ -16,7 +16,7 @@ References:
 from __future__ import annotations
 
 from ...checks import InputError
-from .masks import AttemptKeys, MessageContext, PublicKeys, derive, packed
+from .masks import AttemptKeys, MessageContext, PublicKeys, derive, pack_parts
 
 OVERHEAD = 16
 """Bytes by which a sealed row is longer than the row."""
@@ -43,7 +43,7 @@ def seal(
         receiver: rank of the other member.
 
     Raises:
-        Reused: if these keys have sealed a message to this member already, in this
+        ReuseError: if these keys have sealed a message to this member already, in this
             collective.
     """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -51,8 +51,8 @@ def seal(
     _refuse_absent(context, sender, receiver)
     keys.use(context, "a key of mail", receiver)
     ends = (sender, keys.public.mail), (receiver, theirs.mail)
-    told = _told(context, *ends)
-    key = derive(keys.shared("mail", theirs.mail, receiver), b"mail", told)
+    told = _ends_and_context(context, *ends)
+    key = derive(keys.secret_with("mail", theirs.mail, receiver), b"mail", told)
     return ChaCha20Poly1305(key).encrypt(_NONCE, row, told)
 
 
@@ -82,8 +82,8 @@ def open_mail(
 
     _refuse_absent(context, sender, receiver)
     ends = (sender, theirs.mail), (receiver, keys.public.mail)
-    told = _told(context, *ends)
-    key = derive(keys.shared("mail", theirs.mail, sender), b"mail", told)
+    told = _ends_and_context(context, *ends)
+    key = derive(keys.secret_with("mail", theirs.mail, sender), b"mail", told)
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, told)
     except InvalidTag:
@@ -93,10 +93,10 @@ def open_mail(
         ) from None
 
 
-def _told(context: MessageContext, *ends: tuple[int, bytes]) -> bytes:
+def _ends_and_context(context: MessageContext, *ends: tuple[int, bytes]) -> bytes:
     """Sender, receiver and context."""
     who = (rank.to_bytes(8, "big") + public for rank, public in ends)
-    return packed(*who, context.to_bytes())
+    return pack_parts(*who, context.to_bytes())
 
 
 def _refuse_absent(context: MessageContext, sender: int, receiver: int) -> None:

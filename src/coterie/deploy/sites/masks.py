@@ -20,9 +20,9 @@ every member has seen that all rows have arrived, and opens its self-mask.
     m_ik      = ChaCha20(pair_ik), from block 0 with nonce 0: every key is used once
     self_i    = HKDF-SHA256(secret_i; "self", context),   s_i = ChaCha20(self_i)
 
-The context says of which sum the row is a part, among which members, and after which
-last average. Two members whose contexts differ in any bit have different pair masks. So
-members that do not agree on everything get a random sum, and reveal nothing.
+The context names the sum, the members in it, and the last average before it. Two
+members whose contexts differ in any bit have different pair masks. So members that do
+not agree on everything get a random sum, and reveal nothing.
 
 **What masks do not hide:** the sum itself, and what follows from sums of different
 sets of members. Nothing proves that a member has sent the right row.
@@ -72,17 +72,17 @@ class TooLarge(InputError):
     """An error for a row with a value that does not fit on the grid of the study."""
 
 
-class Reused(RuntimeError):
+class ReuseError(RuntimeError):
     """An error if a mask or a key of mail would be used a second time."""
 
 
 # What masks and mail belong to.
 
 
-def packed(*parts: bytes) -> bytes:
+def pack_parts(*parts: bytes) -> bytes:
     """The parts, each after its length, so that no two lists give the same bytes.
 
-    >>> packed(b"a", b"bc") != packed(b"ab", b"c")
+    >>> pack_parts(b"a", b"bc") != pack_parts(b"ab", b"c")
     True
     """
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
@@ -120,7 +120,7 @@ class MessageContext:
     def to_bytes(self) -> bytes:
         """The bytes on which members must agree; different contexts differ in them."""
         numbers = (self.run, self.seed, self.round, self.attempt, self.number)
-        return packed(
+        return pack_parts(
             self.study,
             self.roster,
             self.entry.encode(),
@@ -133,7 +133,7 @@ class MessageContext:
     def attempt_bytes(self) -> bytes:
         """What is the same for all collectives of an attempt."""
         numbers = (self.run, self.seed, self.round, self.attempt)
-        return packed(
+        return pack_parts(
             self.study,
             self.roster,
             self.entry.encode(),
@@ -273,14 +273,16 @@ class AttemptKeys:
         """Notes a use, before anything is made of it.
 
         Raises:
-            Reused: if there was such a use already, or one in another attempt.
+            ReuseError: if there was such a use already, or one in another attempt.
         """
         with self._lock:
             self._refuse_fork()
             if self._attempt not in (None, context.attempt_bytes):
-                raise Reused("keys of an attempt must not be used in another attempt.")
+                raise ReuseError(
+                    "keys of an attempt must not be used in another attempt."
+                )
             if (*what, context.number) in self._used:
-                raise Reused(
+                raise ReuseError(
                     f"{what[0]} of collective {context.number} in round "
                     f"{context.round} must not be used twice."
                 )
@@ -301,7 +303,7 @@ class AttemptKeys:
             )
         return derive(self._secret, b"self", context.to_bytes())
 
-    def shared(self, purpose: str, theirs: bytes, rank: int) -> bytes:
+    def secret_with(self, purpose: str, theirs: bytes, rank: int) -> bytes:
         """The secret of X25519 that only this member and another one have."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
@@ -316,7 +318,7 @@ class AttemptKeys:
 
     def _refuse_fork(self) -> None:
         if self._process != os.getpid():
-            raise Reused("keys of an attempt must not be used in a forked process.")
+            raise ReuseError("keys of an attempt must not be used in a forked process.")
 
     def __repr__(self) -> str:
         return "<secrets of an attempt>"
@@ -332,7 +334,7 @@ class AttemptKeys:
 
 def derive(secret: bytes, purpose: bytes, *parts: bytes) -> bytes:
     """HKDF-SHA256: a key of 32 bytes for this purpose and these parts."""
-    return hkdf(secret, b"", _WORD + packed(purpose, *parts), HASH)
+    return hkdf(secret, b"", _WORD + pack_parts(purpose, *parts), HASH)
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, size: int) -> bytes:
@@ -388,7 +390,7 @@ def self_mask(opening: bytes, like: Row) -> Row:
 # Rows and their sum.
 
 
-def masked(
+def mask_row(
     row: Row,
     keys: AttemptKeys,
     others: Mapping[int, PublicKeys],
@@ -409,7 +411,7 @@ def masked(
 
     Raises:
         InputError: if too few members are present, or a key is missing.
-        Reused: if these keys have masked a row of this collective already.
+        ReuseError: if these keys have masked a row of this collective already.
     """
     present = context.present
     if rank not in present:
@@ -430,7 +432,7 @@ def masked(
             continue
         theirs = others[k].masks
         mask = pair_mask(
-            keys.shared("masks", theirs, k), context, (own, (k, theirs)), row
+            keys.secret_with("masks", theirs, k), context, (own, (k, theirs)), row
         )
         if k > rank:
             total += mask
@@ -439,7 +441,7 @@ def masked(
     return total
 
 
-def opened(rows: Mapping[int, Row], openings: Mapping[int, bytes]) -> Row:
+def open_sum(rows: Mapping[int, Row], openings: Mapping[int, bytes]) -> Row:
     """The sum of the rows of all present members, without their self-masks.
 
     If the members did not agree on the context, or if one row is missing or changed,
@@ -467,7 +469,7 @@ def opened(rows: Mapping[int, Row], openings: Mapping[int, bytes]) -> Row:
 
 def row_digest(context: MessageContext, rank: int, payload: bytes) -> bytes:
     """The hash of a masked row as a member sends it."""
-    told = packed(b"row", rank.to_bytes(8, "big"), context.to_bytes(), payload)
+    told = pack_parts(b"row", rank.to_bytes(8, "big"), context.to_bytes(), payload)
     return hashlib.sha256(_WORD + told).digest()
 
 
@@ -484,7 +486,7 @@ def arrival_list(context: MessageContext, digests: Mapping[int, bytes]) -> bytes
         )
     if any(len(digest) != HASH for digest in digests.values()):
         raise InputError(f"every hash of a row must have {HASH} bytes.")
-    return _WORD + packed(
+    return _WORD + pack_parts(
         b"arrived",
         context.to_bytes(),
         b"".join(digests[rank] for rank in context.present),

@@ -21,7 +21,7 @@ from ...checks import DisconnectedError, InputError, TrainingError
 from .hub import PROTOCOL
 from .keys import sign, verify
 from .link import AttemptOver, Behind, Channel, LiveCalls, RunOver, SiteGroup
-from .masks import packed
+from .masks import pack_parts
 from .member_store import Checkpoint, Departure, MemberStore
 from .verbs import (
     ClearVerbs,
@@ -253,7 +253,7 @@ class Member:
                 raise InputError(f"the key for mail to {self.names[rank]} is forged.")
             trust.away_keys[rank] = found
         # They are new in every run, so no signature of an earlier run is valid in it.
-        self.memory.note(np.frombuffer(packed(*trust.away_keys.values()), np.uint8))
+        self.memory.note(np.frombuffer(pack_parts(*trust.away_keys.values()), np.uint8))
 
     def begin_set_up(self, steps: int) -> None:
         """Tells the hub which steps, from the first, are the set-up."""

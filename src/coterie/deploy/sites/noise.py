@@ -120,7 +120,7 @@ def with_noise(values: NDArray[Any], noise: NoiseSource, grid: Grid) -> NDArray[
         noise: of this site.
         grid: of the sum.
     """
-    due = None if noise.whole is None else noise.whole.take()
+    due = None if noise.whole is None else noise.whole.take_due()
     if due is None or noise.whole is None:
         return np.asarray(values)
     row = to_grid(values, grid)
@@ -171,7 +171,7 @@ class SiteLedger:
             number("budget", budget, above=0)
         self._path, self._delta, self._budget = path, delta, budget
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(path) as file:
+        with _open_ledger(path) as file:
             self.charges = _charges_in(file, path.name)
 
     def charge(self, new: Charge) -> None:
@@ -183,7 +183,7 @@ class SiteLedger:
         """
         line = json.dumps(_as_table(new), separators=(",", ":")) + "\n"
         try:
-            with _locked(self._path) as file:
+            with _open_ledger(self._path) as file:
                 self.charges = _charges_in(file, self._path.name)  # of other runs, too
                 self._refuse_beyond(new)
                 _append(file, line.encode())
@@ -254,7 +254,7 @@ def _charge_of(told: dict[str, Any]) -> Charge:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[int]:
+def _open_ledger(path: Path) -> Iterator[int]:
     """The open file, which no other run of this site reads or writes meanwhile."""
     new = not path.exists()
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)

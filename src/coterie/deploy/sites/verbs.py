@@ -29,7 +29,7 @@ from .masks import (
     arrival_list,
     from_grid,
     grid_for,
-    masked,
+    mask_row,
     refuse_list,
     row_digest,
     to_grid,
@@ -203,7 +203,7 @@ class MaskedVerbs:
         trust, context = self._trust, self._next_context()
         whole = to_grid(row, trust.grid)
         ends = (self._others, trust.rank, context)
-        hidden = masked(whole, self._keys, *ends, least=trust.least)
+        hidden = mask_row(whole, self._keys, *ends, least=trust.least)
         payload = bytes_of([hidden])
         digest = row_digest(context, trust.rank, payload)
         header = {"kind": "rows", "arrays": describe_arrays([hidden])}

@@ -406,7 +406,7 @@ class PrivateOracle(Wrapping[Sending]):
         self._write("average", links, math.sqrt(most), share=share)
         whole = mechanism.source.whole
         if whole is not None and bool(self.active.any()):
-            whole.put(due)
+            whole.add_due(due)
 
     def _write_losses(self, asked: int) -> None:
         """Records released mean losses, which every present client may see."""

@@ -72,7 +72,7 @@ class Mechanism(NamedTuple):
         For a secure sum of m rows, each client adds 1 / sqrt(m). If clients refuse, the
         others add more, because otherwise the sum would reveal more than planned to the
         server and its `colluders`. Between organisations, m is the number of all
-        members, whoever is present: `colluders` counts those who may be absent, too.
+        members, also of the absent ones: `colluders` counts those who may be absent.
 
         Args:
             shares: of clients in each average; a secure sum has only one average.

@@ -53,12 +53,12 @@ class WholeNoise:
         self.stream = stream
         self._due: DueNoise | None = None
 
-    def put(self, due: DueNoise) -> None:
+    def add_due(self, due: DueNoise) -> None:
         """Says that the next row that leaves must get this noise."""
         assert self._due is None, "a row has left without its noise"
         self._due = due
 
-    def take(self) -> DueNoise | None:
+    def take_due(self) -> DueNoise | None:
         """The noise that a sum must get; None: its row is known already."""
         due, self._due = self._due, None
         return due

@@ -16,10 +16,10 @@ of U, and compare again. So no draw depends on rounding.
 
 **What a sum promises.** Let honest members k in H draw n_k from N_Z(s_k^2), where s_k
 is a whole number. Let z = sum_k (y_k + n_k), where y_i = rint(u_i) is the row of member
-i, d whole numbers. If u_i, computed exactly, moves by at most D in L2, then y_i moves
-by at most D + e sqrt(d): e = 1 + 2^-50 r is for rounding to the grid, and for three
-operations in double precision before it, on numbers up to r. Let s_H^2 be the sum of
-s_k^2 over H. For the rounded Gaussian R = rint(s_H W), y + R = rint(y + s_H W) is
+i, d whole numbers. Let u_i, computed exactly, move by at most D in L2. Then y_i moves
+by at most D + e sqrt(d) with e = 1 + 2^-50 r. This covers rounding to the grid, and
+three operations in double precision before it, on numbers up to r. Let s_H^2 be the sum
+of s_k^2 over H. For the rounded Gaussian R = rint(s_H W), y + R = rint(y + s_H W) is
 computed from a Gaussian release, so it is (D + e sqrt(d)) / s_H-Gaussian private. The
 sum of the n_k is nearly R:
 
