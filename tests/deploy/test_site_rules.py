@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import re
+import tomllib
 from hashlib import sha256
 from pathlib import Path
 
@@ -10,7 +12,15 @@ import pytest
 
 from coterie.algorithms.fedamp import fedamp
 from coterie.checks import Problems
-from coterie.deploy.sites.rules import Site, read_site, site_of, study_problems
+from coterie.deploy.sites.rules import (
+    _ALLOW,
+    _KEYS,
+    Site,
+    read_site,
+    site_of,
+    study_problems,
+)
+from coterie.study.settings.sites import LOCAL
 from support.refusals import refuses
 
 TEXT = """\
@@ -216,3 +226,13 @@ def test_hours_are_of_the_day_on_which_they_begin():
     opens = [around.is_open(moment(day, "10:30")) for day in (4, 5, 6, 7, 8)]
     assert opens == [True] * 4 + [False]
     assert site().is_open()
+
+
+def test_the_page_of_sites_shows_a_good_file_and_names_every_key():
+    page = (Path(__file__).parents[2] / "docs" / "sites.md").read_text()
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S)
+    shown = site_of(tomllib.loads(text), Path())
+    assert len(shown.allow.hours) == 2
+    for key in (*_ALLOW, *_KEYS, *LOCAL["data"]):
+        if key not in ("data", "allow"):
+            assert re.search(rf"^\|.*`(?:data\.)?{key}`.*\|", page, re.M), key

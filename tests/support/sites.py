@@ -15,23 +15,21 @@ import pandas as pd
 import torch
 from cryptography.hazmat.primitives import serialization
 
-from coterie import seeds
 from coterie.checks import DisconnectedError
 from coterie.data.files import table as read_table
 from coterie.deploy.sites.away import away_key
 from coterie.deploy.sites.channel import Credentials, HubChannel, serve
+from coterie.deploy.sites.comparing import simulated_models
 from coterie.deploy.sites.hub import Hub, HubSettings
 from coterie.deploy.sites.keys import fingerprint, pem
 from coterie.deploy.sites.member import Member
 from coterie.deploy.sites.member_store import MemberStore
-from coterie.deploy.sites.runs import SiteRun, mask
+from coterie.deploy.sites.runs import SiteRun
 from coterie.deploy.sites.site_data import read_site_table
 from coterie.deploy.sites.store import HubStore
 from coterie.deploy.sites.verbs import MemberTrust
-from coterie.engine.rounds import init_oracle
 from coterie.records import Folder
 from coterie.study import Study, study_of
-from coterie.study.setup import prepare
 from support.site_rosters import authority, party
 
 NAMES = ("Aarau", "Basel", "Bern", "Chur")
@@ -270,16 +268,4 @@ def simulated(
     table = read_table(folder / "all.csv", **options)
     study = study_with(tables, table)
     (seed,) = study.run.seeds
-    setup = prepare(study, seed)
-    present = {commit.what: commit.present for commit in commits}
-    found = {}
-    for entry in study.algorithms:
-        algorithm, asked = setup.algorithm(entry), setup.asked_by(entry)
-        state = algorithm.init(setup.x.clone(), init_oracle(asked))
-        for t in range(1, study.run.rounds + 1):
-            active = mask(present[f"{entry.label}, seed {seed}, round {t}"], len(asked))
-            rng = seeds.generator(seed, "algorithm", t)
-            state, _ = algorithm.step(state, asked.at(t, active), rng)
-        oracle = asked.at(study.run.rounds, purpose="use")
-        found[entry.label] = algorithm.personal(state, oracle)
-    return found
+    return simulated_models(study, seed, commits)

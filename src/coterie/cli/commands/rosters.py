@@ -231,8 +231,9 @@ def _show(roster: Roster) -> None:
     """Prints a roster for a person who has to judge it."""
     from ...deploy.sites.keys import days_left
 
-    out.print(f"study        {roster.study}")
-    out.print(f"roster       {roster.hash}, number {roster.number}")
+    out.print(f"study   {roster.study}", soft_wrap=True)
+    out.print(f"roster  {roster.hash}", soft_wrap=True)
+    out.print(f"number  {roster.number}")
     table = Table()
     table.add_column("party", no_wrap=True)
     table.add_column("fingerprint of its certificate", overflow="fold")

@@ -112,7 +112,7 @@ def log(
         table.add_column(column, overflow="fold")
     table.add_column("bytes", justify="right")
     for one in left:
-        when = f"{datetime.fromtimestamp(one.at):%Y-%m-%d %H:%M:%S}"
+        when = f"{datetime.fromtimestamp(one.at):%m-%d %H:%M:%S}"
         cells = (when, one.what, str(one.attempt), one.kind, one.receivers)
         table.add_row(*cells, f"{one.bytes:,}")
     out.print(table)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ... import seeds
 from ...checks import InputError, TrainingError
@@ -29,6 +29,7 @@ from ...study.settings.rules import with_defaults
 from ...study.setup import Setup, module_of, simulation_of
 from ...study.training import evaluate_cell
 from ...types import Algorithm, Info, traffic_of
+from .comparing import mask
 from .declared import (
     declared_description,
     refuse_undeclared,
@@ -358,13 +359,6 @@ def site_training(setup: SiteSetup, entry: Entry) -> Training:
 def pack_cell(cell: Cell) -> Cell:
     """The cell with its state as plain values, for a file."""
     return replace(cell, state=pack(cell.state))
-
-
-def mask(present: Sequence[int], size: int) -> Tensor:
-    """(N,) which members take part."""
-    return torch.zeros(size, dtype=torch.bool).index_fill(
-        0, torch.tensor(present), True
-    )
 
 
 def own_info(info: Info) -> Info:
