@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .attempts import Attempt, Central
+from .attempts import Attempt, HubPrograms
 from .store import Answer, Commit, HubStore
 from .wire import Parcel, WireError, whole_number, words
 
@@ -83,7 +83,7 @@ class Hub:
         store: HubStore,
         settings: HubSettings,
         *,
-        central: Central | None = None,
+        central: HubPrograms | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Goes on where the log ends.
@@ -372,6 +372,8 @@ class Hub:
         present = asked if frozen is None else frozen.present
         before = () if frozen is None else frozen.kept
         self.store.begin(self.step, number, what, present, time.time())
+        if self._central is not None:
+            self._central.begin(what)
         self._attempt = Attempt(
             number, present, asked, self.names, self._central, before
         )
@@ -400,7 +402,8 @@ class Hub:
         """Writes the finished step to the log, and goes on with the next."""
         who = tuple(attempt.present)
         commit = Commit(self.step, attempt.number, self._what, who, votes)
-        self.store.commit(commit, attempt.kept, None)
+        memory = None if self._central is None else self._central.memory()
+        self.store.commit(commit, attempt.kept, memory)
         if self.step % 100 == 0:
             self.store.prune(self.settings.log_bytes)
         for rank in attempt.asked:

@@ -114,6 +114,8 @@ def take_part(joining: Joining, say: Say) -> Path:
         trust = trust_of(joining, away_key(store.folder))
         names, masks = joining.roster.names, joining.sites.masks
         member = Member(shown, store, names, trust, masks=masks)
+        if joining.sites.trust_coordinator:
+            member.group.refuse_program = joining.site.refuse_program
         try:
             cells = SiteRun(study, table, member, folder, say).train(joining.run_name)
         except RunOver as error:
