@@ -34,13 +34,20 @@ def hub(
         typer.Option(help="The hub's key; default: NAME.key next to the roster."),
     ] = None,
     folder: Annotated[Path, typer.Option(help="The folder of the log.")] = Path("hub"),
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Do not hear a member whose key is stolen (repeatable).",
+        ),
+    ] = None,
 ) -> None:
     """Connect the members of a study: add up rows and relay mail, until it is done."""
     from ...checks import TrainingError
     from ...deploy.sites.serving import follow, read_hub, refuse_listen, serving
 
     files = read_hub(study, roster, key)
-    with serving(files, refuse_listen(listen), folder) as (served, port):
+    with serving(files, refuse_listen(listen), folder, without or ()) as (served, port):
         out.print(f"the hub listens at port {port}", soft_wrap=True)
         ended = follow(served, lambda line: out.print(line, soft_wrap=True))
     if ended != "done":
