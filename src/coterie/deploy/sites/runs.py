@@ -124,7 +124,8 @@ class SiteRun:
         except BudgetSpent:
             raise  # the others can go on
         except (InputError, TrainingError) as error:
-            member.fail(str(error))
+            private = self._study.privacy is not None  # a reason may quote data
+            member.fail("the reason is at this site" if private else str(error))
             raise
 
     # The set-up, by averages.
