@@ -116,6 +116,7 @@ class Hub:
         self._torch: dict[int, str] = {}  # versions, for `join --check`
         self._finished: set[int] = set()
         self._short_since: float | None = None
+        self._first, self._began, self._total = self.step, now, 0
         self._turn = threading.Condition()
 
     # What members call.
@@ -281,6 +282,7 @@ class Hub:
         """The first steps, whose answers stay in the log, are the set-up."""
         steps = whole_number(parcel.header, "steps")
         self.store.fact("steps of set-up", str(steps))
+        self._total = whole_number(parcel.header, "total")
         return Parcel({})
 
     _kinds: dict[str, Callable[[Hub, int, Parcel], Parcel]] = {  # noqa: RUF012
@@ -468,4 +470,14 @@ class Hub:
                 "members": members,
                 "aborts": self.store.aborts(),
                 "ended": self.ended,
+                "total": self._total,
+                "seconds_left": self._seconds_left(),
             }
+
+    def _seconds_left(self) -> float | None:
+        """The time that is left if all steps take as long as those until now."""
+        done = self.step - self._first
+        if done < 2 or not self._total:
+            return None
+        each = (self._clock() - self._began) / done
+        return each * (self._total - self.step)
