@@ -114,7 +114,7 @@ class Hub:
         self._done = dict.fromkeys(members, self.step - 1)  # the last step of each
         self._lives: dict[int, str] = {}
         self._torch: dict[int, str] = {}  # versions, for `join --check`
-        self._left = store.left()  # for good
+        self._left = store.leavers()  # for good
         self._finished: set[int] = set()
         self._short_since: float | None = None
         self._turn = threading.Condition()

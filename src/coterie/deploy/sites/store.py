@@ -209,7 +209,7 @@ class HubStore:
         text = "DELETE FROM answers WHERE step <= ? AND rank = ?"
         self._do(text, step, rank)
 
-    def left(self) -> set[int]:
+    def leavers(self) -> set[int]:
         """The members that have left the run for good."""
         return set(json.loads(self.fact("left", "[]")))
 
@@ -218,7 +218,7 @@ class HubStore:
 
         The deleted bytes are overwritten in the file.
         """
-        self.set_fact("left", json.dumps(sorted(self.left() | {rank})))
+        self.set_fact("left", json.dumps(sorted(self.leavers() | {rank})))
         self._do("PRAGMA secure_delete = ON")
         self._do("DELETE FROM answers WHERE rank = ?", rank)
         self._do("PRAGMA wal_checkpoint(TRUNCATE)")
