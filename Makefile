@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Compiling all of torch takes longer than installing it: each module is compiled when it is imported first.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench sites clean
 
 demo: $(READY)
 	$(BIN)/coterie run examples/digits.toml
@@ -28,6 +28,10 @@ lint: $(TOOLS)
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/methods.py
+
+# A hub and four members on this machine; one is killed and comes back.
+sites: $(TOOLS)
+	$(BIN)/python examples/sites/four_hospitals.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coterie needs Python 3.11 or newer; set PYTHON=python3.11")'

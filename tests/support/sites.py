@@ -20,6 +20,7 @@ from coterie.data.files import table as read_table
 from coterie.deploy.sites.away import away_key
 from coterie.deploy.sites.channel import Credentials, HubChannel, serve
 from coterie.deploy.sites.comparing import simulated_models
+from coterie.deploy.sites.coordinator import HubCoordinator
 from coterie.deploy.sites.hub import Hub, HubSettings
 from coterie.deploy.sites.keys import fingerprint, pem
 from coterie.deploy.sites.member import Member
@@ -119,12 +120,14 @@ def hub_on_loopback(
     masks: bool = True,
     port: int = 0,
     crash: bool = False,
+    methods: Sequence[str] = (),
     **options: Any,
 ) -> Iterator[Running]:
     """A hub in this process; if it shall `crash`, it ends without a word."""
     ranks = {fingerprint(party(n).certificate): r for r, n in enumerate(names)}
     store = HubStore(folder / "hub.db")
-    hub = Hub(names, "run", store, settings, **options)
+    central = HubCoordinator(methods, len(names), store.server()) if methods else None
+    hub = Hub(names, "run", store, settings, central=central, **options)
     over = threading.Event()
 
     def watch() -> None:
@@ -195,6 +198,7 @@ def member_of(
     store = MemberStore(folder / name)
     trust = trust_in(running.names, name, folder / name)
     member = Member(channel, store, running.names, trust, masks=running.masks)
+    member.group.refuse_program = lambda program: None
     try:
         yield member
     finally:

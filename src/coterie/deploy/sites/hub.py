@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .attempts import Attempt, Central
+from .attempts import Attempt, HubPrograms
 from .store import Answer, Commit, HubStore
 from .wire import Parcel, WireError, whole_number, words
 
@@ -83,7 +83,7 @@ class Hub:
         store: HubStore,
         settings: HubSettings,
         *,
-        central: Central | None = None,
+        central: HubPrograms | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Goes on where the log ends.
@@ -117,6 +117,7 @@ class Hub:
         self._left = store.leavers()  # for good
         self._finished: set[int] = set()
         self._short_since: float | None = None
+        self._first, self._began, self._total = self.step, now, 0
         self._turn = threading.Condition()
 
     # What members call.
@@ -295,6 +296,7 @@ class Hub:
         """The first steps, whose answers stay in the log, are the set-up."""
         steps = whole_number(parcel.header, "steps")
         self.store.fact("steps of set-up", str(steps))
+        self._total = whole_number(parcel.header, "total")
         return Parcel({})
 
     _kinds: dict[str, Callable[[Hub, int, Parcel], Parcel]] = {  # noqa: RUF012
@@ -388,6 +390,8 @@ class Hub:
         present = asked if frozen is None else frozen.present
         before = () if frozen is None else frozen.kept
         self.store.begin(self.step, number, what, present, time.time())
+        if self._central is not None:
+            self._central.begin(what)
         self._attempt = Attempt(
             number, present, asked, self.names, self._central, before
         )
@@ -416,7 +420,8 @@ class Hub:
         """Writes the finished step to the log, and goes on with the next."""
         who = tuple(attempt.present)
         commit = Commit(self.step, attempt.number, self._what, who, votes)
-        self.store.commit(commit, attempt.kept, None)
+        memory = None if self._central is None else self._central.memory()
+        self.store.commit(commit, attempt.kept, memory)
         if self.step % 100 == 0:
             self.store.prune(self.settings.log_bytes)
         for rank in attempt.asked:
@@ -481,4 +486,14 @@ class Hub:
                 "members": members,
                 "aborts": self.store.aborts(),
                 "ended": self.ended,
+                "total": self._total,
+                "seconds_left": self._seconds_left(),
             }
+
+    def _seconds_left(self) -> float | None:
+        """The time that is left if all steps take as long as those until now."""
+        done = self.step - self._first
+        if done < 2 or not self._total:
+            return None
+        each = (self._clock() - self._began) / done
+        return each * (self._total - self.step)

@@ -255,9 +255,9 @@ class Member:
         # They are new in every run, so no signature of an earlier run is valid in it.
         self.memory.note(np.frombuffer(pack_parts(*trust.away_keys.values()), np.uint8))
 
-    def begin_set_up(self, steps: int) -> None:
-        """Tells the hub which steps, from the first, are the set-up."""
-        self._ask({"kind": "set-up", "steps": steps})
+    def begin_set_up(self, steps: int, total: int) -> None:
+        """Tells the hub how many steps, from the first, are the set-up, and of all."""
+        self._ask({"kind": "set-up", "steps": steps, "total": total})
 
     def finish(self, steps: int) -> str:
         """Tells the hub that all steps are finished; gives how the run ended."""

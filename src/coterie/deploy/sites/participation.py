@@ -18,6 +18,7 @@ from .joining import Joining, study_at
 from .link import Channel, RunOver
 from .member import Member
 from .member_store import MemberStore
+from .noise import SiteLedger
 from .rules import Site
 from .runs import SiteRun
 from .serving import HEADERS
@@ -25,6 +26,9 @@ from .verbs import MemberTrust
 from .wire import Parcel
 
 Say = Callable[[str], None]
+
+LEDGER = "ledger.jsonl"
+"""The file with everything that private studies of a site may have cost."""
 
 STORE = "member"
 """The folder of a member's own log, inside the folder of its results."""
@@ -84,6 +88,14 @@ def trust_of(joining: Joining, away: AwayKey) -> MemberTrust:
     )
 
 
+def ledger_of(joining: Joining) -> SiteLedger | None:
+    """The ledger of a site, which all its private studies share."""
+    if joining.tables.get("privacy") is None:
+        return None
+    allow, place = joining.site.allow, joining.site.folder / LEDGER
+    return SiteLedger(place, allow.delta, allow.budget)
+
+
 def take_part(joining: Joining, say: Say) -> Path:
     """Trains the study at a site; returns the folder of the site's own results.
 
@@ -114,8 +126,11 @@ def take_part(joining: Joining, say: Say) -> Path:
         trust = trust_of(joining, away_key(store.folder))
         names, masks = joining.roster.names, joining.sites.masks
         member = Member(shown, store, names, trust, masks=masks)
+        if joining.sites.trust_coordinator:
+            member.group.refuse_program = joining.site.refuse_program
         try:
-            cells = SiteRun(study, table, member, folder, say).train(joining.run_name)
+            run = SiteRun(study, table, member, folder, say, ledger_of(joining))
+            cells = run.train(joining.run_name)
         except RunOver as error:
             raise _end_of(str(error)) from None
         finally:

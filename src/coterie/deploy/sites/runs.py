@@ -109,7 +109,7 @@ class SiteRun:
         self._name = name
         member, last = self._member, self._member.store.last()
         member.hello(name, -1 if last is None else last.step)
-        member.begin_set_up(1)
+        member.begin_set_up(1, self.steps)
         last = member.recover()
         try:
             setups = member.do(
@@ -124,7 +124,8 @@ class SiteRun:
         except BudgetSpent:
             raise  # the others can go on
         except (InputError, TrainingError) as error:
-            member.fail(str(error))
+            private = self._study.privacy is not None  # a reason may quote data
+            member.fail("the reason is at this site" if private else str(error))
             raise
 
     # The set-up, by averages.

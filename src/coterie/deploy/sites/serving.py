@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ...checks import InputError, several
 from ...study.settings.sites import Sites, sites_of, study_hash
+from .attempts import HubPrograms
 from .channel import Credentials, serve
 from .hub import Hub, HubSettings
 from .keys import holds, pem, read_key
@@ -102,7 +103,8 @@ def serving(
         if seat.name not in without
     }
     try:
-        hub = Hub(roster.names, roster.run_name, store, settings)
+        central = _coordinator(files, store)
+        hub = Hub(roster.names, roster.run_name, store, settings, central=central)
         largest = sites.message_bytes + HEADERS
         with serve(
             hub.answer, ranks, listen, files.credentials, largest=largest
@@ -113,6 +115,18 @@ def serving(
                 hub.stop()
     finally:
         store.close()
+
+
+def _coordinator(files: HubFiles, store: HubStore) -> HubPrograms | None:
+    """Runs programs on rows in the clear; None: the study does not allow it."""
+    if not files.sites.trust_coordinator:
+        return None
+    from .coordinator import HubCoordinator
+
+    entries = files.tables.get("algorithm", [])
+    entries = entries if isinstance(entries, list) else [entries]
+    methods = [str(entry["name"]) for entry in entries]
+    return HubCoordinator(methods, len(files.roster.members), store.server())
 
 
 def follow(hub: Hub, say: Callable[[str], None]) -> str:
