@@ -100,6 +100,25 @@ def _check(joining: Joining) -> None:
     out.print("This site is ready.")
 
 
+def leave(
+    study: Annotated[Path, STUDY],
+    site: Annotated[Path, SITE],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Leave a run for good. Your own results stay; what others learned stays, too."""
+    from ...deploy.sites.joining import ready_to_join
+    from ...deploy.sites.leaving import leave_run
+
+    joining = ready_to_join(study, site)
+    if not yes and not typer.confirm(f"Does {joining.site.name} leave for good?"):
+        raise typer.Exit(1)
+    leave_run(joining)
+    out.print(
+        f"{joining.site.name} has left: the hub has deleted what it kept for it.",
+        soft_wrap=True,
+    )
+
+
 def log(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder of your site.")

@@ -114,6 +114,7 @@ class Hub:
         self._done = dict.fromkeys(members, self.step - 1)  # the last step of each
         self._lives: dict[int, str] = {}
         self._torch: dict[int, str] = {}  # versions, for `join --check`
+        self._left = store.leavers()  # for good
         self._finished: set[int] = set()
         self._short_since: float | None = None
         self._first, self._began, self._total = self.step, now, 0
@@ -127,6 +128,8 @@ class Hub:
             kind = words(parcel.header, "kind")
             with self._turn:
                 self._heard[rank] = self._clock()
+                if rank in self._left and kind not in ("leave", "check"):
+                    raise WireError(f"{self.names[rank]} has left this run.")
                 return self._kinds.get(kind, Hub._on_call)(self, rank, parcel)
         except WireError as error:
             return Parcel({"error": str(error)})
@@ -265,6 +268,17 @@ class Hub:
             }
         )
 
+    def _on_leave(self, rank: int, parcel: Parcel) -> Parcel:
+        """A member leaves the run for good; what was kept for it is deleted."""
+        self._left.add(rank)
+        self._ready.pop(rank, None)
+        self._lives.pop(rank, None)
+        self.store.forget_member(rank)
+        if self._attempt is not None and rank in self._attempt.asked:
+            self._abort(f"{self.names[rank]} has left", {rank})
+        self._turn.notify_all()
+        return Parcel({"left": True})
+
     def _on_finish(self, rank: int, parcel: Parcel) -> Parcel:
         """A member has finished all steps of the study."""
         if whole_number(parcel.header, "steps") == self.step:
@@ -291,6 +305,7 @@ class Hub:
         "log": _on_log,
         "alive": _on_alive,
         "check": _on_check,
+        "leave": _on_leave,
         "finish": _on_finish,
         "failure": _on_failure,
         "set-up": _on_set_up,
@@ -326,8 +341,9 @@ class Hub:
             self._turn.wait(min(left, 1.0))
 
     def is_lost(self, rank: int) -> bool:
-        """Whether a member has been silent for too long."""
-        return self._clock() - self._heard[rank] > self.settings.patience
+        """Whether a member has left, or has been silent for too long."""
+        silent = self._clock() - self._heard[rank]
+        return rank in self._left or silent > self.settings.patience
 
     def _start_if_ready(self) -> None:
         """Begins an attempt as soon as all are ready who can be."""
