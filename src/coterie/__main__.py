@@ -27,6 +27,7 @@ COMMANDS = {
     "reproduce": "Run a published experiment and compare the results.",
     "hub": "Connect the members of a study between organisations.",
     "join": "Take part in a study with your own data.",
+    "leave": "Leave a study between organisations for good.",
     "log": "Say what left your site.",
     "roster": "Agree with other organisations who takes part in a study.",
 }

@@ -120,9 +120,8 @@ def test_a_replaced_roster_is_refused_after_the_new_one_was_seen(three, tmp_path
     new = revoke(old, "Basel")
     resigned(tmp_path, new, "Aarau", "Bern")
     ready_to_join(study, sites["Bern"])
-    assert problems(study, sites["Basel"]) == (
-        "the member Basel is revoked in the roster.",
-    )
+    (said,) = problems(study, sites["Basel"])
+    assert said.startswith("the roster has no member 'Basel'.")
     resigned(tmp_path, old)
     refuses("it was replaced", ready_to_join, study, sites["Bern"])
 
@@ -175,6 +174,19 @@ def test_a_hub_hears_nobody_who_is_not_on_its_roster(three, tmp_path):
         own["key"] = (tmp_path / "west.key").read_bytes()
         with pytest.raises(DisconnectedError, match="is not on the roster"):
             ask(joining, port, **own)  # of the same authority
+
+
+def test_a_hub_does_not_hear_a_member_whose_key_is_stolen(three, tmp_path):
+    study, sites = three
+    files = read_hub(study, tmp_path / "demo" / "hub" / "roster.toml", None)
+    place = "127.0.0.1:0", tmp_path / "log"
+    with serving(files, *place, without=["Bern"]) as (_, port):
+        assert "step" in ask(ready_to_join(study, sites["Aarau"]), port).header
+        with pytest.raises(DisconnectedError, match="is not on the roster"):
+            ask(ready_to_join(study, sites["Bern"]), port)
+    with pytest.raises(ValueError, match="has no member 'Chur'"):
+        with serving(files, *place, without=["Chur"]):
+            pass
 
 
 def test_a_member_believes_no_other_hub_even_with_a_certificate_of_the_authority(

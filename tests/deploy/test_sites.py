@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from coterie.deploy.sites.hub import HubSettings
+from coterie.deploy.sites.page import status_page
 from support.sites import (
     NAMES,
     Death,
@@ -153,3 +157,17 @@ def test_a_hub_that_was_killed_goes_on_from_its_log(tmp_path, step, monkeypatch)
     assert [commit.step for commit in commits] == list(range(13))
     assert all(commit.present == (0, 1, 2, 3) for commit in commits)
     assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_the_page_of_the_hub_shows_members_and_the_step(tmp_path):
+    def get(path):
+        with urllib.request.urlopen(path, timeout=5) as answer:
+            return answer.read().decode()
+
+    with hub_on_loopback(tmp_path, QUICK) as running, status_page(running.hub) as at:
+        assert all(name in get(at) for name in NAMES)
+        assert json.loads(get(f"{at}status.json"))["step"] == 0
+        with pytest.raises(urllib.error.HTTPError):
+            get(f"{at}hub.db")
+        with pytest.raises(urllib.error.HTTPError):
+            get(urllib.request.Request(at, headers={"Host": "elsewhere.example"}))

@@ -66,6 +66,6 @@ def draft(*names: str, study: str = STUDY) -> Roster:
 
 def signed(roster: Roster, *names: str) -> Roster:
     """The roster with the signatures of these members; by default all."""
-    for name in names or [seat.name for seat in roster.present_members]:
+    for name in names or [seat.name for seat in roster.members]:
         roster = approve(roster, party(name).key)
     return roster

@@ -201,6 +201,11 @@ class SimulatedOracle:
         given = [tensor_of(row)[self._who] for row in rows]
         up = sum(tensor_of(row)[0].numel() for row in rows)
         if isinstance(self._group, WithCoordinator):
+            if server is not None:
+                raise InputError(
+                    "a program of the coordinator needs more than what the hub "
+                    "remembers, so the method cannot run between sites."
+                )
             own = self._group.ask_coordinator(program, given, options)
             self._meter.count_server("central", up, sum(row[0].numel() for row in own))
             return None, *own

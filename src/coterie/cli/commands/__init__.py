@@ -44,6 +44,7 @@ _PLACES = {
     "reproduce": "checks",
     "hub": "sites",
     "join": "sites",
+    "leave": "sites",
     "log": "sites",
     "roster": "rosters",
 }

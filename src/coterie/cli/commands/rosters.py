@@ -162,7 +162,10 @@ def roster_add(
     roster: Annotated[Path, ROSTER],
     certificate: Annotated[Path, typer.Argument(help="Of the member.")],
 ) -> None:
-    """Add a member, or give a member a new certificate. All members sign again."""
+    """Add a member, or give a member a new certificate. All members sign again.
+
+    If a member has a new key, its old key is revoked.
+    """
     from ...deploy.sites import keys, rosters
 
     found = rosters.read_roster(roster)
@@ -177,7 +180,7 @@ def roster_revoke(
     roster: Annotated[Path, ROSTER],
     name: Annotated[str, typer.Argument(help="The member whose key is revoked.")],
 ) -> None:
-    """Revoke a member's certificate. All other members sign again."""
+    """Revoke a member's key, for ever. All other members sign again."""
     from ...deploy.sites import rosters
 
     found = rosters.read_roster(roster)
@@ -242,7 +245,7 @@ def _show(roster: Roster) -> None:
     missing = roster.missing_signatures()
     for seat in (roster.hub, *roster.members):
         left = several(max(0, days_left(seat.certificate)), "day")
-        state = "revoked" if seat.revoked else "no" if seat.name in missing else "yes"
+        state = "no" if seat.name in missing else "yes"
         if seat is roster.hub:
             state = "(the hub)"
         table.add_row(seat.name, seat.fingerprint, left, state)

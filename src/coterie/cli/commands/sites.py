@@ -34,13 +34,20 @@ def hub(
         typer.Option(help="The hub's key; default: NAME.key next to the roster."),
     ] = None,
     folder: Annotated[Path, typer.Option(help="The folder of the log.")] = Path("hub"),
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Do not hear a member whose key is stolen (repeatable).",
+        ),
+    ] = None,
 ) -> None:
     """Connect the members of a study: add up rows and relay mail, until it is done."""
     from ...checks import TrainingError
     from ...deploy.sites.serving import follow, read_hub, refuse_listen, serving
 
     files = read_hub(study, roster, key)
-    with serving(files, refuse_listen(listen), folder) as (served, port):
+    with serving(files, refuse_listen(listen), folder, without or ()) as (served, port):
         out.print(f"the hub listens at port {port}", soft_wrap=True)
         ended = follow(served, lambda line: out.print(line, soft_wrap=True))
     if ended != "done":
@@ -91,6 +98,25 @@ def _check(joining: Joining) -> None:
         out.print(f"{several(failed, 'test')} failed: this site cannot join yet.")
         raise typer.Exit(1)
     out.print("This site is ready.")
+
+
+def leave(
+    study: Annotated[Path, STUDY],
+    site: Annotated[Path, SITE],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Leave a run for good. Your own results stay; what others learned stays, too."""
+    from ...deploy.sites.joining import ready_to_join
+    from ...deploy.sites.leaving import leave_run
+
+    joining = ready_to_join(study, site)
+    if not yes and not typer.confirm(f"Does {joining.site.name} leave for good?"):
+        raise typer.Exit(1)
+    leave_run(joining)
+    out.print(
+        f"{joining.site.name} has left: the hub has deleted what it kept for it.",
+        soft_wrap=True,
+    )
 
 
 def log(

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,8 +18,21 @@ from ...checks import InputError
 from .store import EVERYBODY, Answer
 from .wire import Parcel, WireError, arrays_of, bytes_of, describe_arrays, words
 
-Central = Callable[[dict[str, Any], Sequence[int], list[list[np.ndarray]]], Any]
-"""`central(header, who, rows)` gives, for each of all members, a list of arrays."""
+
+@runtime_checkable
+class HubPrograms(Protocol):
+    """Runs programs on rows in the clear; see `coordinator`."""
+
+    def begin(self, what: str) -> None:
+        """Begins an attempt at a step."""
+
+    def memory(self) -> bytes:
+        """What the programs have stored; it is kept from now on."""
+
+    def __call__(
+        self, header: dict[str, Any], who: Sequence[int], rows: list[list[np.ndarray]]
+    ) -> list[list[np.ndarray]] | str:
+        """For each of all members a list of arrays, or why the rows are refused."""
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -41,7 +54,7 @@ class Attempt:
         present: Sequence[int],
         asked: Sequence[int],
         names: Sequence[str],
-        central: Central | None = None,
+        central: HubPrograms | None = None,
         before: Sequence[Answer] = (),
     ) -> None:
         """Begins without calls.
@@ -211,6 +224,11 @@ class Attempt:
         self._masked = {}
 
     def _mail(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
+        if self.final:  # a member that is lost now cannot be left out of the sum
+            raise WireError(
+                "the method sends mail after a sum in the same round, so a round could "
+                "not go on without a lost member: it cannot run with masks."
+            )
         boxes: dict[int, list[tuple[int, np.ndarray]]] = {
             rank: [] for rank in range(len(self._names))
         }

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .attempts import Attempt, Central
+from .attempts import Attempt, HubPrograms
 from .store import Answer, Commit, HubStore
 from .wire import Parcel, WireError, whole_number, words
 
@@ -83,7 +83,7 @@ class Hub:
         store: HubStore,
         settings: HubSettings,
         *,
-        central: Central | None = None,
+        central: HubPrograms | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Goes on where the log ends.
@@ -114,8 +114,10 @@ class Hub:
         self._done = dict.fromkeys(members, self.step - 1)  # the last step of each
         self._lives: dict[int, str] = {}
         self._torch: dict[int, str] = {}  # versions, for `join --check`
+        self._left = store.leavers()  # for good
         self._finished: set[int] = set()
         self._short_since: float | None = None
+        self._first, self._began, self._total = self.step, now, 0
         self._turn = threading.Condition()
 
     # What members call.
@@ -126,6 +128,8 @@ class Hub:
             kind = words(parcel.header, "kind")
             with self._turn:
                 self._heard[rank] = self._clock()
+                if rank in self._left and kind not in ("leave", "check"):
+                    raise WireError(f"{self.names[rank]} has left this run.")
                 return self._kinds.get(kind, Hub._on_call)(self, rank, parcel)
         except WireError as error:
             return Parcel({"error": str(error)})
@@ -264,6 +268,17 @@ class Hub:
             }
         )
 
+    def _on_leave(self, rank: int, parcel: Parcel) -> Parcel:
+        """A member leaves the run for good; what was kept for it is deleted."""
+        self._left.add(rank)
+        self._ready.pop(rank, None)
+        self._lives.pop(rank, None)
+        self.store.forget_member(rank)
+        if self._attempt is not None and rank in self._attempt.asked:
+            self._abort(f"{self.names[rank]} has left", {rank})
+        self._turn.notify_all()
+        return Parcel({"left": True})
+
     def _on_finish(self, rank: int, parcel: Parcel) -> Parcel:
         """A member has finished all steps of the study."""
         if whole_number(parcel.header, "steps") == self.step:
@@ -281,6 +296,7 @@ class Hub:
         """The first steps, whose answers stay in the log, are the set-up."""
         steps = whole_number(parcel.header, "steps")
         self.store.fact("steps of set-up", str(steps))
+        self._total = whole_number(parcel.header, "total")
         return Parcel({})
 
     _kinds: dict[str, Callable[[Hub, int, Parcel], Parcel]] = {  # noqa: RUF012
@@ -289,6 +305,7 @@ class Hub:
         "log": _on_log,
         "alive": _on_alive,
         "check": _on_check,
+        "leave": _on_leave,
         "finish": _on_finish,
         "failure": _on_failure,
         "set-up": _on_set_up,
@@ -324,8 +341,9 @@ class Hub:
             self._turn.wait(min(left, 1.0))
 
     def is_lost(self, rank: int) -> bool:
-        """Whether a member has been silent for too long."""
-        return self._clock() - self._heard[rank] > self.settings.patience
+        """Whether a member has left, or has been silent for too long."""
+        silent = self._clock() - self._heard[rank]
+        return rank in self._left or silent > self.settings.patience
 
     def _start_if_ready(self) -> None:
         """Begins an attempt as soon as all are ready who can be."""
@@ -372,6 +390,8 @@ class Hub:
         present = asked if frozen is None else frozen.present
         before = () if frozen is None else frozen.kept
         self.store.begin(self.step, number, what, present, time.time())
+        if self._central is not None:
+            self._central.begin(what)
         self._attempt = Attempt(
             number, present, asked, self.names, self._central, before
         )
@@ -400,7 +420,8 @@ class Hub:
         """Writes the finished step to the log, and goes on with the next."""
         who = tuple(attempt.present)
         commit = Commit(self.step, attempt.number, self._what, who, votes)
-        self.store.commit(commit, attempt.kept, None)
+        memory = None if self._central is None else self._central.memory()
+        self.store.commit(commit, attempt.kept, memory)
         if self.step % 100 == 0:
             self.store.prune(self.settings.log_bytes)
         for rank in attempt.asked:
@@ -465,4 +486,14 @@ class Hub:
                 "members": members,
                 "aborts": self.store.aborts(),
                 "ended": self.ended,
+                "total": self._total,
+                "seconds_left": self._seconds_left(),
             }
+
+    def _seconds_left(self) -> float | None:
+        """The time that is left if all steps take as long as those until now."""
+        done = self.step - self._first
+        if done < 2 or not self._total:
+            return None
+        each = (self._clock() - self._began) / done
+        return each * (self._total - self.step)

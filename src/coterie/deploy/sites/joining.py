@@ -123,9 +123,7 @@ def _seat_problems(
     site: Site, roster: Roster, rank: int, certificate: Any
 ) -> list[str]:
     seat, found = roster.members[rank], []
-    if seat.revoked:
-        found.append(f"the member {site.name} is revoked in the roster.")
-    elif seat.certificate != certificate:
+    if seat.certificate != certificate:
         found.append(
             f"the certificate {site.certificate} must be that of {site.name} in the "
             "roster, but it is another one."

@@ -280,6 +280,11 @@ def key_digest(key: Key) -> str:
     return _digest_of(key.public_key())
 
 
+def certified_key(certificate: Certificate) -> str:
+    """The SHA-256 of the public key in a certificate."""
+    return _digest_of(public_key(certificate))
+
+
 def _digest_of(key: object) -> str:
     if not isinstance(key, PublicKey):
         raise InputError("the key of a request must be on the curve P-256.")

@@ -93,6 +93,7 @@ class SiteGroup:
         """The group as this member sees it; `verbs` is set for every step."""
         self.rank, self.size = rank, size
         self.verbs: Verbs | None = None
+        self.refuse_program: Callable[[Callable[..., Any]], None] = _trust_nobody
         self.noise, self.grid = site_noise(), grid_for(2.0**28, 1.0, size)
         self.sizes = torch.zeros(size, dtype=torch.int64)  # of training parts, if told
         self.least = 0  # members in an average that others see; 0: they see each row
@@ -194,6 +195,7 @@ class SiteGroup:
         options: dict[str, Any],
     ) -> Sequence[Tensor]:
         """This member's answers of a coordinator's program, which the hub runs."""
+        self.refuse_program(program)
         named = f"{program.__module__}:{program.__qualname__}"
         header = {"kind": "central", "program": named, "options": options}
         sent = [_to_numpy(row) for row in rows]
@@ -210,6 +212,13 @@ class SiteGroup:
         found = self._verbs().call(Parcel({"kind": "gather"}, encode(value)))
         values = values_of_all(found, range(self.size))
         return [_value_of(rank, values[rank]) for rank in range(self.size)]
+
+
+def _trust_nobody(program: Callable[..., Any]) -> None:
+    raise InputError(
+        f"the coordinator's program {program.__qualname__} sees rows in the clear: the "
+        "study must say `sites.trust_coordinator = true`, and every site must allow it."
+    )
 
 
 class BlankGroup:

@@ -126,6 +126,8 @@ def take_part(joining: Joining, say: Say) -> Path:
         trust = trust_of(joining, away_key(store.folder))
         names, masks = joining.roster.names, joining.sites.masks
         member = Member(shown, store, names, trust, masks=masks)
+        if joining.sites.trust_coordinator:
+            member.group.refuse_program = joining.site.refuse_program
         try:
             run = SiteRun(study, table, member, folder, say, ledger_of(joining))
             cells = run.train(joining.run_name)

@@ -3,12 +3,12 @@
 A roster names the study by its hash, the hub, and the members in their order. Member i
 of the roster is client i of the study. Each is named with the fingerprint of its
 certificate, so no authority can put another key in its place. A roster counts only if
-every member that is not revoked has signed it. So nobody can add a member, remove one
-or change the study without all others, and that includes the hub.
+every member has signed it. So nobody can add a member, remove one or change the study
+without all others, and that includes the hub.
 
-A changed roster has the next number and the hash of the roster before it. A member
-keeps the largest number that it has seen, and refuses all smaller ones. A revoked
-member keeps its place, so that the others stay the clients that they were.
+A changed roster has the next number and the hash of the roster before it, and begins a
+new run. A member keeps the largest number that it has seen, and refuses all smaller
+ones. The key of a member that is revoked, or that has a new key, never returns.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .keys import (
     Key,
     certificate_problems,
     certificates_in,
+    certified_key,
     fingerprint,
     holds,
     name_of,
@@ -53,10 +54,10 @@ MOST = 1000
 _PURPOSE = b"roster"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = (
-    *("protocol", "number", "first", "previous", "study", "authorities"),
+    *("protocol", "number", "previous", "study", "authorities", "revoked"),
     *("hub", "member", "signatures"),
 )
-_SEAT = ("name", "fingerprint", "certificate", "revoked")
+_SEAT = ("name", "fingerprint", "certificate")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ class Seat:
 
     name: str
     certificates: tuple[Certificate, ...]
-    revoked: bool = False
 
     @property
     def certificate(self) -> Certificate:
@@ -81,7 +81,7 @@ class Seat:
         """What members sign about it."""
         found = {"name": self.name, "fingerprint": self.fingerprint}
         found["certificate"] = "".join(pem(each) for each in self.certificates)
-        return found | ({"revoked": True} if self.revoked else {})
+        return found
 
 
 @dataclass(frozen=True)
@@ -93,29 +93,24 @@ class Roster:
     members: tuple[Seat, ...]
     authorities: tuple[Certificate, ...]
     number: int = 1
-    first: str = ""  # hash of the roster with number 1; empty for that roster
     previous: str = ""  # hash of the roster before it
+    revoked: tuple[str, ...] = ()  # SHA-256 of public keys that may not take part
     protocol: int = PROTOCOL
     signatures: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all members in order, also of those that are revoked."""
+        """The names of all members in order."""
         return tuple(member.name for member in self.members)
-
-    @property
-    def present_members(self) -> tuple[Seat, ...]:
-        """The members that are not revoked."""
-        return tuple(member for member in self.members if not member.revoked)
 
     def content(self) -> dict[str, Any]:
         """Everything in the roster that members sign."""
         return {
             "protocol": self.protocol,
             "number": self.number,
-            "first": self.first,
             "previous": self.previous,
             "study": self.study,
+            "revoked": list(self.revoked),
             "authorities": [pem(each) for each in self.authorities],
             "hub": self.hub.content(),
             "member": [member.content() for member in self.members],
@@ -135,34 +130,25 @@ class Roster:
 
     @property
     def run_name(self) -> str:
-        """A name of the run: a run goes on under a roster that only revokes members.
-
-        It is the same for all rosters that follow the same first roster and have the
-        same members, revoked or not.
-        """
-        parts = [self.study, self.first or self.hash, *self.names]
-        return sha256(json.dumps(parts).encode()).hexdigest()
+        """A name of the run: every roster has its own."""
+        return self.hash
 
     def rank_of(self, fingerprint: str) -> int:
         """The position of the member with this fingerprint.
 
         Raises:
-            InputError: if no member has it, or the member is revoked.
+            InputError: if no member has it.
         """
         for rank, member in enumerate(self.members):
-            if member.fingerprint == fingerprint and not member.revoked:
+            if member.fingerprint == fingerprint:
                 return rank
-        why = "its certificate is revoked" if self._has(fingerprint) else "unknown"
         raise InputError(
             f"a party with the fingerprint {fingerprint[:16]}... is not a member of "
-            f"the roster: {why}."
+            "the roster."
         )
 
-    def _has(self, fingerprint: str) -> bool:
-        return any(member.fingerprint == fingerprint for member in self.members)
-
     def rank_named(self, name: str) -> int:
-        """The position of the member with this name, revoked or not."""
+        """The position of the member with this name."""
         if name not in self.names:
             raise InputError(
                 f"the roster has no member {brief(name)}.{suggestion(name, self.names)}"
@@ -170,11 +156,11 @@ class Roster:
         return self.names.index(name)
 
     def missing_signatures(self) -> list[str]:
-        """The members that are not revoked and have not signed this roster."""
+        """The members that have not signed this roster."""
         signed = bytes.fromhex(self.hash)
         return [
             member.name
-            for member in self.present_members
+            for member in self.members
             if member.name not in self.signatures
             or not verify(
                 member.certificate, self.signatures[member.name], _PURPOSE, signed
@@ -183,7 +169,7 @@ class Roster:
 
     @property
     def signed_by_all(self) -> bool:
-        """Whether every member that is not revoked has signed."""
+        """Whether every member has signed."""
         return not self.missing_signatures()
 
 
@@ -222,9 +208,7 @@ def approve(roster: Roster, key: Key, old: Roster | None = None) -> Roster:
     """
     if old is not None:
         refuse_change(old, roster)
-    mine = [
-        seat.name for seat in roster.present_members if holds(seat.certificate, key)
-    ]
+    mine = [seat.name for seat in roster.members if holds(seat.certificate, key)]
     if not mine:
         raise InputError("the key must be that of a member of the roster.")
     if problems := roster_problems(roster, signed=False):
@@ -249,24 +233,28 @@ def merge(roster: Roster, others: Iterable[Roster]) -> Roster:
 
 def revoke(roster: Roster, name: str) -> Roster:
     """The next roster, without this member; all others have to sign it."""
-    rank = roster.rank_named(name)
-    if roster.members[rank].revoked:
-        raise InputError(f"the member {name} is revoked already.")
-    gone = replace(roster.members[rank], revoked=True)
-    members = (*roster.members[:rank], gone, *roster.members[rank + 1 :])
-    return next_roster(roster, members=members)
+    gone = roster.members[roster.rank_named(name)]
+    members = tuple(seat for seat in roster.members if seat is not gone)
+    if not members:
+        raise InputError(f"the roster must keep a member, but {name} is the last one.")
+    revoked = (*roster.revoked, certified_key(gone.certificate))
+    return next_roster(roster, members=members, revoked=revoked)
 
 
 def with_member(roster: Roster, certificates: Sequence[Certificate]) -> Roster:
-    """The next roster, with a new member or a new certificate of a member."""
+    """The next roster, with a new member or a new certificate of a member.
+
+    If a member has a new key, its old key is revoked.
+    """
     seat = Seat(name_of(certificates[0]), tuple(certificates))
     if seat.name not in roster.names:
         return next_roster(roster, members=(*roster.members, seat))
-    rank = roster.rank_named(seat.name)
-    if roster.members[rank].revoked:
-        raise InputError(f"the member {seat.name} is revoked: choose another name.")
+    rank, revoked = roster.rank_named(seat.name), roster.revoked
+    old = certified_key(roster.members[rank].certificate)
+    if certified_key(seat.certificate) != old:
+        revoked = (*revoked, old)
     members = (*roster.members[:rank], seat, *roster.members[rank + 1 :])
-    return next_roster(roster, members=members)
+    return next_roster(roster, members=members, revoked=revoked)
 
 
 def next_roster(roster: Roster, **changes: Any) -> Roster:
@@ -274,7 +262,6 @@ def next_roster(roster: Roster, **changes: Any) -> Roster:
     after = replace(
         roster,
         number=roster.number + 1,
-        first=roster.first or roster.hash,
         previous=roster.hash,
         signatures={},
         **changes,
@@ -287,7 +274,7 @@ def refuse_change(old: Roster, new: Roster) -> None:
     """Refuses a roster that does not follow another one, with all reasons.
 
     A change may revoke members, add members at the end, give a member a new certificate
-    and replace the hub. It may not change the study, nor who is client i.
+    and replace the hub. It may not change the study, nor the order of members.
     """
     problems = []
     if new.number != old.number + 1:
@@ -300,22 +287,24 @@ def refuse_change(old: Roster, new: Roster) -> None:
             f"`previous` must be the hash of the roster before, {old.hash[:16]}..., "
             f"got {new.previous[:16] or 'nothing'}...."
         )
-    if new.first != (old.first or old.hash):
-        problems.append("the roster must name the same first roster as the one before.")
     if new.study != old.study:
         problems.append(
             f"the roster must stay that of the study {old.study[:16]}..., got "
             f"{new.study[:16]}...."
         )
-    if new.names[: len(old.names)] != old.names:
+    stay = tuple(name for name in old.names if name in new.names)
+    if new.names[: len(stay)] != stay:
         problems.append(
-            "members must keep their order, got "
-            f"{', '.join(new.names)} in place of {', '.join(old.names)}."
+            f"members must keep their order, got {', '.join(new.names)} in place of "
+            f"{', '.join(old.names)}."
         )
-    gone = {seat.name for seat in old.members if seat.revoked}
-    for seat in new.members:
-        if seat.name in gone and not seat.revoked:
-            problems.append(f"the member {seat.name} is revoked and must stay so.")
+    keys = {certified_key(seat.certificate) for seat in new.members}
+    gone = {certified_key(seat.certificate): seat.name for seat in old.members}
+    for key, name in gone.items():
+        if key not in keys and key not in new.revoked:
+            problems.append(f"the old key of {name} must be revoked.")
+    if not {*old.revoked} <= {*new.revoked}:
+        problems.append("a key that was revoked must stay so.")
     if problems:
         raise Problems(problems)
 
@@ -336,7 +325,7 @@ def roster_problems(
             f"the `protocol` of the roster must be {PROTOCOL}, which this version of "
             f"coterie uses, got {roster.protocol}."
         )
-    for seat in (roster.hub, *roster.present_members):
+    for seat in (roster.hub, *roster.members):
         problems += certificate_problems(
             seat.certificates, roster.authorities, name=seat.name, now=now
         )
@@ -391,7 +380,7 @@ def accept(
 def changes(old: Roster, new: Roster) -> list[str]:
     """What changes from one roster to the next, for the person who signs it."""
     before = {seat.name: seat for seat in old.members}
-    found = []
+    found = [f"{name} is revoked." for name in old.names if name not in new.names]
     if old.hub != new.hub:
         found.append(f"The hub is now {new.hub.name}, {new.hub.fingerprint[:16]}....")
     if old.authorities != new.authorities:
@@ -400,8 +389,6 @@ def changes(old: Roster, new: Roster) -> list[str]:
         was = before.get(seat.name)
         if was is None:
             found.append(f"{seat.name} joins.")
-        elif seat.revoked != was.revoked:
-            found.append(f"{seat.name} is revoked.")
         elif public_key(seat.certificate) != public_key(was.certificate):
             found.append(f"{seat.name} has another KEY: ask its owner.")
         elif seat != was:
@@ -479,8 +466,8 @@ def roster_in(tables: Mapping[str, Any]) -> Roster:
             for each in certificates_in("`authorities`", _pem(root))
         ),
         integer("number", tables["number"], at_least=1, at_most=2**31),
-        _digest("first", tables["first"]) if tables["first"] != "" else "",
         _digest("previous", tables["previous"]) if tables["previous"] != "" else "",
+        _digests("revoked", tables["revoked"]),
         integer("protocol", tables["protocol"], at_least=1, at_most=2**31),
         _signatures(tables["signatures"]),
     )
@@ -496,24 +483,28 @@ def _digest(key: str, value: object) -> str:
     return value
 
 
+def _digests(key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise InputError(f"`{key}` of a roster must be a list, got {brief(value)}.")
+    return tuple(_digest(key, each) for each in value)
+
+
 def _seat(key: str, table: object) -> Seat:
     """The hub or a member in a table of a file."""
-    if not isinstance(table, dict) or not {*_SEAT[:3]} <= {*table} <= {*_SEAT}:
+    if not isinstance(table, dict) or {*table} != {*_SEAT}:
         raise InputError(
-            f"`{key}` of a roster must be a table with {', '.join(_SEAT[:3])}."
+            f"`{key}` of a roster must be a table with {', '.join(_SEAT)}."
         )
-    name, revoked = refuse_name("name", table["name"]), table.get("revoked", False)
-    if not isinstance(revoked, bool) or not isinstance(table["certificate"], str):
-        raise InputError(
-            f"`revoked` of {name} must be true or false, and `certificate` text."
-        )
+    name = refuse_name("name", table["name"])
+    if not isinstance(table["certificate"], str):
+        raise InputError(f"the certificate of {name} must be text in PEM.")
     found = certificates_in(f"the certificate of {name}", _pem(table["certificate"]))
     if fingerprint(found[0]) != table["fingerprint"]:
         raise InputError(
             f"the fingerprint of {name} must be that of its certificate, "
             f"{fingerprint(found[0])}, got {brief(table['fingerprint'])}."
         )
-    return Seat(name, found, revoked)
+    return Seat(name, found)
 
 
 def _pem(text: str) -> bytes:
@@ -547,10 +538,11 @@ def _refuse_content(roster: Roster) -> None:
     for name in roster.signatures:
         if name not in roster.names:
             raise InputError(f"the roster has a signature of {name}, not a member.")
-    names_before = {roster.previous != "", roster.first != ""}
-    if names_before != {roster.number > 1}:
+    for seat in seats:
+        if certified_key(seat.certificate) in roster.revoked:
+            raise InputError(f"the key of {seat.name} is revoked: it needs a new one.")
+    if (roster.number == 1) != (roster.previous == ""):
         raise InputError(
-            "the first roster of a study has the `number` 1, no `first` and no "
-            f"`previous`; every later one has all three, got the number "
-            f"{roster.number}, {brief(roster.first)} and {brief(roster.previous)}."
+            "the first roster of a study has the `number` 1 and no `previous`; every "
+            f"later one has both, got {roster.number} and {brief(roster.previous)}."
         )

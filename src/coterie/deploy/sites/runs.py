@@ -108,7 +108,7 @@ class SiteRun:
         self._name = name
         member, last = self._member, self._member.store.last()
         member.hello(name, -1 if last is None else last.step)
-        member.begin_set_up(1)
+        member.begin_set_up(1, self.steps)
         last = member.recover()
         try:
             setups = member.do(

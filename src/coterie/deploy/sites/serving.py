@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...checks import InputError, several
 from ...study.settings.sites import Sites, sites_of, study_hash
+from .attempts import HubPrograms
 from .channel import Credentials, serve
 from .hub import Hub, HubSettings
 from .keys import holds, pem, read_key
@@ -51,7 +52,7 @@ def read_hub(study: Path, roster_file: Path, key_file: Path | None) -> HubFiles:
     roster = check(read_roster(roster_file), study_hash(tables))
     sites = sites_of(tables.get("sites", {}))
     sites.largest_for(len(roster.members))
-    present = len(roster.present_members)
+    present = len(roster.members)
     if present < sites.least_members:
         raise InputError(
             f"the roster must have at least `sites.least_members` members, "
@@ -79,14 +80,19 @@ class Serving(NamedTuple):
 
 
 @contextmanager
-def serving(files: HubFiles, listen: str, folder: Path) -> Iterator[Serving]:
+def serving(
+    files: HubFiles, listen: str, folder: Path, without: Sequence[str] = ()
+) -> Iterator[Serving]:
     """A context in which a hub serves its members.
 
     Args:
         files: of the hub.
         listen: host and port; port 0 takes any.
         folder: of the log.
+        without: names of members that the hub does not hear.
     """
+    for name in without:
+        files.roster.rank_named(name)
     sites, roster = files.sites, files.roster
     folder.mkdir(parents=True, exist_ok=True)
     store = HubStore(folder / f"{roster.run_name[:16]}.db")
@@ -94,10 +100,11 @@ def serving(files: HubFiles, listen: str, folder: Path) -> Iterator[Serving]:
     ranks = {
         seat.fingerprint: rank
         for rank, seat in enumerate(roster.members)
-        if not seat.revoked
+        if seat.name not in without
     }
     try:
-        hub = Hub(roster.names, roster.run_name, store, settings)
+        central = _coordinator(files, store)
+        hub = Hub(roster.names, roster.run_name, store, settings, central=central)
         largest = sites.message_bytes + HEADERS
         with serve(
             hub.answer, ranks, listen, files.credentials, largest=largest
@@ -108,6 +115,18 @@ def serving(files: HubFiles, listen: str, folder: Path) -> Iterator[Serving]:
                 hub.stop()
     finally:
         store.close()
+
+
+def _coordinator(files: HubFiles, store: HubStore) -> HubPrograms | None:
+    """Runs programs on rows in the clear; None: the study does not allow it."""
+    if not files.sites.trust_coordinator:
+        return None
+    from .coordinator import HubCoordinator
+
+    entries = files.tables.get("algorithm", [])
+    entries = entries if isinstance(entries, list) else [entries]
+    methods = [str(entry["name"]) for entry in entries]
+    return HubCoordinator(methods, len(files.roster.members), store.server())
 
 
 def follow(hub: Hub, say: Callable[[str], None]) -> str:

@@ -209,6 +209,20 @@ class HubStore:
         text = "DELETE FROM answers WHERE step <= ? AND rank = ?"
         self._do(text, step, rank)
 
+    def leavers(self) -> set[int]:
+        """The members that have left the run for good."""
+        return set(json.loads(self.fact("left", "[]")))
+
+    def forget_member(self, rank: int) -> None:
+        """Keeps that a member has left, and deletes what was kept for it.
+
+        The deleted bytes are overwritten in the file.
+        """
+        self.set_fact("left", json.dumps(sorted(self.leavers() | {rank})))
+        self._do("PRAGMA secure_delete = ON")
+        self._do("DELETE FROM answers WHERE rank = ?", rank)
+        self._do("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def prune(self, most: int) -> None:
         """Deletes the oldest answers of rounds if all have more than `most` bytes.
 

@@ -1,6 +1,6 @@
 """A hub and four hospitals on this machine: one is killed, and comes back.
 
-    python examples/sites.py [FOLDER]
+    python examples/sites/four_hospitals.py [FOLDER]
 
 Every party is a process of its own, with its own key and its own rows. At the end, the
 models of all hospitals are compared with a simulation in which the same hospitals took
@@ -96,7 +96,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     study, address = folder / "study.toml", f"127.0.0.1:{free_port()}"
     study.write_text(STUDY)
-    rows = pd.read_csv(Path(__file__).parent / "hospitals.csv")
+    rows = pd.read_csv(Path(__file__).parents[1] / "hospitals.csv")
     rows = rows[rows["hospital"].isin(NAMES)]
     rows.to_csv(folder / "all.csv", index=False)
     demo = ("roster", "demo", "study.toml", *NAMES, "--hub", address)
