@@ -9,6 +9,7 @@ Every party is a process of its own. Rows are masked unless it says "in the clea
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -138,8 +139,6 @@ def round_of_eight(folder: Path, masks: bool, steps: int) -> dict[str, Any]:
         masks=str(masks).lower(),
         algorithms=FEDAVG.format(steps=steps),
     )
-    if not masks:
-        text = text.replace("masks = false", "masks = false")
     parties = Parties(folder, text, 8, 100, 268)
     hub = parties.hub()
     members = [parties.member(name) for name in parties.names]
@@ -151,14 +150,11 @@ def round_of_eight(folder: Path, masks: bool, steps: int) -> dict[str, Any]:
     hub.wait()
     with sqlite3.connect(parties.log) as db:
         began = db.execute("SELECT step, began FROM attempts ORDER BY step").fetchall()
-    times = [b - a for (_, a), (_, b) in zip(began[2:], began[3:], strict=False)]
+    times = [b - a for (_, a), (_, b) in itertools.pairwise(began[2:])]
     with sqlite3.connect(parties.store_of(parties.names[0])) as db:
         sent = db.execute(
             "SELECT sum(bytes) FROM departures WHERE step = 5 AND kind != 'vote'"
         ).fetchone()[0]
-    study = co.read_study(parties.folder / "study.toml")
-    setup = co.study.setup.prepare(study, 0) if hasattr(co.study, "setup") else None
-    del setup
     return {
         "seconds": sorted(times)[len(times) // 2],
         "bytes up": sent,

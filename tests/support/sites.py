@@ -109,6 +109,7 @@ class Running(NamedTuple):
     port: int
     names: Sequence[str]
     masks: bool
+    ends: list[Death]  # that have happened
 
 
 @contextmanager
@@ -139,7 +140,7 @@ def hub_on_loopback(
     try:
         at = f"127.0.0.1:{port}"
         with serve(hub.answer, ranks, at, credentials_of("hub")) as port:
-            yield Running(hub, port, names, masks)
+            yield Running(hub, port, names, masks, [])
             if not crash:
                 hub.stop()
     finally:
@@ -164,21 +165,21 @@ class Death(NamedTuple):
 class DyingChannel:
     """A channel whose member dies at a message."""
 
-    def __init__(self, channel: HubChannel, death: Death) -> None:
-        self._channel, self._death = channel, death
-        self.dead = False
+    def __init__(self, channel: HubChannel, deaths: Sequence[Death]) -> None:
+        self._channel = channel
+        self._deaths = {(one.step, one.kind): one for one in deaths}
+        self.dead: Death | None = None
 
     def ask(self, parcel: Any, *, patiently: bool = True) -> Any:
-        if self.dead:
+        if self.dead is not None:
             raise DisconnectedError("dead")
-        at = parcel.header.get("step") == self._death.step
-        dies = at and parcel.header["kind"] == self._death.kind
-        if dies and self._death.before:
-            self.dead = True
+        death = self._deaths.get((parcel.header.get("step"), parcel.header["kind"]))
+        if death is not None and death.before:
+            self.dead = death
             raise Killed
         found = self._channel.ask(parcel, patiently=patiently)
-        if dies:
-            self.dead = True
+        if death is not None:
+            self.dead = death
             raise Killed
         return found
 
@@ -188,13 +189,13 @@ class DyingChannel:
 
 @contextmanager
 def member_of(
-    running: Running, name: str, folder: Path, death: Death | None = None
+    running: Running, name: str, folder: Path, deaths: Sequence[Death] = ()
 ) -> Iterator[Member]:
     """A member of a running hub."""
     address = f"127.0.0.1:{running.port}"
     channel: Any = HubChannel(address, credentials_of(name), "hub", give_up=20.0)
-    if death is not None:
-        channel = DyingChannel(channel, death)
+    if deaths:
+        channel = DyingChannel(channel, deaths)
     store = MemberStore(folder / name)
     trust = trust_in(running.names, name, folder / name)
     member = Member(channel, store, running.names, trust, masks=running.masks)
@@ -212,20 +213,23 @@ def run_site(
     tables: dict[str, Any],
     path: Path,
     folder: Path,
-    death: Death | None = None,
+    deaths: Sequence[Death] = (),
 ) -> Any:
     """Trains the study at one site; gives its cells and the folder of its results."""
     table = read_site_table(tables["data"], path, name)
     study = study_with(tables, table)
     results = Folder(folder / name / "results")
     results.create(study.tables(), {})
-    try:
-        with member_of(running, name, folder, death) as member:
-            return SiteRun(study, table, member, results).train("run"), results
-    except Killed:
-        assert death is not None  # only a dying member is killed
-    wait_for(lambda: running.hub.step >= death.step + death.back)
-    return run_site(running, name, tables, path, folder)
+    while True:
+        try:
+            with member_of(running, name, folder, deaths) as member:
+                return SiteRun(study, table, member, results).train("run"), results
+        except Killed:
+            died = member.channel.dead
+        running.ends.append(died)
+        deaths = [one for one in deaths if one.step > died.step]
+        while not running.hub.step >= died.step + died.back and not running.hub.ended:
+            time.sleep(0.01)
 
 
 def wait_for(happened: Callable[[], bool], seconds: float = 15.0) -> None:
@@ -237,11 +241,16 @@ def wait_for(happened: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.01)
 
 
+def _as_list(deaths: Death | Sequence[Death]) -> Sequence[Death]:
+    return [deaths] if isinstance(deaths, Death) else deaths
+
+
 def run_sites(
     folder: Path,
     tables: dict[str, Any],
     settings: HubSettings,
-    deaths: Mapping[str, Death] | None = None,
+    deaths: Mapping[str, Death | Sequence[Death]] | None = None,
+    ends: list[Death] | None = None,
     **options: Any,
 ) -> tuple[list[Any], dict[str, Any]]:
     """Trains the study at all sites, each in a thread."""
@@ -252,7 +261,7 @@ def run_sites(
                 name: pool.submit(
                     run_site,
                     *(running, name, tables, files[name], folder),
-                    (deaths or {}).get(name),
+                    _as_list((deaths or {}).get(name, ())),
                 )
                 for name in NAMES
             }
@@ -261,6 +270,8 @@ def run_sites(
                 running.hub.stop()
         found = {name: future.result() for name, future in futures.items()}
         commits = running.hub.store.commits()
+        if ends is not None:
+            ends.extend(running.ends)
     return commits, found
 
 

@@ -224,6 +224,11 @@ class Attempt:
         self._masked = {}
 
     def _mail(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
+        if self.final:  # a member that is lost now cannot be left out of the sum
+            raise WireError(
+                "the method sends mail after a sum in the same round, so a round could "
+                "not go on without a lost member: it cannot run with masks."
+            )
         boxes: dict[int, list[tuple[int, np.ndarray]]] = {
             rank: [] for rank in range(len(self._names))
         }

@@ -79,7 +79,7 @@ class Member:
             trust: the member's keys, and what it knows of the others.
             masks: whether rows are hidden from the hub.
         """
-        self._channel, self.store, self.names = channel, store, list(names)
+        self.channel, self.store, self.names = channel, store, list(names)
         self.rank, self.group = trust.rank, SiteGroup(trust.rank, len(names))
         self._trust, self._masks, self.memory = trust, masks, SumChain()
         self.group.grid = trust.grid
@@ -162,7 +162,7 @@ class Member:
         if charge is not None:
             charge(started.number)
         self.store.begin(started.step, started.number, step.what)
-        self._calls = LiveCalls(self._channel.ask, started, self._note)
+        self._calls = LiveCalls(self.channel.ask, started, self._note)
         self.group.verbs = self._verbs(started, answer)
         return started, True
 
@@ -267,21 +267,21 @@ class Member:
         """Tells the hub that this member cannot go on, if the hub is there."""
         try:
             told = Parcel({"kind": "failure", "reason": reason[:400]})
-            self._channel.ask(told, patiently=False)
+            self.channel.ask(told, patiently=False)
         except (DisconnectedError, InputError):
             pass
 
     def close(self) -> None:
         """Ends the connection and the sign of life."""
         self._quiet.set()
-        self._channel.close()
+        self.channel.close()
         if self._heart is not None:
             self._heart.join()
 
     def _ask(self, header: dict[str, Any]) -> Parcel:
         """The hub's answer to a message without rows."""
         while True:
-            found = self._channel.ask(Parcel(header))
+            found = self.channel.ask(Parcel(header))
             if found.header.get("wait"):
                 continue
             ended = str(found.header.get("ended", ""))
@@ -293,7 +293,7 @@ class Member:
         """Tells the hub a few times in its patience that this member is alive."""
         while not self._quiet.wait(pause):
             try:
-                self._channel.ask(Parcel({"kind": "alive"}), patiently=False)
+                self.channel.ask(Parcel({"kind": "alive"}), patiently=False)
             except (DisconnectedError, InputError):
                 pass
             except ValueError:  # the channel is closed
