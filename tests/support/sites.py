@@ -48,7 +48,9 @@ def credentials_of(name: str) -> Credentials:
     return Credentials(pem(one.certificate).encode(), plain, root)
 
 
-def trust_in(names: Sequence[str], name: str, folder: Path) -> MemberTrust:
+def trust_in(
+    names: Sequence[str], name: str, folder: Path, least: int = 3
+) -> MemberTrust:
     """The keys of a member, and what it knows of the others."""
     return MemberTrust(
         study=b"s" * 32,
@@ -58,7 +60,7 @@ def trust_in(names: Sequence[str], name: str, folder: Path) -> MemberTrust:
         certificates=[party(other).certificate for other in names],
         scale=2**28,
         largest=2.0**30,
-        least=3,
+        least=least,
         away=away_key(folder),
         away_keys={},
     )
@@ -197,7 +199,8 @@ def member_of(
     if deaths:
         channel = DyingChannel(channel, deaths)
     store = MemberStore(folder / name)
-    trust = trust_in(running.names, name, folder / name)
+    least = running.hub.settings.least
+    trust = trust_in(running.names, name, folder / name, least)
     member = Member(channel, store, running.names, trust, masks=running.masks)
     member.group.refuse_program = lambda program: None
     try:
