@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from coterie.checks import InputError
+from coterie.deploy.messages import decode, encode
 from coterie.deploy.sites.hub import Hub, HubSettings
 from coterie.deploy.sites.link import RunOver
 from coterie.deploy.sites.masks import HASH, open_sum
@@ -279,3 +280,53 @@ def test_what_the_hub_sees_is_random_and_nothing_of_it_comes_twice(
     ]
     bits_are_fair(np.concatenate(pairs))
     assert all(len(np.unique(each)) == len(each) for each in pairs if len(each) > 3)
+
+
+def with_sizes(found: Parcel, told: Callable[[int, list[int]], list[int]]) -> Parcel:
+    """The answer to a gather of sizes with other sizes; other answers are unchanged."""
+    pieces, sizes, start = [], [], 0
+    for rank, size in found.header["sizes"]:
+        piece = found.payload[start : start + size]
+        start += size
+        value = decode(piece)
+        if not isinstance(value, list) or [type(n) for n in value] != [int] * 3:
+            return found
+        pieces.append(encode(told(rank, value)))
+        sizes.append([rank, len(pieces[-1])])
+    return Parcel(found.header | {"sizes": sizes}, b"".join(pieces))
+
+
+def test_a_hub_that_tells_each_member_other_sizes_opens_no_sum(tmp_path, monkeypatch):
+    """Aarau would weigh nearly 1 in every sum, which would then be its row."""
+    opened = []
+
+    def evil(hub, answer, rank, parcel):
+        found = answer(rank, parcel)
+        if at(parcel, 0, "gather") and "sizes" in found.header:
+            if not parcel.header.get("passing"):
+                large = [10**9, 0, 0]
+
+                def told(other: int, sizes: list[int]) -> list[int]:
+                    if other == rank:  # or it would notice at once
+                        return sizes
+                    return large if other == 0 or rank == 0 else [1, 0, 0]
+
+                return with_sizes(found, told)
+        if found.header.get("kind") == "open" and parcel.header.get("step", 0) > 0:
+            opened.append(parcel.header["step"])
+        return found
+
+    refusals_in(run_under(evil, tmp_path, monkeypatch))
+    assert not opened
+
+
+def test_a_hub_that_changes_what_a_member_has_told_is_found(tmp_path, monkeypatch):
+    def evil(hub, answer, rank, parcel):
+        found = answer(rank, parcel)
+        if at(parcel, 0, "gather") and "sizes" in found.header:
+            if not parcel.header.get("passing"):
+                return with_sizes(found, lambda other, sizes: [10**6 + other, 0, 0])
+        return found
+
+    said = refusals_in(run_under(evil, tmp_path, monkeypatch))
+    assert "the hub has changed what this member told the others" in said

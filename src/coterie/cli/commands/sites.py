@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +35,9 @@ def hub(
         typer.Option(help="The hub's key; default: NAME.key next to the roster."),
     ] = None,
     folder: Annotated[Path, typer.Option(help="The folder of the log.")] = Path("hub"),
+    page: Annotated[
+        bool, typer.Option("--page", help="Show the state of the run on a page.")
+    ] = False,
     without: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,8 +51,17 @@ def hub(
     from ...deploy.sites.serving import follow, read_hub, refuse_listen, serving
 
     files = read_hub(study, roster, key)
-    with serving(files, refuse_listen(listen), folder, without or ()) as (served, port):
+    where, left_out = refuse_listen(listen), without or ()
+    with (
+        serving(files, where, folder, left_out) as (served, port),
+        contextlib.ExitStack() as stack,
+    ):
         out.print(f"the hub listens at port {port}", soft_wrap=True)
+        if page:
+            from ...deploy.sites.page import status_page
+
+            address = stack.enter_context(status_page(served))
+            out.print(f"status page, for this machine only: {address}", soft_wrap=True)
         ended = follow(served, lambda line: out.print(line, soft_wrap=True))
     if ended != "done":
         raise TrainingError(f"the run has {ended.rstrip('.')}.")

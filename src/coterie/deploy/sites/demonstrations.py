@@ -59,6 +59,11 @@ def _site(name: str, hub: str, tables: dict[str, Any]) -> dict[str, Any]:
     sites = tables.get("sites", {})
     if not sites.get("masks", True) or sites.get("trust_coordinator"):
         allow["clear_rows"] = True
+    if sites.get("trust_coordinator"):
+        from .coordinator import programs_of
+
+        found = {name.partition(":")[0] for name in programs_of(allow["methods"])}
+        allow["programs"] = sorted(found)
     if "least_members" in sites:
         allow["least_members"] = sites["least_members"]
     if sites.get("modules"):

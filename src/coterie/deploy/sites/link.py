@@ -16,9 +16,16 @@ from torch import Tensor
 
 from ...checks import InputError
 from ..messages import decode, encode
-from .masks import grid_for
+from .masks import grid_for, pack_parts
 from .noise import site_noise, with_noise
-from .verbs import LiveAttempt, Verbs, refuse_other_kind, values_of_all
+from .verbs import (
+    LiveAttempt,
+    ReplayVerbs,
+    SumChain,
+    Verbs,
+    refuse_other_kind,
+    values_of_all,
+)
 from .wire import Parcel, WireError, arrays_of, bytes_of, describe_arrays
 
 
@@ -93,6 +100,7 @@ class SiteGroup:
         """The group as this member sees it; `verbs` is set for every step."""
         self.rank, self.size = rank, size
         self.verbs: Verbs | None = None
+        self.chain = SumChain()  # that of the member
         self.refuse_program: Callable[[Callable[..., Any]], None] = _trust_nobody
         self.noise, self.grid = site_noise(), grid_for(2.0**28, 1.0, size)
 
@@ -173,9 +181,20 @@ class SiteGroup:
         return [torch.from_numpy(array.copy()) for array in arrays]
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all members; only a few types can be sent."""
-        found = self._verbs().call(Parcel({"kind": "gather"}, encode(value)))
+        """The values of all members; only a few types can be sent.
+
+        The hub relays them, and could tell every member other values, such as sizes
+        with which a sum is nearly one member's row. So all go into the chain of sums:
+        later masks vanish, and votes agree, only if all members have the same values,
+        and each its own one.
+        """
+        verbs, own = self._verbs(), encode(value)
+        found = verbs.call(Parcel({"kind": "gather"}, own))
         values = values_of_all(found, range(self.size))
+        if values[self.rank] != own and not isinstance(verbs, ReplayVerbs):
+            raise InputError("the hub has changed what this member told the others.")
+        told = pack_parts(*(values[rank] for rank in range(self.size)))
+        self.chain.note(np.frombuffer(told, np.uint8))
         return [_value_of(rank, values[rank]) for rank in range(self.size)]
 
 

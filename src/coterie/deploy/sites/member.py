@@ -82,7 +82,8 @@ class Member:
         self.channel, self.store, self.names = channel, store, list(names)
         self.rank, self.group = trust.rank, SiteGroup(trust.rank, len(names))
         self._trust, self._masks, self.memory = trust, masks, SumChain()
-        self.group.grid = trust.grid
+        self.group.grid, self.group.chain = trust.grid, self.memory
+        self._away_told: tuple[str, str] | None = None  # signed once
         self._results: list[tuple[Any, bytes]] = []  # of the last attempt at a step
         self._calls: LiveCalls | None = None
         self._replayed: LoggedStep | None = None
@@ -245,7 +246,9 @@ class Member:
         trust = self._trust
         where = (b"away key", trust.study, trust.roster)
         own = trust.away.public
-        told = self.group.gather((own.hex(), sign(trust.key, *where, own).hex()))
+        if self._away_told is None:
+            self._away_told = own.hex(), sign(trust.key, *where, own).hex()
+        told = self.group.gather(self._away_told)
         for rank, (key, proof) in enumerate(told):
             found = bytes.fromhex(key)
             known = trust.certificates[rank]
