@@ -38,6 +38,10 @@ WRONG = {
     "`sites.modules` must be a table": {"modules": ["mine"]},
     "`sites.modules` must name modules": {"modules": {"a b": "0"}},
     "`sites.modules.mine` must be a SHA-256": {"modules": {"mine": "0"}},
+    "`sites.classes` must be a list of different words": {"classes": ["a", "a"]},
+    "`sites.categories.sex` must be a list of different": {"categories": {"sex": "f"}},
+    "`sites.ranges.age` must be the smallest and the": {"ranges": {"age": [1]}},
+    "`sites.ranges.age` must be greater than 2": {"ranges": {"age": [2, 2]}},
 }
 
 

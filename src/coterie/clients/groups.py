@@ -80,6 +80,37 @@ class WithCoordinator(Protocol):
         """
 
 
+@runtime_checkable
+class WithBlank(Protocol):
+    """A group that can be reached in rounds only."""
+
+    @property
+    def blank(self) -> Group:
+        """A group of the same size that reaches nobody, to try methods without data."""
+
+
+@runtime_checkable
+class KnowsSizes(Protocol):
+    """A group whose clients have told their numbers of training samples before."""
+
+    sizes: Tensor  # (N,)
+
+
+@runtime_checkable
+class HidesRows(Protocol):
+    """A group in which nobody may see a sum of too few rows."""
+
+    def refuse_few(self, shares: Tensor) -> None:
+        """Refuses averages in which too few members have a share.
+
+        Args:
+            shares: () or (C,) of this member, in each average.
+
+        Raises:
+            InputError: in every process.
+        """
+
+
 class SingleProcess:
     """One process that holds all clients."""
 
@@ -137,6 +168,8 @@ def average_rows(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Te
     total = shares.sum(-1, keepdim=True)
     if group.size == 1:
         return weighted_sums(shares / torch.where(total > 0, total, 1), rows), total
+    if isinstance(group, HidesRows):
+        group.refuse_few(total[..., 0])
     sums = group.sum(torch.cat([weighted_sums(shares, rows), total], -1))
     found, total = sums[..., :-1], sums[..., -1:]
     return found / torch.where(total > 0, total, 1), total

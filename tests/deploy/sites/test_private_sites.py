@@ -15,6 +15,7 @@ from coterie.deploy.sites.declared import (
     with_declared_preparation,
 )
 from coterie.deploy.sites.hub import HubSettings
+from coterie.deploy.sites.link import RunOver
 from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.noise import BudgetSpent, SiteLedger
 from coterie.deploy.sites.runs import SiteRun, private_study
@@ -88,7 +89,7 @@ def run_private(
             wait_for(lambda: running.hub.step >= death.step + death.back)
             with member_of(running, name, folder) as member:
                 SiteRun(study, table, member, results, ledger=ledger).train("run")
-        except InputError as error:
+        except (InputError, RunOver) as error:
             return error, ledger
         return results.models("fedavg", 3), ledger
 
@@ -138,6 +139,20 @@ def test_the_mean_of_models_has_the_noise_that_was_charged(tmp_path, aggregation
         (charge,) = ledger.charges
         assert charge.what == "fedavg, seed 3, round 1"
         assert charge.cost == pytest.approx(squares)
+
+
+def test_single_samples_are_hidden_by_noise_and_minibatches_of_the_site(tmp_path):
+    tables = tables_with({"clip": 1.0, "noise": 2.0, "unit": "sample"})
+    found = run_private(tmp_path, tables)
+    models = torch.cat([found[name][0] for name in NAMES])
+    assert torch.equal(models, models[:1].expand_as(models))
+    for _, ledger in found.values():
+        rounds = [charge.cost for charge in ledger.charges]
+        assert len(rounds) == 2 and rounds[0] == rounds[1]
+        ((noise, rate, held_out),) = rounds[0]
+        assert (noise, held_out) == (2.0, False) and 0 < rate < 1
+        assert rounds[0].total() == 2  # local steps
+        assert 0 < ledger.epsilon < 10
 
 
 def first_model(tables: dict[str, Any], folder) -> torch.Tensor:

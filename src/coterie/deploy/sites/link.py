@@ -103,6 +103,13 @@ class SiteGroup:
         self.chain = SumChain()  # that of the member
         self.refuse_program: Callable[[Callable[..., Any]], None] = _trust_nobody
         self.noise, self.grid = site_noise(), grid_for(2.0**28, 1.0, size)
+        self.sizes = torch.zeros(size, dtype=torch.int64)  # of training parts, if told
+        self.least = 0  # members in an average that others see; 0: they see each row
+
+    @property
+    def blank(self) -> BlankGroup:
+        """The members without a hub, to try methods without data."""
+        return BlankGroup(self.rank, self.size, self.sizes)
 
     def forget(self) -> None:
         """Ends an attempt: noise that was due has no row any more."""
@@ -124,6 +131,34 @@ class SiteGroup:
         """The sum over all members that take part."""
         noisy = with_noise(_to_numpy(values), self.noise, self.grid)
         return _to_tensor(self._verbs().sum(noisy), values.shape, values)
+
+    def refuse_few(self, shares: Tensor) -> None:
+        """Refuses averages in which fewer than `least` members have a share.
+
+        The number of members that are present is checked before. But in an average of
+        a group, or with a share of 0, fewer rows are in the sum. So the members first
+        add up how many are in each group, and all see these numbers.
+        """
+        replays = isinstance(self.verbs, ReplayVerbs)
+        if not self.least or (replays and not shares.dim()):
+            return
+        if not shares.dim():
+            if not bool(shares != 0):
+                raise InputError(
+                    "between sites, every present member must have a share in an "
+                    "average: set `sites.masks = false`, or take another method."
+                )
+            return
+        assert self.noise.whole is not None
+        self.noise.whole.refuse_due()
+        counts = self.sum((shares != 0).long())
+        few = counts[(counts > 0) & (counts < self.least)]
+        if len(few):
+            raise InputError(
+                f"a group of {int(few[0])} members would show their rows, because "
+                f"`sites.least_members` is {self.least}: take fewer groups, or a "
+                "method without groups."
+            )
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """The rows of all members; each sends its rows to all others."""
@@ -206,17 +241,19 @@ def _trust_nobody(program: Callable[..., Any]) -> None:
 
 
 class BlankGroup:
-    """The members without a hub: all rows of others are zero, and nothing is sent.
+    """The members without a hub: nothing is sent.
+
+    Sums are as if all members had sent the same, and the rows of others are zero.
 
     It serves to make a state with the right fields and shapes.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int, size: int, sizes: Tensor) -> None:
+        self.rank, self.size, self.sizes = rank, size, sizes
 
     def sum(self, values: Tensor) -> Tensor:
-        """The values of this member alone."""
-        return values
+        """The values of this member, as often as there are members."""
+        return values * self.size
 
     def join(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
         """Zeros."""

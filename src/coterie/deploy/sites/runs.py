@@ -35,7 +35,6 @@ from .declared import (
     refuse_undeclared,
     with_declared_preparation,
 )
-from .link import BlankGroup
 from .member import Member, RunStep
 from .member_store import Checkpoint
 from .noise import BudgetSpent, Charge, SiteLedger, privacy_at_site
@@ -186,6 +185,7 @@ class SiteRun:
             kept = self._folder.cell(label, seed)
             if kept is not None and kept.done:
                 return replace(kept, state=None)
+        self._member.group.sizes = setup.together.federation.train.size
         training = site_training(setup, entry)
         algorithm = method_of(setup, entry)
         if last is not None and first <= last.step <= first + rounds:
@@ -283,7 +283,7 @@ class SiteRun:
     ) -> Cell:
         """The cell of a checkpoint, with a state of the right types."""
         blank = copy.copy(setup.simulation)
-        blank.group = BlankGroup(self._member.rank, self._member.group.size)
+        blank.group = self._member.group.blank
         made = algorithm.init(setup.together.x.clone(), init_oracle(blank))
         like = without_server(made)
         self._member.group.forget()  # noise of rows that have gone nowhere
