@@ -191,9 +191,13 @@ class DyingChannel:
 
 @contextmanager
 def member_of(
-    running: Running, name: str, folder: Path, deaths: Sequence[Death] = ()
+    running: Running,
+    name: str,
+    folder: Path,
+    deaths: Death | Sequence[Death] | None = None,
 ) -> Iterator[Member]:
     """A member of a running hub."""
+    deaths = [deaths] if isinstance(deaths, Death) else list(deaths or ())
     address = f"127.0.0.1:{running.port}"
     channel: Any = HubChannel(address, credentials_of(name), "hub", give_up=20.0)
     if deaths:
@@ -216,9 +220,10 @@ def run_site(
     tables: dict[str, Any],
     path: Path,
     folder: Path,
-    deaths: Sequence[Death] = (),
+    deaths: Death | Sequence[Death] | None = None,
 ) -> Any:
     """Trains the study at one site; gives its cells and the folder of its results."""
+    deaths = [deaths] if isinstance(deaths, Death) else list(deaths or ())
     table = read_site_table(tables["data"], path, name)
     study = study_with(tables, table)
     results = Folder(folder / name / "results")
@@ -244,10 +249,6 @@ def wait_for(happened: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.01)
 
 
-def _as_list(deaths: Death | Sequence[Death]) -> Sequence[Death]:
-    return [deaths] if isinstance(deaths, Death) else deaths
-
-
 def run_sites(
     folder: Path,
     tables: dict[str, Any],
@@ -264,7 +265,7 @@ def run_sites(
                 name: pool.submit(
                     run_site,
                     *(running, name, tables, files[name], folder),
-                    _as_list((deaths or {}).get(name, ())),
+                    (deaths or {}).get(name),
                 )
                 for name in NAMES
             }
