@@ -58,11 +58,14 @@ def run_under(evil: Evil, folder, monkeypatch, deaths=None) -> dict[str, Any]:
     files = site_files(folder)
 
     def run(name: str) -> Any:
-        death = (deaths or {}).get(name)
+        own = (deaths or {}).get(name, [])
         try:
-            return run_site(running, name, SHORT, files[name], folder, death)
+            return run_site(running, name, SHORT, files[name], folder, own)
         except (InputError, RunOver) as error:
             return error
+        except BaseException:
+            running.hub.stop()  # or the others wait for this member
+            raise
 
     with hub_on_loopback(folder, SETTINGS) as running:
         with ThreadPoolExecutor(len(NAMES)) as pool:
@@ -238,7 +241,7 @@ def test_a_forged_log_convinces_nobody_who_was_away(sentence, tmp_path, monkeypa
             return LOGS[sentence](found)
         return found
 
-    deaths = {"Basel": Death(ROUND, "begin", 1)}
+    deaths = {"Basel": [Death(ROUND, "begin", 1)]}
     found = run_under(evil, tmp_path, monkeypatch, deaths)
     assert sentence in str(found["Basel"])
 
@@ -265,7 +268,7 @@ def test_what_the_hub_sees_is_random_and_nothing_of_it_comes_twice(
                 keys.append(parcel.payload[4 : 4 + 2 * HASH])
         return answer(rank, parcel)
 
-    deaths = {"Basel": Death(ROUND + 1, "rows", 1)}
+    deaths = {"Basel": [Death(ROUND + 1, "rows", 1)]}
     found = run_under(evil, tmp_path, monkeypatch, deaths)
     assert not any(isinstance(one, Exception) for one in found.values())
     assert len(rows) >= 4 * 4 and len(keys) >= 4 * 4

@@ -80,17 +80,19 @@ def run_private(
         ledger = SiteLedger(folder / name / "ledger", 1e-5, (budgets or {}).get(name))
         results = Folder(folder / name / "results")
         results.create(study.tables(), {})
-        death = (deaths or {}).get(name)
+        own = (deaths or {}).get(name, [])
         try:
-            with member_of(running, name, folder, death) as member:
+            with member_of(running, name, folder, own) as member:
                 SiteRun(study, table, member, results, ledger=ledger).train("run")
         except Killed:
-            assert death is not None  # only a dying member is killed
-            wait_for(lambda: running.hub.step >= death.step + death.back)
+            wait_for(lambda: running.hub.step >= own[0].step + own[0].back)
             with member_of(running, name, folder) as member:
                 SiteRun(study, table, member, results, ledger=ledger).train("run")
         except (InputError, RunOver) as error:
             return error, ledger
+        except BaseException:
+            running.hub.stop()  # or the others wait for this member
+            raise
         return results.models("fedavg", 3), ledger
 
     with hub_on_loopback(folder, SETTINGS) as running:
@@ -165,7 +167,7 @@ def first_model(tables: dict[str, Any], folder) -> torch.Tensor:
 
 def test_every_attempt_is_charged_before_it_leaves_also_if_it_is_aborted(tmp_path):
     tables = tables_with({"clip": 1.0, "noise": 1.0, "aggregation": "secure"})
-    deaths = {"Basel": Death(2, "rows", 1)}
+    deaths = {"Basel": [Death(2, "rows", 1)]}
     found = run_private(tmp_path, tables, deaths=deaths)
     for name, (_, ledger) in found.items():
         steps = [(charge.step, charge.attempt) for charge in ledger.charges]
