@@ -27,10 +27,9 @@ RULES = {
     "momentum": LocalDescent(0.01, 0.9),
     "Nesterov": LocalDescent("sgd(0.01, nesterov=true)", 0.9),
     "SGD, clipped": LocalDescent("sgd(0.01, clip=1)"),
-    "Adam": LocalDescent("adam(0.001, decoupled=false, fused=true)"),
-    "AdamW": LocalDescent("adam(0.001, fused=true)", 0.0, 0.01),
-    "AdamW, clipped": LocalDescent("adam(0.001, fused=true, clip=1)", 0.0, 0.01),
-    "AdamW, not fused": LocalDescent("adam(0.001)", 0.0, 0.01),
+    "Adam": LocalDescent("adam(0.001, decoupled=false)"),
+    "AdamW": LocalDescent("adam(0.001)", 0.0, 0.01),
+    "AdamW, clipped": LocalDescent("adam(0.001, clip=1)", 0.0, 0.01),
 }
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import statistics
 import subprocess
 import sys
+import tokenize
 import tomllib
 from importlib import import_module
 from importlib.util import resolve_name
@@ -15,6 +18,7 @@ import pytest
 
 import coterie
 import coterie_theory
+from coterie.algorithms import ALGORITHMS
 
 PACKAGE = Path(coterie.__file__).parent
 THEORY = Path(coterie_theory.__file__).parent
@@ -249,6 +253,29 @@ def test_complexity_is_bounded_in_the_whole_package():
     assert excused == ["tests/*"]
     for path in EVERYTHING:
         assert "noqa: C901" not in path.read_text(encoding="utf-8"), path.name
+
+
+def code_lines(path: Path) -> int:
+    """How many lines of code a file has, besides imports, docstrings and comments."""
+    text = path.read_text(encoding="utf-8")
+    layout = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in layout | {tokenize.COMMENT, tokenize.ENDMARKER}:
+            found |= {*range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        words = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if words or isinstance(node, ast.Import | ast.ImportFrom):
+            found -= {*range(node.lineno, node.end_lineno + 1)}
+    return len(found)
+
+
+def test_half_of_the_methods_have_at_most_sixty_lines_of_code():
+    lines = {
+        name: code_lines(PACKAGE / "algorithms" / f"{name}.py") for name in ALGORITHMS
+    }
+    assert lines["fedavg"] == 26
+    assert statistics.median(lines.values()) <= 60
 
 
 LIBRARIES = {

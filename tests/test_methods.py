@@ -74,7 +74,7 @@ def test_every_method_is_there_by_name():
 def test_help_shows_a_readable_signature_and_what_options_mean():
     text = pydoc.plain(pydoc.render_doc(co.methods.ditto))
     assert "momentum: float = 0.0" in text and "steps: int = 1" in text
-    assert "Ditto: personal models that are pulled to a global one." in text
+    assert "Ditto: personal models that are pulled to a global model." in text
     for name in inspect.signature(co.methods.ditto).parameters:
         assert f"        {name}: " in text
     assert len(str(inspect.signature(co.methods.coteries))) < 300

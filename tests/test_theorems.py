@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from coterie_theory.decentralised import gossip as rates
+from support.scaled import Row, larger, notice, scaled
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "theorems.md").read_text(encoding="utf-8")
@@ -70,23 +74,36 @@ def numbers(last: str) -> list[str]:
     return [f"{kind} {'.'.join([*before, str(one)])}" for one in here]
 
 
-def names_of_tests() -> set[str]:
-    """Names of all tests."""
-    found = set()
-    for file in (ROOT / "tests").rglob("test_*.py"):
-        text = file.read_text(encoding="utf-8")
-        found |= set(re.findall(r"^def (test_\w+)", text, re.MULTILINE))
-    return found
+def places_of_tests() -> dict[str, Path]:
+    """The file of every test, by its name."""
+    return {
+        name: file
+        for file in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(
+            r"^def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    }
 
 
-def exists(path: str) -> bool:
-    """Whether a path is a module or something in one; `coterie_theory` by default."""
+def found_at(path: str) -> Any:
+    """What a path names, in `coterie_theory` by default; None: nothing."""
     full = path if path.startswith("coterie.") else f"coterie_theory.{path}"
     module, _, name = full.rpartition(".")
     try:
-        return hasattr(import_module(module), name) or bool(import_module(full))
+        return getattr(import_module(module), name, None)
     except ModuleNotFoundError:
-        return False
+        return None
+
+
+def rows_with_functions() -> list[Row]:
+    """A row for each function of each statement, with its tests."""
+    return [
+        Row(title, statement, path, tuple(re.findall(r"`(test_\w+)`", tests)))
+        for title, rows in sections().items()
+        for statement, functions, tests in rows
+        if not functions.startswith("theory only")
+        for path in re.findall(r"`([\w.]+)`", functions)
+    ]
 
 
 @pytest.mark.parametrize("key", LAST)
@@ -103,7 +120,7 @@ def test_every_section_is_of_a_paper():
 
 @pytest.mark.parametrize("title", sections())
 def test_every_function_and_every_test_exists_and_no_cell_is_blank(title):
-    known = names_of_tests()
+    known = places_of_tests().keys()
     for statement, function, test in sections()[title]:
         assert statement and function and test, statement
         if function.startswith("theory only"):
@@ -112,14 +129,51 @@ def test_every_function_and_every_test_exists_and_no_cell_is_blank(title):
             paths = re.findall(r"`([\w.]+)`", function)
             assert paths, f"{statement} is left open: {function}"
             for path in paths:
-                assert exists(path), f"{statement}: there is no {path}"
+                assert callable(found_at(path)), f"{statement}: there is no {path}"
         named = re.findall(r"`(test_\w+)`", test)
         assert named or function.startswith("theory only"), statement
         assert set(named) <= known, f"{statement}: {set(named) - known}"
 
 
 def test_names_that_do_not_exist_are_noticed():
-    assert exists("rates.sgd_bound") and exists("coterie.optim.projections")
-    assert not exists("rates.no_such_bound")
-    assert not exists("no_room.at_all")
+    assert callable(found_at("rates.sgd_bound"))
+    assert callable(found_at("coterie.optim.projections.project"))
+    assert found_at("rates.no_such_bound") is None
+    assert found_at("no_room.at_all") is None
     assert numbers("Lemma 3.B.2") == ["Lemma 3.B.1", "Lemma 3.B.2"]
+
+
+PARTS = 4
+"""Rows 0, 4, 8, ... are a part. Together they are the map; each runs by itself."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_one_of_the_named_tests_notices_if_a_function_is_larger_by_a_half(part):
+    """Of a bound that is only above something, nobody would notice."""
+    rows = rows_with_functions()[part::PARTS]
+    places = places_of_tests()
+    files = sorted({places[name] for row in rows for name in row.tests})
+    found = notice({row: found_at(row.function) for row in rows}, files)
+    assert found.keys() == set(rows)
+    unnoticed = [row[:3] for row, test in found.items() if test is None]
+    assert not unnoticed
+    # What was scaled is as it was.
+    assert rates.synchronous_bound(0.5, 1) == 0.25
+
+
+def test_a_test_that_is_blind_is_found():
+    """This one calls a bound, and is content with any that is large enough."""
+    row = Row("", "", "", ("test_precision_calls_reach_the_precision",))
+    places = places_of_tests()
+    function = found_at("rates.convex_sgd_bound")
+    assert notice({row: function}, [places[row.tests[0]]]) == {row: None}
+
+
+def test_results_of_every_kind_are_larger():
+    assert larger(2.0) == 3.0 and larger(3) == 5 and larger(True) is False
+    assert larger((1.0, [2.0], {"a": 4.0})) == (1.5, [3.0], {"a": 6.0})
+    assert list(larger(iter([2.0, 4.0]))) == [3.0, 6.0]
+    assert larger(lambda x: x)(4.0) == 6.0
+    with scaled(rates.synchronous_bound):
+        assert rates.synchronous_bound(0.5, rounds=1) == 0.375
+    assert rates.synchronous_bound(0.5, rounds=1) == 0.25

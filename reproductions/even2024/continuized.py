@@ -218,7 +218,8 @@ def sample_claims(share: float, seed: int) -> list[Claim]:
             "E2c, Gaussian, accelerated is better by",
             "> 10",
             f"{float(theirs.mean() / ours.mean()):.0f}",
-            bool(theirs.mean() > 10 * ours.mean()),
+            # Less time is less of a gain.
+            bool(theirs.mean() > 10 * ours.mean()) if share == 1 else None,
         ),
         Claim(
             "E2c, Gaussian, below Theorem 2.4.2",

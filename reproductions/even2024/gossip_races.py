@@ -176,6 +176,9 @@ def geometric(n: int, seed: int) -> Tensor:
     radius = math.sqrt(2 * math.log(n) / (math.pi * n))
     where = dict(enumerate(map(tuple, places)))
     drawn = nx.random_geometric_graph(n, radius, pos=where)
+    while not nx.is_connected(drawn):  # few points may need a longer distance
+        radius *= 1.1
+        drawn = nx.random_geometric_graph(n, radius, pos=where)
     return torch.tensor(sorted(tuple(sorted(edge)) for edge in drawn.edges))
 
 

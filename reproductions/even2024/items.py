@@ -110,7 +110,8 @@ def record(name: str, claims: Sequence[Claim]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(Claim._fields)
+        heading = {"published": "reference"} if name in REFERENCES else {}
+        table.writerow(heading.get(field, field) for field in Claim._fields)
         table.writerows(claims)
     return folder
 
@@ -272,3 +273,6 @@ ITEMS = {
     "chapter10": chapter10,
     "chapter11": chapter11,
 }
+
+REFERENCES = frozenset(ITEMS) - {"chapter1"}
+"""Items whose numbers are those of independent scripts, as the thesis prints none."""

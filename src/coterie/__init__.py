@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """A `__getattr__` for a package; it imports names when they are first used.
 
-    Importing torch and pandas takes seconds, and the user cannot stop a command during
-    an import. Algorithms and sites do not need pandas.
+    Importing torch and pandas takes seconds, during which the user cannot stop a
+    command. Algorithms and sites do not need pandas.
 
     Args:
         package: the name of the package.

@@ -453,7 +453,8 @@ def _same_type(name: str, default: object, value: object) -> None:
 def import_object(name: str, value: str) -> Any:
     """The object that "module:attribute" names.
 
-    Sets `__brought__` of the module: the names of all modules that its import added.
+    The function stores the names of all modules that this import added, as
+    `__brought__` of the module.
 
     >>> import_object("criterion", "math:sqrt")(4.0)
     2.0

@@ -71,7 +71,7 @@ def method(
 
     Args:
         in_rounds: options that only the rounds use, if the method also has a flow. The
-            flow refuses to begin unless these options have their defaults.
+            flow begins only if these options have their defaults.
         in_time: options that only the flow uses.
         known_optimum: options of the method in the conformance check `known_optimum`
             (None: the defaults). In this check, losses have curvatures from 2 to 3.

@@ -2,7 +2,7 @@
 
 The names say what a stream is for, such as (seed, "step", round, "grads", count). In a
 stream, each client has its own sequence. A simulation draws rows for all clients in one
-call, and a site draws exactly its own row of these. Streams have no state.
+call, and a site draws exactly its own row. Streams have no state.
 
 The numbers are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014) written on integer tensors, where products wrap modulo 2^64.
@@ -97,7 +97,7 @@ def bits(
 
     Args:
         stream: a key; or a column of keys, which gives the result a leading dimension.
-            Each row of keys may have one key for each client.
+            A row of keys may also have one key for each client.
         clients: identities of the clients, not positions.
         size: the number of draws for each.
     """
@@ -163,8 +163,8 @@ def words(keys: Int[Tensor, "*shape"], size: int) -> Int[Tensor, "*shape {size}"
 class Stream:
     """A random stream, in which each of n clients has its own sequence.
 
-    Every draw has a key of its own. So what a client draws depends only on the names of
-    the stream, on the client, and on the number of draws before.
+    Every draw has a key of its own. So a draw of a client depends only on the names of
+    the stream, on the client, and on the number of earlier draws.
     """
 
     def __init__(

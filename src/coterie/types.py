@@ -2,10 +2,10 @@
 
 A federation is a matrix: row i of `x`, shape (N, D), is client i's model. A process
 holds the n rows of its clients, the clients at hand. An algorithm is code that treats
-each row by itself. To send something, it calls a verb of the oracle (a method such as
-`average`); nothing leaves a client in another way. An algorithm can also have a flow,
-for clients that do not wait for each other. A flow gives out tasks, and uses answers as
-they arrive.
+each row by itself. To send something, the algorithm calls a verb of the oracle (a
+method such as `average`); nothing leaves a client in another way. An algorithm can also
+have a flow, for clients that do not wait for each other. A flow gives out tasks, and
+uses answers as they arrive.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def traffic_of(sent: Sequence[Transfer], mine: slice | None = None) -> Traffic:
 
     Args:
         sent: the transfers.
-        mine: counts only what these clients sent, or received from a server. Then every
-            value counts for one client. None: counts everything.
+        mine: counts only values that these clients sent, or received from a server.
+            Then every value counts for one client. None: counts everything.
     """
     server = peers = 0
     for one in sent:
@@ -135,11 +135,11 @@ def traffic_of(sent: Sequence[Transfer], mine: slice | None = None) -> Traffic:
 class Comparison(NamedTuple):
     """Comparisons of the gradients of clients k and i, both at the model of client i.
 
-    Every client k divides its estimation data into two random halves. The gradients on
-    these halves at x_i are a_k and b_k; p_k is the gradient on both halves together.
-    The halves are independent, so the inner products in `cross` and `own` are unbiased.
-    The squared norms in `pooled` and `own_pooled` are too large by the noise of the
-    gradients p.
+    Every client k divides the samples of the comparison into two random halves. The
+    gradients on these halves at x_i are a_k and b_k; p_k is the gradient on both halves
+    together. The halves are independent, so the inner products in `cross` and `own` are
+    unbiased. The squared norms in `pooled` and `own_pooled` are too large by the noise
+    of the gradients p.
     """
 
     cross: Float[Tensor, "n n"]  # <a_i - a_k, b_i - b_k>
@@ -165,7 +165,7 @@ class Widths(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What models answer for samples, and what these samples are.
+    """The answers of models for samples, and the samples themselves.
 
     There are n models with b samples each. A loss function gets the part of one model,
     without the dimension n. Samples of weight 0 only fill up rows.
@@ -223,7 +223,7 @@ the weighted mean is the loss.
 
 @runtime_checkable
 class Clients(Protocol):
-    """The questions that a client program can ask: to n clients, at a site to one.
+    """The questions that a client program can ask n clients (at a site, one client).
 
     Every question uses a fresh minibatch of each client, except those asked through
     `same_batch`, `whole` or `validation`.
@@ -236,7 +236,7 @@ class Clients(Protocol):
         loss: OwnLoss | None = None,
         **options: Any,
     ) -> Float[Tensor, "n d"]:
-        """Gradients: row j is that of client j's minibatch loss at points[j].
+        """Gradients: row j is the gradient of client j's minibatch loss at points[j].
 
         With `loss`, it is the gradient of this function. Client j gets row j of `rows`;
         all clients get the `options`. `rows` are not differentiated.
@@ -251,14 +251,14 @@ class Clients(Protocol):
     def stream(self, *names: int | str) -> seeds.Stream:
         """A random stream, in which each client has its own sequence.
 
-        It goes on from the program's last draw from the stream of these names.
+        The stream continues after the program's last draw from a stream of these names.
         """
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Losses: entry j is client j's minibatch loss at points[j]."""
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Losses of single samples: row j has those of client j, filled up with NaN."""
+        """Losses of single samples: row j is for client j, filled up with NaN."""
 
     def hvp(self, points: Tensor, vectors: Tensor) -> Float[Tensor, "n d"]:
         """Products: row j is client j's Hessian at points[j], times vectors[j]."""
@@ -282,17 +282,17 @@ class TaskClients(Clients, Protocol):
     """Clients of a task in time, which can use the samples that rounds would draw."""
 
     def call(self, number: int) -> Clients:
-        """The same clients, with the samples of a verb's call in their rounds.
+        """The same clients, with the samples of the verb's call of this number.
 
         Calls of a verb are numbered from 0 in every round, and each draws its own
-        samples. A task begins with those of call 0. A task that does the work of
-        several calls can therefore use the same samples as they do.
+        samples. A task begins with the samples of call 0. With `call`, a task can do
+        the work of several calls with the samples of each call.
         """
 
 
 @runtime_checkable
 class ClientsWithMeasurements(Clients, Protocol):
-    """Clients that have also measured what their step sizes depend on.
+    """Clients that have made the measurements on which their step sizes depend.
 
     The measurements never leave a client. Studies measure before training, except with
     [privacy] and [time]; there, step sizes must be numbers.
@@ -314,8 +314,8 @@ class ClientsWithMeasurements(Clients, Protocol):
 class RunningStatistics(NamedTuple):
     """Columns of a model that are running statistics, and how fast they move.
 
-    In these columns, the entry of a gradient is the statistic minus that of the
-    minibatch. A local step subtracts `rates` times this entry.
+    In these columns, the entry of a gradient is the statistic minus the statistic of
+    the minibatch. A local step subtracts `rates` times this entry.
     """
 
     columns: Int[Tensor, " s"]
@@ -340,7 +340,8 @@ def statistics_of(asked: object) -> RunningStatistics | None:
 def without_statistics(asked: object, rows: Float[Tensor, "n d"]) -> Tensor:
     """The rows with zeros in the columns of running statistics.
 
-    This is for terms that are added to gradients: statistics are plain averages.
+    Methods use this for terms that they add to gradients, because such terms must not
+    change statistics.
     """
     found = statistics_of(asked)
     return rows if found is None else rows.index_fill(1, found.columns, 0.0)
@@ -375,7 +376,7 @@ class ClientsInEpochs(Clients, Protocol):
     """Clients that can count local steps in epochs: passes through their own data."""
 
     def step_numbers(self, t: int, steps: int) -> Iterable[int | StepNumbers]:
-        """The numbers of the next steps: t to t + steps - 1, or those in epochs.
+        """The numbers of the next steps: t to t + steps - 1, except with epochs.
 
         With epochs, `t` and `steps` count epochs, and every client takes as many steps
         as it has minibatches. A client that has finished is not `moving`, and its
@@ -390,9 +391,8 @@ class Oracle(Protocol):
     There are n rows, one for each client at hand; `weights` have a column for each of
     all N clients. Rows that a verb sends are models, unless they are marked as
     `Numbers`. Inactive clients do not answer: their gradients are zero, `each` does not
-    change their rows, and no verb sends or reads their rows. They receive later what
-    others send them. A row with weight or share zero is not used, even if it is not
-    finite.
+    change their rows, and no verb sends or reads their rows. Messages to them arrive
+    later. A row whose weight or share is zero is not used, even if it is not finite.
     """
 
     @property
@@ -423,8 +423,8 @@ class Oracle(Protocol):
     def sent(self) -> list[Transfer]:
         """What the verbs between clients have sent in this round.
 
-        If every process knows this for all N clients, it covers all; otherwise it
-        covers only the clients at hand (`Transfer.partial`).
+        If every process knows the messages of all N clients, it covers all of them.
+        Otherwise it covers only the clients at hand (`Transfer.partial`).
         """
 
     def grads(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -470,9 +470,9 @@ class Oracle(Protocol):
         """Mixtures: row i is sum_k weights[i, k] rows[k]; weights W may be sparse.
 
         W is (N, N), the same in every process, or (n, N), the rows of the clients at
-        hand. Other processes do not know these rows. So they must be mutual: if
-        weights[k, i] is not 0, weights[i, k] is not 0. Then a client knows to whom it
-        sends its row.
+        hand. Other processes do not know these rows. So these weights must be mutual:
+        if weights[k, i] is not 0, weights[i, k] is not 0. Then a client knows to whom
+        it sends its row.
 
         The sum is over the client itself and active clients. Each exchange after the
         first gives gamma W x + (1 - gamma) x', where x' are the rows one exchange
@@ -484,10 +484,9 @@ class Oracle(Protocol):
     ) -> tuple[Any, ...]:
         """The results `(server, *answers)` of a coordinator's program on the rows.
 
-        The program gets the rows of active clients. `server` is what the coordinator
-        stores; in other processes it is None. Each client gets its own row of the
-        answers. If rows[j] are models, answer j keeps the personal columns of these
-        models.
+        The program gets the rows of active clients. The coordinator stores `server`; in
+        other processes it is None. Each client gets its own row of the answers. If
+        rows[j] are models, answer j keeps the personal columns of these models.
         """
 
     def blended(
@@ -515,7 +514,7 @@ def gradient(clients: Clients, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
 
 
 class TaskKind(NamedTuple):
-    """A kind of task: its client program, its draws, and what travels.
+    """A kind of task: its client program, its draws, and the rows that travel.
 
     `down` lists the rows that are sent to the client with the task, and `up` the
     answers that it sends (None: all). Other rows and answers stay at the client, such
@@ -622,11 +621,11 @@ def _no_rounds(*_: Any) -> NoReturn:
 class Releases(NamedTuple):
     """The most that a client releases in one round, as a method declares it.
 
-    For each verb, it is the number of rows, each as long as a model, that reveal
-    something new about the client's data. Rows that are computed only from earlier
-    releases do not count. For `blended` and `compare`, the gradients that a client
-    releases to its readers count as one row. The client's own model, at which others
-    compute gradients, is one more row if it reveals something new.
+    For each verb, it is a number of rows, each as long as a model. Only rows that
+    reveal something new about the client's data count. Rows that are computed only from
+    earlier releases do not count. For `blended` and `compare`, the gradients that a
+    client releases to its readers count as one row. The client's own model, at which
+    others compute gradients, is one more row if it reveals something new.
 
     Example: `Releases(average=1)` is one model to the server. `Releases()` is nothing.
     A dry run without data checks the declaration
@@ -650,9 +649,9 @@ class Algorithm(NamedTuple):
     `x` of the state.
 
     `welcome(state, oracle)` gives models (M, D) to M newcomers: clients that did not
-    take part in training. The oracle asks only the newcomers. Here the algorithm is
-    built for all N + M clients, the newcomers last, but the state is that of the N
-    clients that trained. Without `welcome`, a newcomer gets the personal model that
+    take part in training. The oracle asks only the newcomers. For this, the algorithm
+    is built for all N + M clients, the newcomers last. But `state` is the state of the
+    N clients that trained. Without `welcome`, a newcomer gets the personal model that
     fits its training data best.
 
     `flow` is the same method without waiting. Without delays, rounds and flow give the
@@ -666,7 +665,7 @@ class Algorithm(NamedTuple):
     clients. A study can measure it on the test data of all clients.
 
     `releases` declares what a client releases in a round. [privacy] refuses a method
-    that releases more. Without a declaration, [privacy] uses what a dry run finds.
+    that releases more. Without a declaration, [privacy] uses the findings of a dry run.
     """
 
     init: Callable[[Tensor, Oracle], State] = _no_rounds

@@ -5,11 +5,12 @@ gradient:
 
     x^{k+1} = W_k x^k - gamma g^k,   g_v^k = g_v(x_v^{s(k,v)}) if v in I_k else 0  (5.3)
 
-Node v starts a gradient right after it has applied its last one. So the gradient that v
-applies at step k was taken at its model of step `s(k, v) = 1 + max{l < k : v in I_l}`,
-or 0 for its first gradient. The matrices W_k mix with the constant `rho_bar`
-(`coterie_theory.mixing`). A gradient g moves the mean of all models by -(gamma / n) g.
-N is the number of gradients, `N = sum_{k < K} |I_k|`. There are two settings:
+Node v starts a gradient right after it has applied its last gradient. So the gradient
+that v applies at step k was taken at the model that v had at step `s(k, v) = 1 + max{l
+< k : v in I_l}`. For its first gradient, s(k, v) = 0. The matrices W_k mix with the
+constant `rho_bar` (`coterie_theory.mixing`). A gradient g moves the mean of all models
+by -(gamma / n) g. N is the number of gradients, `N = sum_{k < K} |I_k|`. There are two
+settings:
 
 - homogeneous: all nodes have the loss f, and the sets I_k are arbitrary (`EqualNodes`);
 - sampling: node v is in I_k with probability p_v, independently over k, and f is the
@@ -18,9 +19,9 @@ N is the number of gradients, `N = sum_{k < K} |I_k|`. There are two settings:
 Every bound has the form `A / (gamma calls) + b gamma + c gamma^2` for gamma <= cap; it
 is a `Tradeoff`. Here `calls` is N in the first setting and K in the second, and gamma
 is the step size of a node. In some places, the thesis has eta = gamma / n. F_0, the
-`start`, is at least f(x^0) - f^*. D, the `radius`, is at least |x_hat^0 - x^*|, which
-is little more than |x^0 - x^*| (`virtual_radius`). Proofs do not track all constants,
-so allow for a factor of 4.
+`start`, is at least f(x^0) - f^*. D, the `radius`, is at least |x_hat^0 - x^*|. This is
+only a little more than |x^0 - x^*| (`virtual_radius`). Proofs do not track all
+constants, so allow for a factor of 4.
 
 References are those of `mixing`.
 
@@ -255,9 +256,9 @@ def smooth_tradeoff(radius: float, longest: float, network: EqualNodes) -> Trade
 def smooth_sampled_tradeoff(radius: float, network: SampledNodes) -> Tradeoff:
     """A bound on the mean excess of x_bar^k over k < K; smooth losses, Theorem 5.3.2.
 
-    It is twice `2 D^2 / (gamma p_bar K) + 2 gamma (sigma^2 + 2 zeta^2) / n
-    + gamma^2 L (16 sigma^2 / n + 32 zeta^2 p_bar / p_min + 48 sigma^2 p_max / rho_bar
-    + 384 zeta^2 p_max / rho_bar^2)`, for `gamma <= min(1 / 24, rho_bar / (24
+    The bound is twice `2 D^2 / (gamma p_bar K) + 2 gamma (sigma^2 + 2 zeta^2) / n +
+    gamma^2 L (16 sigma^2 / n + 32 zeta^2 p_bar / p_min + 48 sigma^2 p_max / rho_bar +
+    384 zeta^2 p_max / rho_bar^2)`, for `gamma <= min(1 / 24, rho_bar / (24
     sqrt(p_max)), sqrt(p_min / p_max) / 14, rho_bar sqrt(p_bar / p_max) / 20) / L`.
     """
     n, (p_min, p_bar, p_max) = len(network.probabilities), network.shares

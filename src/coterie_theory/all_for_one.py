@@ -14,7 +14,7 @@ Reference:
     personalized distributed learning with heterogeneous clients", NeurIPS 2025.
 
 Differences (each with a test; see docs/errata.md): Property 1's b is twice the printed
-    one. Definition 2 squares b. The decreasing step C / (mu t) breaks the condition on
+    b. Definition 2 squares b. The decreasing step C / (mu t) breaks the condition on
     step sizes at t = 1. We shift t, as in Theorem 4.7 of Bottou, Curtis, Nocedal
     (2018); this changes the bound and Corollary 1. Theorem 3's bound includes the cap
     on the step. With sigma_suf(eps) as variance, Theorem 2 bounds `E[excess^T
@@ -154,8 +154,8 @@ def bound_over_time(
     """Bounds on the expected excess loss after 0, 1, ..., T rounds (Theorem 1).
 
     `(1 - eta mu)^T excess^0 + (beta eta^2 / 2) sum_t (1 - eta mu)^{T-t}
-    (sigma_{i,psi}^t)^2`. The bound is linear in the variances, so if they are random,
-    give their means.
+    (sigma_{i,psi}^t)^2`. The bound is linear in the variances. So if variances are
+    random, give their means.
 
     Args:
         start: excess^0.
@@ -213,8 +213,8 @@ def horizon_bound(problem: Problem, rounds: int) -> float:
 def decreasing_steps(problem: Problem, growth: float = 2.0) -> Schedule:
     """`eta^t = C / (mu (gamma + t))` with eta^1 = cap; Theorem 2, third row, corrected.
 
-    The printed rule has gamma = 0. It begins with C / mu > 1 / beta, which the
-    theorem's own condition excludes.
+    The printed rule has gamma = 0. It begins with C / mu > 1 / beta, but the theorem's
+    own condition excludes such steps.
 
     Args:
         problem: the problem; its cap gives `gamma = C / (mu cap) - 1`.
@@ -238,9 +238,9 @@ def decreasing_bound(problem: Problem, rounds: int, growth: float = 2.0) -> floa
 def sample_complexity(problem: Problem, eps: float, growth: float = 2.0) -> int:
     """The number of rounds after which `decreasing_bound` is at most eps.
 
-    `T = nu / eps - gamma - 1`, rounded up. For small excess^0 this is Corollary 1's
-    `beta sigma^2 C^2 / (C - 1) / (2 mu^2 eps)` minus (gamma + 1). The printed formula
-    leaves out the time until the start has no more effect.
+    `T = nu / eps - gamma - 1`, rounded up. For small excess^0, this is the number in
+    Corollary 1, `beta sigma^2 C^2 / (C - 1) / (2 mu^2 eps)`, minus (gamma + 1). The
+    printed formula leaves out the time until the start has no more effect.
     """
     checks.number("eps", eps, above=0.0)
     rounds = _nu(problem, growth) / eps - _shift(problem, growth) - 1
@@ -260,8 +260,9 @@ def stationary_bound(
     """A bound on `(1/T) sum_t E |grad R_i(x^{t-1})|^2`; Theorem 3, corrected.
 
     `2 excess^0 / (T eta) + eta beta sigma^2` with eta from `stationary_step`. If eta is
-    below the cap, this is the printed `2 sqrt(2 excess^0 beta sigma^2 / T)`. Without
-    mu, `sufficient_variance` does not exist; give a bound on sigma_{i,psi}^2 itself.
+    below the cap, this bound equals the printed `2 sqrt(2 excess^0 beta sigma^2 / T)`.
+    Theorem 3 has no mu, and so no `sufficient_variance`: give a bound on
+    sigma_{i,psi}^2 itself.
     """
     checks.number("start", start, above=0.0)
     lr = stationary_step(rounds, start=start, variance=variance, beta=beta, cap=cap)

@@ -7,7 +7,7 @@ updates. Update k = 1, ..., K is
 
 where the gradient comes from worker m_k, which then gets x_k. The delay is
 `tau(k) = k - prev(k)`, at least 1. A rule of step sizes depends only on (k, tau(k)), so
-a server can apply it. Where we would expect the largest delay, bounds have M, because
+a server can apply it. Bounds contain M where we would expect the largest delay, because
 at any time only M - 1 other gradients are being computed (`virtual_iterates`).
 
 B, the `radius`, is at least |x_0 - x^*|. Delta, the `start`, is at least F(x_0) - F^*.
@@ -245,7 +245,7 @@ def harmonic_mean(times: Float[Tensor, " m"]) -> float:
 def limit_weights(times: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
     """Weights of the losses that constant small steps minimise: `1 / s_m`, normalised.
 
-    This is for workers with different data; slow workers have less weight.
+    Use this for workers with different data; slow workers have less weight.
     """
     rate = 1 / _positive(times)
     return rate / rate.sum()

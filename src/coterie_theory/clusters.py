@@ -60,8 +60,8 @@ class Clusters:
     def miss_chance(self) -> float:
         """A bound on the chance to miss a member: `exp(-S u / (16 nu^2))`.
 
-        The difference of two means has twice the variance of one; the printed exponent
-        has 8.
+        The exponent has 16, because the difference of two means has twice the variance
+        of one mean. The thesis prints 8.
         """
         return math.exp(-self.samples * self.threshold / (16 * self.noise))
 
@@ -104,8 +104,8 @@ def cluster_threshold(separation: float) -> float:
 def cluster_samples(separation: float, *, noise: float, dimension: float) -> int:
     """Samples to separate clusters: `S >= 32 nu^2 d_eff / Delta^2`; Corollary 8.6.1.
 
-    Then `cluster_threshold` is above the noise. The printed 16 ignores that both means
-    have noise.
+    Then `cluster_threshold` is above the noise. The thesis prints 16, which ignores
+    that both means have noise.
     """
     return math.ceil(32 * noise * dimension / separation**2)
 
@@ -113,8 +113,9 @@ def cluster_samples(separation: float, *, noise: float, dimension: float) -> int
 def linear_diameter(optima: Float[Tensor, "n d"]) -> float:
     """`D = sqrt(1 + max_i |x_i^*|^2)` for linear regression (a'x - b)^2 / 2.
 
-    A gradient is the moment matrix z z', z = (a, b), times (x, -1). So the distance of
-    two clients is at most D |E z_i z_i' - E z_j z_j'|. The printed D lacks the 1.
+    Let z = (a, b). A gradient is the matrix z z' times the vector (x, -1). So the
+    distance of two clients is at most D |E z_i z_i' - E z_j z_j'|. The printed D lacks
+    the 1.
     """
     return math.sqrt(1 + float(optima.square().sum(1).max()))
 
@@ -132,14 +133,14 @@ def estimated_bound(
 
     It is `tuned_bound` with variance `sigma^2 inverse_size`, and the bias `D^2 / (2 mu)
     bias(farthest)`. As in the thesis, its first part treats the found weights as if
-    they were those of the true clusters, with rho = s = 1.
+    they were the weights of the true clusters, with rho = s = 1.
 
     Args:
         found: how the clusters are found.
         start: F^0.
-        calls: K. Their samples must be different from those with which the clusters are
-            found.
-        losses: of every client.
+        calls: K. Their samples must be different from the samples with which the
+            clusters are found.
+        losses: the losses of every client.
         diameter: D, the factor from means to gradients, see `linear_diameter`.
         farthest: b_max, the largest |E xi_i - E xi_j|.
     """

@@ -2,18 +2,19 @@
 
 Client i wants the minimiser x_i^* of its own loss f_i. At every call, all clients draw
 gradients, of variance at most sigma^2 = `variance`. All f_i are mu-strongly convex and
-beta-smooth (`LossClass`). A number of one of two kinds bounds how much client j can
-help i:
+beta-smooth (`LossClass`). How much client j can help i is bounded by one of two kinds
+of numbers:
 
 - a `distance` b_ij >= |grad f_i - grad f_j|: everywhere for All-for-one, and at the
   optima x_j^* for All-for-all;
 - a `gap` c_ij >= f_i(x_j^*) - f_i(x_i^*); the right side is at most b_ij^2 / (2 mu).
 
 With `N_i^eps(c) = #{j : c_ij <= eps}`, every method needs at least sigma^2 / (mu eps) /
-N_i^eps(b^2 / (4 mu)) calls for precision eps, up to a constant. The two methods need
-little more. For any weights L, All-for-one is stochastic gradient descent with variance
-sigma^2 sum_j l_ij^2. All-for-all is gradient descent with the constants of `effective`.
-So every bound here is a bound of `coterie_theory.rates` plus a bias.
+N_i^eps(b^2 / (4 mu)) calls for precision eps, up to a constant. All-for-one and
+All-for-all need little more. For any weights L, All-for-one is stochastic gradient
+descent with variance sigma^2 sum_j l_ij^2. All-for-all is gradient descent with the
+constants of `effective`. So every bound here is a bound of `coterie_theory.rates` plus
+a bias.
 
 References:
     Even, PhD thesis, 2024, chapter 8, tel-04877971.
@@ -89,8 +90,8 @@ def all_for_one_speed_up(
 def share_of_calls(distance: Float[Tensor, "n n"], eps: float, mu: float) -> float:
     """The share of local training's calls that All-for-all needs, from 0 to 1.
 
-    `mean 1 / N_i(b^2 / mu)`. This holds if noise determines the number of calls, and
-    not the condition number.
+    `mean 1 / N_i(b^2 / mu)`. This holds if noise, and not the condition number,
+    determines the number of calls.
     """
     near = count_near(distance.square() / mu, eps)
     return float((1 / near.to(distance.dtype)).mean())
@@ -169,7 +170,7 @@ def all_for_one_relaxed_bound(
         start: sum_j l_ij (f_j(x_i^0) - f_j(x_j^*)), the excess of the weighted loss.
         lr: step sizes of at most 1 / beta.
         calls: K.
-        losses: of every client.
+        losses: the losses of every client.
         slope: m.
     """
     none = torch.zeros_like(distance)
@@ -280,8 +281,8 @@ def all_for_all_step(
 ) -> float:
     """The step size (8.6), with beta rho(L L^T) in place of beta.
 
-    This is `sgd_step` with mu in place of mu s. The eigenvalue s of `effective` is that
-    of the worst direction, so in practice mu s is too small.
+    This is `sgd_step` with mu in place of mu s. The eigenvalue s of `effective` belongs
+    to the worst direction, so in practice mu s is too small.
     """
     there = effective(weights, losses)
     return sgd_step(start, calls, replace(there, mu=losses.mu))

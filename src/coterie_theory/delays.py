@@ -96,7 +96,7 @@ def strongly_convex_weights(
     """Weights of the average for strongly convex losses, which sum to 1.
 
     `w_k ~ gamma_hat_k prod_{j <= k} (1 - mu gamma_hat_j / 2)^{-1}`. The thesis does not
-    say what they are.
+    define these weights.
     """
     growth = -torch.log1p(-mu * applied / 2).cumsum(0)
     return torch.softmax(applied.log() + growth, 0)
@@ -112,15 +112,15 @@ def virtual_iterates(
     """Models x_hat_1, ..., x_hat_K: a gradient is applied when it starts; (3.3).
 
     `x_hat_1 = x_0 - sum_m gamma_{next(1,m)} g_m(x_0)` and `x_hat_{k+1} = x_hat_k -
-    gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of M - 1 gradients: those that
-    workers other than m_k are computing. For |g| <= G its norm is at most (M - 1) G
-    times the largest step (Lemma 3.2.1).
+    gamma_hat_k g(x_k)`. So x_k - x_hat_k is a sum of M - 1 gradients, which the workers
+    other than m_k are computing. For |g| <= G its norm is at most (M - 1) G times the
+    largest step (Lemma 3.2.1).
 
     Args:
         x: x_0.
         first: the gradient of each worker at x_0.
         later: row k - 1 is the gradient that starts at x_k.
-        delays: from `delays_of`.
+        delays: a result of `delays_of`.
         steps: the rule of the run.
     """
     now = torch.zeros_like(delays.first)
@@ -145,10 +145,10 @@ def starts_of(active: Bool[Tensor, "k n"]) -> Int[Tensor, "k n"]:
 
 
 def longest_wait(active: Bool[Tensor, "k n"]) -> int:
-    """tau_max, the largest number of gradients applied while one node computes one.
+    """tau_max, the most gradients that are applied while one node computes a gradient.
 
-    `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. It includes
-    gradients that start at x^0, and those that are not finished at the end.
+    `max over k, v in I_k of sum_{l = k}^{next(k + 1, v) - 1} |I_l|`. Gradients that
+    start at x^0 are included, and gradients that are not finished at the end.
 
     >>> longest_wait(torch.ones(5, 3, dtype=torch.bool))
     3

@@ -1,8 +1,8 @@
 """More distances between clients, which studies do not use, and weights from them.
 
-The distances of `coterie.similarity.distances` depend only on data. The distances of
-gradients and the gaps of losses here depend on given models; clients compute them
-through an oracle. `exact_wasserstein` depends only on data, but it is slow.
+The distances of `coterie.similarity.distances` depend only on data. In this module,
+distances of gradients and gaps of losses depend on given models, and clients compute
+them through an oracle. `exact_wasserstein` depends only on data, but is slow.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def gaps_of(
     candidates: Float[Tensor, "n c d"],
     batches: int,
 ) -> tuple[Tensor, Tensor]:
-    """A client program: the losses of candidates minus that of the client's own model.
+    """A client program: candidates' losses minus the loss of the client's own model.
 
     The gap is measured on all training data, and its variance on minibatches.
     """
@@ -74,8 +74,8 @@ def generalisation_gaps(
 
     Gaps are not symmetric. They are comparable to squared distances b^2, since they are
     at most b^2 / (2 mu). They need samples on which the models were not trained. So
-    train on the second federation of `split_for_partners`, and use the oracle of the
-    first.
+    train on the second federation of `split_for_partners`, and give this function the
+    oracle of the first federation.
 
     Args:
         oracle: asks the clients.

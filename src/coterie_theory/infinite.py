@@ -21,9 +21,8 @@ References:
     section 6.3 and appendix A.4.
 
 Differences: the report does not define the kernel; ours is the limit of All-for-all as
-n grows. The report says that theta gets g_t if w(theta, theta_t) is small; it means
-that the bias is small. Proposition 2 prints the inverse of the density (see
-docs/errata.md).
+n grows. The report says that theta gets g_t if w(theta, theta_t) is small, but it means
+a small bias. Proposition 2 prints the inverse of the density (see docs/errata.md).
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ def windows(half_width: float, *, low: float = 0.0, high: float = 1.0) -> AgentK
     """The kernel of a uniform distribution on the cube [low, high]^p, in closed form.
 
     The window of theta is the part of {z : |z_k - theta_k| <= h for all k} in the cube.
-    For two windows, w is the volume that they share, divided by both their volumes, and
-    multiplied by the volume of the cube.
+    For two windows, w is the volume that they share, divided by the product of their
+    volumes, and multiplied by the volume of the cube.
 
     Args:
         half_width: h; for |theta - theta'|^q <= eps / 2 it is (eps / 2)^(1/q).
@@ -137,8 +136,8 @@ def run_agents(
         kernel: w, from `windows` or `nodes`.
         start: the model that all agents begin with.
         theta: theta_t, the agent that wakes at call t = 0, 1, ...
-        gradient: a function of call t and the model (D,) of its agent that gives g_t
-            (D,).
+        gradient: `gradient(t, x)` is g_t, at the model x of the agent that wakes at
+            call t.
         lr: eta_t of call t; stable below 2 / (beta w(theta, theta)).
     """
     move = start.new_zeros(len(theta), len(start))

@@ -16,7 +16,7 @@ Reference:
 Differences (each with a test; see docs/errata.md): The theorem's constant is 64 L / 3,
     as in its proof, not 8 L / 3. The noise in its bound is multiplied by eta. A
     geometric series in the proof is larger than printed. So s must be at least of the
-    order of sqrt(n); s = n is allowed.
+    order of sqrt(n). s = n is allowed.
 """
 
 from __future__ import annotations

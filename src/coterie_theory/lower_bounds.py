@@ -30,9 +30,9 @@ def lower_bound(
 ) -> Float[Tensor, " n"]:
     """Calls that each client needs: `sigma^2 / (mu eps N_i^eps(b^2 / (4 mu)))`.
 
-    Theorem 8.1, for mu = beta = 1 / r^2 and eps < 1/16. This bound and the next ones
-    hold up to a constant. Only clients with b_ij^2 <= 4 mu eps can help. `fano_calls`
-    has a constant.
+    Theorem 8.1, for mu = beta = 1 / r^2 and eps < 1/16. The bound holds up to a
+    constant; `fano_calls` has a bound with a constant. Only clients with b_ij^2 <= 4 mu
+    eps can help.
     """
     near = count_near(distance.square() / (4 * losses.mu), eps)
     return losses.variance / (losses.mu * eps) / near.to(distance.dtype)

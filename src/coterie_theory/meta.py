@@ -70,8 +70,8 @@ def meta_smoothness(problem: MetaProblem) -> float:
 def exact_bias(problem: MetaProblem) -> float:
     """A bound `2 alpha L sigma_G / sqrt(D)` on the bias of `exact` (Lemma 4.3).
 
-    Only the inner gradient, on D, causes it. So larger minibatches D' or D'' do not
-    lower it.
+    Only the inner gradient, on D, causes this bias. So larger minibatches D' or D'' do
+    not lower it.
     """
     alpha, smooth, _, _, noise, _, (first, _, _) = astuple(problem)
     return 2 * alpha * smooth * noise / math.sqrt(first)

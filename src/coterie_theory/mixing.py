@@ -4,15 +4,15 @@ Matrices W_0, W_1, ... mix with constants rho and k_rho if, for all k and x,
 
     E |W_{k+k_rho-1} ... W_k x - x_bar|^2 <= (1 - rho)^2 |x - x_bar|^2         (5.5)
 
-for anything that happened before step k. Rates depend on rho_bar, which is about rho /
-k_rho and has
+whatever happened before step k. Rates depend on rho_bar, which is about rho / k_rho and
+satisfies
 
     E |W_{k+l-1} ... W_k x - x_bar|^2 <= 2 (1 - rho_bar)^{2l} |x - x_bar|^2    (5.9)
 
 for all k, l. Graphs are (E, 2) lists of edges between nodes 0, ..., n - 1, and J is the
 matrix with entries 1 / n. Edges are neighbours, e' ~ e, if they share a node; so e ~ e.
-The eigengap lambda_2 of weights w is that of the Laplacian with
-`y' Delta(w) y = sum_e w_e (y_v - y_w)^2`.
+The eigengap lambda_2 of weights w is the eigengap of the Laplacian Delta(w), with `y'
+Delta(w) y = sum_e w_e (y_v - y_w)^2`.
 
 References:
     Even, PhD thesis, 2024, chapter 5, tel-04877971.
@@ -282,9 +282,9 @@ def loss_activations(
 ) -> Activations:
     """`Activations` that hold in a loss network with probability 1/2; 5.C.3.
 
-    The rates p are those of `loss_rates`. With l_e = 1 / p_e, I = sum_e p_e, and c the
-    factor 3.7782 of `waiting_times`: `T = 2 I max_e (1 / p_e) c ln(6 |E|)`, `a = I b`
-    and `b = 2 e c ln(6 |E| T)`.
+    `loss_rates` gives the rates p. With l_e = 1 / p_e, I = sum_e p_e, and c the factor
+    3.7782 of `waiting_times`: `T = 2 I max_e (1 / p_e) c ln(6 |E|)`, `a = I b` and `b =
+    2 e c ln(6 |E| T)`.
     """
     lengths = 1 / checks.positive("rates", rates, len(edges))
     total = float(rates.sum())

@@ -1,4 +1,4 @@
-"""Rates of stochastic gradient descent, and the step sizes with which it has them.
+"""Rates of stochastic gradient descent, and the step sizes that reach these rates.
 
 The method is `x <- x - eta g(x)` with E g = grad f. `LossClass` holds the constants of
 the loss f.
@@ -11,7 +11,8 @@ References:
     (Lemmas 4 to 6).
 
 Differences (each with a test; see docs/errata.md): logarithms in step sizes are at
-least 1. The precision of Lemma 8.B.1 is that of the last iterate, not of the average.
+least 1. The precision of Lemma 8.B.1 is the precision of the last iterate, not of the
+average.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def sgd_step(start: float, calls: int, losses: LossClass) -> float:
     """The step size for K calls from an excess loss of `start`; (8.5), (8.6), Lemma 4.
 
     `eta = min(1 / (2 beta), ln(2 mu^2 K start / (beta sigma^2)) / (mu K))`, where the
-    logarithm counts as at least 1. The printed one is negative for few calls, so steps
-    would go uphill.
+    logarithm counts as at least 1. The printed logarithm is negative for few calls, so
+    steps would go uphill.
     """
     checks.integer("calls", calls, at_least=1)
     cap = 1 / (2 * losses.beta)
@@ -96,8 +97,8 @@ def precision_calls(eps: float, start: float, losses: LossClass) -> int:
     """Calls after which the last iterate has excess eps; Lemma 8.B.1, corrected.
 
     `ln(4 start / (3 eps)) / (eta mu)` with the step of `precision_step`. The lemma
-    claims this for the average of all iterates, in which the start has weight for too
-    long.
+    claims this for the average of all iterates. But in this average, the first iterates
+    have too much weight.
     """
     return calls_for(4 * start / (3 * eps), precision_step(eps, losses), losses)
 

@@ -131,6 +131,20 @@ def test_gradient_tracking_is_next_written_out(simulation, x):
         y, g = w @ y + fresh - g, fresh
 
 
+def test_tracking_begins_with_the_first_step_of_its_schedule(simulation, x):
+    """Round t has lr * 0.5^t, counted from 0; y has no step in it."""
+    w = LINE.to_dense()
+    method = gradient_tracking(LINE, lr=0.08, schedule="step(1, 0.5)")
+    states = train(method, simulation, x, rounds=4)[0]
+    now, g = x, simulation.at(1).grads(x)
+    y = g
+    for t, state in enumerate(states[1:]):
+        now = w @ (now - 0.08 * 0.5**t * y)
+        torch.testing.assert_close(state.x, now, **EXACT)
+        fresh = simulation.at(t + 2).grads(now)
+        y, g = w @ y + fresh - g, fresh
+
+
 def test_extra_is_the_recursion_that_its_authors_print(simulation, x):
     w, lr = LINE.to_dense(), 0.05
     half = (torch.eye(6, dtype=REAL) + w) / 2

@@ -27,7 +27,7 @@ AT_HOME = ["bn.weight", "bn.bias", "bn.running_mean", "bn.running_var"]
 def torch_net() -> nn.Module:
     layers = OrderedDict(
         body=nn.Linear(12, 3),
-        bn=nn.BatchNorm1d(3, momentum=LR),
+        bn=nn.BatchNorm1d(3),
         act=nn.Tanh(),
         head=nn.Linear(3, 2),
     )
@@ -60,7 +60,7 @@ def after(algorithm, simulation, who):
 
 
 def test_fedbn_is_a_loop_with_batch_normalisation_of_torch(classification):
-    """With partial participation; torch moves statistics by its `momentum` LR."""
+    """With partial participation; torch moves statistics by 0.1, not by LR."""
     sizes, simulation = classification.train.size, simulate(classification)
     who = [ACTIVE, OTHERS, ACTIVE]
     algorithm = fedbn(sizes, norm_of(classification), lr=LR, steps=3)

@@ -209,7 +209,7 @@ def test_a_subspace_of_more_dimensions_than_clients_is_refused():
         shared_subspace(rank=4).init(torch.zeros(3, 8, dtype=REAL), simulation.at(0))
 
 
-def test_nuclear_norm_by_averages_of_vectors_agrees_with_fista_and_certifies_it():
+def test_nuclear_norm_agrees_with_fista_and_certifies_it():
     truth = shared(20, 6, 2, 10, noise=0.3)
     simulation = linear_clients(truth)
     radius = nuclear_radius(0.6, 20, 2)

@@ -11,6 +11,8 @@ from torch.testing import assert_close
 from coterie import seeds
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
+from coterie_theory.collaboration import all_for_all_bounded_step
+from coterie_theory.rates import BoundedLosses
 from support.gradient_oracles import EXACT, REAL, Answers, N, Quadratics, start
 from support.oracles import begun, told
 
@@ -120,7 +122,13 @@ def test_the_printed_step_of_proposition_3_depends_on_the_unit_of_the_loss():
     def steps(unit, n=4, d=1.0, b=1.0, eps=0.1, inverse=2.0):
         calls = 4 * (d * b * unit / (eps * unit)) ** 2 * inverse
         printed = 2 * n * d**2 / (calls * (b * unit) ** 2 * inverse)
-        return printed, math.sqrt(printed * n / 2)
+        # Weights of clusters: the sum of their squares is that of 1 / N_i.
+        weights = torch.block_diag(*[torch.full((2, 2), 0.5, dtype=REAL)] * 2)
+        assert float(weights.square().sum()) == inverse
+        known = BoundedLosses(d, b * unit)
+        found = all_for_all_bounded_step(weights, round(calls), known)
+        assert found == pytest.approx(math.sqrt(printed * n / 2))
+        return printed, found
 
     printed, right = (steps(2.0)[k] / steps(1.0)[k] for k in (0, 1))
     assert right == pytest.approx(1 / 2)

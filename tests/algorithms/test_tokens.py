@@ -183,6 +183,12 @@ def test_without_the_bar_algorithm_7_1_is_sgd():
             x = x - 0.05 * (kept.mean(0) if bar else kept[t % 6])
         ends[bar] = float((x - best).norm())
     assert ends[True] < 1e-6 < 1e-3 < ends[False]
+    # The method has the bar, and its step counts the mean.
+    method = token_sag(RING, lr=0.05, walk="cyclic", step="constant")
+    run = run_of(method, simulate(quadratics()), start())
+    for _ in range(600):
+        run.step()
+    assert float((run.personal()[0] - best).norm()) < 1e-6
 
 
 def test_tokens_travel_over_links_and_sag_carries_two_rows(simulation):

@@ -380,6 +380,17 @@ def test_a_loss_of_another_shape_is_refused(federation, which, got):
         simulation.at(1).each(with_loss, x, which=which)
 
 
+def whole_numbers(at):
+    return at.labels
+
+
+def test_a_loss_without_a_gradient_is_refused(federation):
+    simulation, x = simulated(federation)
+    rule = "`whole_numbers` must be of floating-point numbers, got torch.int64"
+    with pytest.raises(InputError, match=rule):
+        simulation.at(1).each(lambda clients, x: clients.grad(x, loss=whole_numbers), x)
+
+
 def test_labels_and_class_counts_need_classes(regression):
     simulation, x = simulated(regression)
     with pytest.raises(NeedsClasses, match="labels need targets that are classes"):

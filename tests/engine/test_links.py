@@ -72,6 +72,55 @@ def gossip(step, seen=None):
     return Algorithm(flow=flow)
 
 
+class Skewed:
+    """Every fourth duration is ten times as long: their mean is not their median."""
+
+    def __init__(self, lengths):
+        self.lengths = lengths
+
+    def durations(self, clients, first, count):
+        number = first[:, None] + torch.arange(count)
+        long = torch.where(number % 4 == 0, 10.0, 1.0).to(REAL)
+        return torch.tensor(self.lengths, dtype=REAL)[clients][:, None] * long
+
+    def delays(self, edges, first, count):
+        pairs = {frozenset(edge): j for j, edge in enumerate(EDGES.tolist())}
+        rows = torch.tensor([pairs[frozenset(edge)] for edge in edges.tolist()])
+        return self.durations(rows, first, count) / 100
+
+    def relay_delays(self, clients, first, count):
+        raise AssertionError("nothing goes by way of a server.")
+
+    def ready(self, client, time):
+        return time
+
+
+def test_flows_learn_the_mean_times_of_tasks_and_messages(simulation):
+    """(10 + 1 + 1 + 1) / 4 = 3.25; a client that never ends is as slow as the slowest.
+
+    A task of two passes has two gradients for each minibatch of the client.
+    """
+    seconds, seen = (1.0, 2.0, 3.0, 4.0, 5.0, float("inf")), []
+    flow = gossip(0.5).flow._replace(ringing=lambda state, tempo: seen.append(tempo))
+    for kind in (TaskKind(), TaskKind(passes=2)):
+        EventLoop(
+            Algorithm(flow=flow._replace(kinds=(kind,))),
+            simulation,
+            start(),
+            clock=Skewed(seconds),
+            rings=RINGS,
+            links=Skewed(TRAVEL),
+        )
+    one, whole = seen
+    mean = torch.tensor([*seconds[:5], 5.0], dtype=REAL) * 13 / 4
+    assert torch.equal(one.edges, EDGES) and torch.equal(one.rates, RATES)
+    torch.testing.assert_close(one.lengths, mean)
+    travel = torch.tensor(TRAVEL, dtype=REAL) / 100 * 13 / 4
+    torch.testing.assert_close(one.delays, travel)
+    passes = 2 * simulation.sizes / simulation.batch_counts
+    torch.testing.assert_close(whole.lengths, mean * passes)
+
+
 def rung(until):
     """All rings up to a time: when, and which edge."""
     found = RINGS.until(until)

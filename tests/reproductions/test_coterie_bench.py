@@ -361,3 +361,13 @@ def test_families_of_other_methods_have_a_head_and_a_body():
             assert (training.model or "mlp") == "mlp"
     with pytest.raises(InputError, match="`families` must be part of some name, got"):
         items_of("coterie")["others"](["families=nothing"])
+
+
+def test_the_setting_methods_takes_a_part_of_a_name_and_refuses_what_names_nothing():
+    slow = set(bench.SLOW)
+    assert set(bench._makers("quick")) == set(bench.QUICK)
+    assert set(bench._makers("all")) == set(bench.QUICK) | slow
+    found = set(bench._makers("neighbours")) - set(bench.QUICK)
+    assert found == {"neighbours (of four)", "neighbours (all)"}
+    with pytest.raises(InputError, match=r"`methods` must be quick.*got 'nobody'"):
+        bench._makers("nobody")

@@ -59,3 +59,26 @@ def test_runs_with_several_steps_are_runs_one_by_one():
         np.testing.assert_allclose(both.beta[j], one.beta[0], rtol=1e-9)
         np.testing.assert_allclose(both.gains.total[j], one.gains.total[0], rtol=1e-9)
     assert (both.losses[-1] < both.losses[0]).all()
+
+
+def test_a_limit_on_rounds_is_not_shown_as_an_arrival():
+    near, far = [1.0, 1e-9], [1.0, 0.5, 0.25]
+    assert preconditioning.arrival(near) == "2"
+    assert preconditioning.arrival(far) == "more than 3"
+    parts = {1000: (0.2, far, near), 5000: (0.1, near, near)}
+    race = preconditioning.Race(0, far, near, parts, near)
+    claims = preconditioning.rounds_claims([race], 0.1)
+    assert claims[0].ours == "more than 3, 2, 2"
+    assert claims[1].ours == "more than 3, 2" and claims[2].ours == "2, 2"
+    assert claims[3].ours == "not all arrive"
+    assert [claim.agrees for claim in claims[:4]] == [None] * 4
+
+
+def test_a_single_value_does_not_grow():
+    assert stability._grows(np.array([1.0, 2.0])) is True
+    assert stability._grows(np.array([2.0, 1.0])) is False
+    assert stability._grows(np.array([1.0])) is None
+    # Where no run arrives in time, nothing is said of limits and gains.
+    with np.errstate(all="ignore"):
+        claims = stability.limit_claims(stability.figure1(0, 1e-4), 0)
+    assert [claim.agrees for claim in claims] == [None, None]

@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie.cli.reproductions import items_of
+from coterie.graphs import eigengap
 from support.thesis_claims import check_written
 
 ITEMS = items_of("even2024")
@@ -38,6 +39,13 @@ def test_exact_rates_of_races_agree_at_every_share(monkeypatch):
     exact, *others = claims
     assert exact.agrees and len(others) == 4
     assert [c.agrees for c in others if "slope" in c.what] == [None, None]
+
+
+def test_random_points_are_joined_however_few_they_are():
+    for seed in range(3):
+        for n in (20, 84):
+            edges = races.geometric(n, seed)
+            assert eigengap(edges, torch.ones(len(edges), dtype=REAL)) > 0
 
 
 def test_a_race_is_won_as_the_mean_of_a_single_mode_says():

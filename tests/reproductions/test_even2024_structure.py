@@ -21,6 +21,14 @@ def test_parts_of_chapter_9_judge_nothing_wrongly_on_few_clients():
     assert len(claims) == 4 and all(claim.agrees for claim in claims)
 
 
+def test_with_fewer_clients_chapter_9_compares_with_no_number_of_all_of_them():
+    rows = {m: (1.0, 1 / m, 0.1, 0.5, 0.1, 1 / m) for m in structure.SAMPLES}
+    few, all_of_them = (structure.rate_claims(60, rows, share) for share in (0.1, 1))
+    for part, whole in zip(few, all_of_them, strict=True):
+        assert part.agrees is (whole.agrees if "below" in part.what else None)
+        assert whole.agrees is not None
+
+
 def test_every_experiment_of_chapter_9_is_recorded():
     labels = {row["what"][:4] for row in recorded("chapter9")}
     assert {f"E9.{k}" for k in range(1, 6)} <= labels

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pandas as pd
 import pytest
 import torch
 
-from coterie.cli.reproductions import items_of, papers
+from coterie.cli.reproductions import items_of, papers, source_of
 from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.study.config import read_study
@@ -19,6 +20,21 @@ def test_every_paper_lists_items_with_a_first_line():
     for path in papers().glob("*/items.py"):
         for name, item in items_of(path.parent.name).items():
             assert item.__doc__, f"{path.parent.name} {name}"
+
+
+def test_numbers_that_a_paper_does_not_print_are_called_references():
+    assert source_of("even2024", "chapter1") == "published"  # Table 1.1
+    assert source_of("even2024", "chapter9") == "reference"  # no experiments
+    assert source_of("even2022", "fig1a") == "reference"
+    assert source_of("erickson2025", "table1a") == "published"
+    for path in papers().glob("*/items.py"):
+        items = items_of(path.parent.name)
+        named = vars(sys.modules[f"reproduce_{path.parent.name}"]).get("REFERENCES")
+        assert named is None or named <= set(items)
+    # Tables have the same heading.
+    for path in (papers() / "even2024" / "results").glob("*.csv"):
+        heading = path.read_text().split(",")[1]
+        assert heading == source_of("even2024", path.stem)
 
 
 def test_figure_1_agrees_with_every_published_statement():

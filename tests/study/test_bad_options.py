@@ -188,13 +188,21 @@ def test_batch_normalisation_needs_two_samples(tmp_path, small, run, entry, mess
 
 
 def test_a_batch_larger_than_a_client_is_drawn_again_and_again(tmp_path):
-    """With replacement in steps; in epochs, it is one step with all samples."""
+    """With replacement in steps; in epochs, it is one step with all samples.
+
+    One sentence says so.
+    """
     entries = [{**FEDAVG, "epochs": 3}, {**FEDAVG, "steps": 3, "label": "steps"}]
     made = tables(entries)
     made["run"] |= {"batch_size": 1000, "dtype": "float64"}
-    large = run_study(study_of(made), runs=tmp_path)
+    lines: list[str] = []
+    large = run_study(study_of(made), runs=tmp_path, notice=lines.append)
+    (said,) = [line for line in lines if "batch_size" in line]
+    assert said.startswith("`run.batch_size` is 1,000, but 4 of 4 clients have fewer")
     made["run"]["batch_size"] = 0
-    whole = run_study(study_of(made), runs=tmp_path)
+    lines.clear()
+    whole = run_study(study_of(made), runs=tmp_path, notice=lines.append)
+    assert not [line for line in lines if "batch_size" in line]
     gap = large.models("fedavg") - whole.models("fedavg")
     assert float(gap.abs().max()) < 1e-12
     assert not torch.equal(large.models("steps"), whole.models("steps"))

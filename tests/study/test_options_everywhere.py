@@ -41,6 +41,11 @@ def with_server(name: str) -> dict:
     return {"algorithm": {**FEDAVG, "optimizer": optimizer}}
 
 
+NEW = (
+    *("fedprox", "feddyn", "fedamp", "fedfomo", "fedper", "lg_fedavg"),
+    *("fedbabu", "fedala"),
+)
+
 CASES = {
     "momentum": {"optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}},
     "nesterov": {"optimizer": {"lr": 0.1, "momentum": 0.9, "nesterov": True}},
@@ -72,6 +77,15 @@ CASES = {
     "scaffold": {"algorithm": {"name": "scaffold", "epochs": 1}, "optimizer": ADAM},
     "pfedme": {"algorithm": {"name": "pfedme"}, "optimizer": {"lr": 0.1, "clip": 1.0}},
     "low rank": {"algorithm": {"name": "low_rank_corrections"}, "optimizer": ADAM},
+    **{
+        name: {"algorithm": {"name": name, "epochs": 1}, "optimizer": ADAM}
+        for name in NEW
+    },
+    "fedbn": {
+        "model": BATCH,
+        "algorithm": {"name": "fedbn", "steps": 2},
+        "optimizer": ADAM,
+    },
     "moon": {"algorithm": {"name": "moon:moon", "lr": 0.1, "steps": 2}},
     "fedproto": {"algorithm": {"name": "fedproto:fedproto", "lr": 0.1}},
     "fedntd": {"algorithm": {"name": "fedntd:fedntd", "lr": 0.1}},

@@ -48,7 +48,9 @@ def credentials_of(name: str) -> Credentials:
     return Credentials(pem(one.certificate).encode(), plain, root)
 
 
-def trust_in(names: Sequence[str], name: str, folder: Path) -> MemberTrust:
+def trust_in(
+    names: Sequence[str], name: str, folder: Path, least: int = 3
+) -> MemberTrust:
     """The keys of a member, and what it knows of the others."""
     return MemberTrust(
         study=b"s" * 32,
@@ -58,7 +60,7 @@ def trust_in(names: Sequence[str], name: str, folder: Path) -> MemberTrust:
         certificates=[party(other).certificate for other in names],
         scale=2**28,
         largest=2.0**30,
-        least=3,
+        least=least,
         away=away_key(folder),
         away_keys={},
     )
@@ -189,15 +191,20 @@ class DyingChannel:
 
 @contextmanager
 def member_of(
-    running: Running, name: str, folder: Path, deaths: Sequence[Death] = ()
+    running: Running,
+    name: str,
+    folder: Path,
+    deaths: Death | Sequence[Death] | None = None,
 ) -> Iterator[Member]:
     """A member of a running hub."""
+    deaths = [deaths] if isinstance(deaths, Death) else list(deaths or ())
     address = f"127.0.0.1:{running.port}"
     channel: Any = HubChannel(address, credentials_of(name), "hub", give_up=20.0)
     if deaths:
         channel = DyingChannel(channel, deaths)
     store = MemberStore(folder / name)
-    trust = trust_in(running.names, name, folder / name)
+    least = running.hub.settings.least
+    trust = trust_in(running.names, name, folder / name, least)
     member = Member(channel, store, running.names, trust, masks=running.masks)
     member.group.refuse_program = lambda program: None
     try:
@@ -213,9 +220,10 @@ def run_site(
     tables: dict[str, Any],
     path: Path,
     folder: Path,
-    deaths: Sequence[Death] = (),
+    deaths: Death | Sequence[Death] | None = None,
 ) -> Any:
     """Trains the study at one site; gives its cells and the folder of its results."""
+    deaths = [deaths] if isinstance(deaths, Death) else list(deaths or ())
     table = read_site_table(tables["data"], path, name)
     study = study_with(tables, table)
     results = Folder(folder / name / "results")
@@ -241,10 +249,6 @@ def wait_for(happened: Callable[[], bool], seconds: float = 15.0) -> None:
         time.sleep(0.01)
 
 
-def _as_list(deaths: Death | Sequence[Death]) -> Sequence[Death]:
-    return [deaths] if isinstance(deaths, Death) else deaths
-
-
 def run_sites(
     folder: Path,
     tables: dict[str, Any],
@@ -261,7 +265,7 @@ def run_sites(
                 name: pool.submit(
                     run_site,
                     *(running, name, tables, files[name], folder),
-                    _as_list((deaths or {}).get(name, ())),
+                    (deaths or {}).get(name),
                 )
                 for name in NAMES
             }

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 from coterie.checks import InputError
 from coterie.graphs import eigengap, resistances
+from coterie_theory.decentralised.gossip import accelerated_bound, accelerated_rate
 from coterie_theory.gossip import GossipPace, accelerated, pace, pace_of, randomised
 from support.gossip_loops import dense_accelerated
 from support.refusals import refuses
@@ -34,7 +35,7 @@ def test_without_flow_it_is_randomised_gossip_bit_by_bit():
         assert torch.equal(found.x, randomised(x, edges, rings, at))
 
 
-def test_it_is_continuized_descent_for_least_squares_with_one_sample_an_edge():
+def test_it_is_continuized_descent_with_one_sample_an_edge():
     # Theorem 2.4 with a = e_v - e_w, R^2 = 2, kappa~ = R_max and kappa = 2 / mu.
     edges, rates = uniform("ring", 6)
     rings, x, until = drawn(rates, 40.0), normal(6, 1), 40.0
@@ -117,7 +118,9 @@ def mean_left(name: str, n: int, until: float, runs: int):
 @pytest.mark.parametrize("name", ["line", "ring", "star", "complete"])
 def test_the_deviation_obeys_theorem_2_5_within_the_error_of_its_estimate(name):
     left, error, theta = mean_left(name, 8, 40.0, 200)
-    assert left - 3 * error <= 2 * math.exp(-theta * 40.0)
+    rate = accelerated_rate(*uniform(name, 8))
+    assert rate == theta
+    assert left - 3 * error <= accelerated_bound(rate, 40.0)
 
 
 def test_a_smaller_gap_and_a_larger_resistance_are_safe():

@@ -315,6 +315,11 @@ def test_the_printed_decreasing_step_breaks_its_own_condition_and_bound(
     noise = problem.beta * problem.variance * c**2 / (2 * problem.mu**2 * (c - 1))
     printed = max(noise, problem.start) / rounds
     assert exact(problem, printed_steps, rounds)[-1] > 1.2 * printed
+    # Ours keeps the condition, and its bound.
+    steps = theory.decreasing_steps(problem)
+    assert steps(1) == pytest.approx(problem.cap)
+    bound = theory.decreasing_bound(problem, rounds)
+    assert exact(problem, steps, rounds)[-1] <= bound
 
 
 def test_the_printed_decreasing_bound_fails_for_the_shifted_step_too():

@@ -113,6 +113,9 @@ def test_the_middle_of_3_9_as_printed_is_no_bound():
         double += sum(k - j for j in last)
         last[worker] = k
     assert double > 2 * len(order) * workers
+    # The first sum, with what is on its way at the end, is K M.
+    delays = delays_of(torch.tensor(order), workers)
+    assert int(delays.tau.sum() + (60 - delays.open).sum()) == 60 * workers
 
 
 def test_alone_nothing_is_delayed_and_in_turn_the_delay_is_the_number_of_workers():
@@ -145,6 +148,66 @@ def test_real_and_virtual_iterates_differ_by_the_gradients_on_their_way(order):
         # Sums of up to 60 terms of order 1.
         expected = torch.from_numpy(models[k] - flying)
         torch.testing.assert_close(virtual[k - 1], expected, rtol=0, atol=1e-12)
+
+
+@every_order
+def test_sums_over_gradients_on_their_way_are_those_of_lemma_3_b_2(order):
+    """Any a_k, b_prev(k,m) and c_next(k,m); c after the stop is one number."""
+    rng, workers, calls = np.random.default_rng(2), 5, len(order)
+    a, b, c = rng.random(calls + 1), rng.random(calls + 1), rng.random(calls + 2)
+    left = 0.0
+    for k in range(1, calls + 1):
+        for m in set(range(workers)) - {order[k - 1]}:
+            prev = max((j for j in range(1, k) if order[j - 1] == m), default=0)
+            later = (j for j in range(k, calls + 1) if order[j - 1] == m)
+            left += a[k] * b[prev] * c[next(later, calls + 1)]
+    delays = delays_of(torch.tensor(order), workers)
+    first, back = (
+        [j or calls + 1 for j in found.tolist()]
+        for found in (delays.first, delays.next)
+    )
+    right = b[0] * sum(c[j] * a[1:j].sum() for j in first)
+    right += sum(
+        b[k] * c[back[k - 1]] * a[k + 1 : back[k - 1]].sum() for k in range(1, calls)
+    )
+    assert left == pytest.approx(right)
+
+
+@every_order
+def test_with_own_data_virtual_iterates_are_as_near_as_lemmas_3_d_1_and_3_d_2_say(
+    order,
+):
+    """Losses L (x - c_m)^2 / 2 without noise, with the steps of Theorem 3.3."""
+    workers, calls, beta = 5, len(order), 2.0
+    centres = np.array([-2.0, -1.0, 0.5, 1.0, 1.5])
+    zeta = beta * np.abs(centres - centres.mean()).max()
+    best = centres.mean()
+    start = beta * ((3.0 - centres) ** 2 - (best - centres) ** 2).mean() / 2
+    problem = AsyncProblem(workers, calls, beta)
+    steps = asynchrony.heterogeneous_steps(start, problem)
+    models, first, later = run(
+        order, workers, steps, lambda x, m: beta * (x - centres[m]), 3.0
+    )
+    delays = delays_of(torch.tensor(order), workers)
+    gradients = map(torch.from_numpy, (first, later))
+    virtual = virtual_iterates(
+        torch.full((1,), 3.0, dtype=REAL), *gradients, delays, steps
+    )
+    away = ((models[1:] - virtual.numpy()) ** 2).sum(1)
+    slopes = (beta * (models[:, 0] - best)) ** 2
+    for k in range(1, calls + 1):
+        bound = 0.0
+        for m in set(range(workers)) - {order[k - 1]}:
+            prev = max((j for j in range(1, k) if order[j - 1] == m), default=0)
+            later_by = [j for j in range(k, calls + 1) if order[j - 1] == m]
+            at = later_by[0] if later_by else calls
+            gamma = steps(at, max(1, at - prev))
+            bound += gamma**2 * 2 * (workers - 1) * (slopes[prev] + zeta**2)
+        assert away[k - 1] <= 2 * bound * (1 + 1e-9)
+    applied, gamma = applied_steps(delays, steps).numpy(), steps(10**9, 1)
+    noise = 2 * beta * (workers * gamma) ** 2 + applied.sum() / 2
+    bound = start / 4 + zeta**2 * noise + (applied * slopes[1:]).sum() / 2
+    assert 8 * beta**2 * (applied * away).sum() <= bound
 
 
 @every_order
@@ -337,7 +400,16 @@ def test_the_noise_of_the_first_gradients_can_raise_the_loss_before_it_starts():
     # F = L x^2 / 2 from its minimum: the printed proof has F(x_hat_1) <= F(x_0).
     workers, beta, sigma, step = 5, 1.0, 1.0, 0.1
     rng = np.random.default_rng(5)
-    virtual = -step * sigma * rng.normal(size=(4000, workers)).sum(1)
+    # The first virtual iterate, by our function, for many coordinates at once.
+    noise = torch.from_numpy(sigma * rng.normal(size=(workers, 4000)))
+    delays = delays_of(torch.arange(workers), workers)
+    virtual = virtual_iterates(
+        torch.zeros(4000, dtype=REAL),
+        noise,
+        torch.zeros(workers, 4000, dtype=REAL),
+        delays,
+        lambda k, tau: step,
+    )[0].numpy()
     loss = beta * virtual**2 / 2
     error = 4 * loss.std() / math.sqrt(len(loss))
     allowed = workers * beta * sigma**2 * step**2 / 2

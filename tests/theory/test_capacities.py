@@ -9,8 +9,12 @@ import pytest
 import torch
 
 from coterie.engine.clocks import Rings
-from coterie.graphs import loss_rates
-from coterie.graphs.capacities import RingTimes, exchange_rates
+from coterie.graphs import capacities, degrees, loss_rates
+from coterie.graphs.capacities import (
+    RingTimes,
+    exchange_rate_bounds,
+    exchange_rates,
+)
 from coterie.graphs.families import edges_of
 from coterie_theory.gossip.capacities import admitted_rings
 from coterie_theory.mixing import loss_eigengap
@@ -221,15 +225,90 @@ def test_on_trees_rings_find_both_ends_free_as_often_as_matchings_say(text):
     )
 
 
-@pytest.mark.parametrize("text", ["ring", "grid"])
-def test_on_other_graphs_they_nearly_do(text):
-    """Circles of four and six; the busier, the farther off."""
-    edges = edges_of(text, 6)
-    rates = torch.ones(len(edges), dtype=REAL)
-    for length, off in ((0.1, 0.001), (1.0, 0.06), (10.0, 0.2)):
-        chance = by_matchings(edges, rates * length)
-        found = exchange_rates(edges, rates, length * rates)
-        torch.testing.assert_close(found, chance, rtol=off, atol=0)
+@pytest.mark.parametrize(
+    ("text", "n"),
+    [("ring", 6), ("grid", 6), ("grid", 9), ("complete", 5), ("erdos_renyi(0.6)", 6)],
+)
+def test_on_small_graphs_with_circles_they_are_those_of_matchings_too(text, n):
+    edges = edges_of(text, n)
+    rates = torch.linspace(0.2, 3.0, len(edges), dtype=REAL)
+    for length in (0.1, 1.0, 10.0):
+        lengths = length * torch.linspace(1.0, 0.3, len(edges), dtype=REAL)
+        wanted = rates * by_matchings(edges, rates * lengths)
+        found = exchange_rates(edges, rates, lengths)
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_long_rings_have_the_rates_of_their_recursion():
+    """Z of a line of n nodes is a_n = a_(n-1) + rho a_(n-2); one edge leaves n - 2."""
+    n, rho = 300, 1.5
+    a = [1.0, 1.0]
+    for _ in range(n):
+        a.append((a[-1] + rho * a[-2]) / 1.0)
+    ring = a[n] + rho * a[n - 2]  # without an edge of the ring, or with it
+    edges, one = edges_of("ring", n), torch.ones(n, dtype=REAL)
+    found = exchange_rates(edges, one, rho * one)
+    torch.testing.assert_close(found, one * a[n - 2] / ring, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "circle"),
+    [("line", 6, math.inf), ("ring", 6, 6), ("grid", 9, 4), ("complete", 5, 3)],
+)
+def test_exact_rates_and_nearly_exact_ones_lie_between_their_bounds(
+    text, n, circle, monkeypatch
+):
+    edges = edges_of(text, n)
+    assert capacities.girth(edges) == circle
+    rates = torch.linspace(0.5, 1.5, len(edges), dtype=REAL)
+    for length in (0.02, 0.3, 2.0):
+        lengths = torch.full_like(rates, length)
+        exact = exchange_rates(edges, rates, lengths)
+        low, high = exchange_rate_bounds(edges, rates, lengths)
+        assert (low <= exact + 1e-12).all() and (exact <= high + 1e-12).all()
+        monkeypatch.setattr(capacities, "_WIDTH", 0)
+        near = exchange_rates(edges, rates, lengths)
+        monkeypatch.undo()
+        assert (low <= near + 1e-12).all() and (near <= high + 1e-12).all()
+        # Off by paths around a circle, whose edges all have to be busy.
+        busiest = float(rates.max()) * length
+        if circle > n:
+            torch.testing.assert_close(low, high, rtol=1e-9, atol=0)
+        else:
+            if length > 0.1:
+                assert not torch.allclose(near, exact, rtol=1e-6)
+            crowd = int(degrees(edges).max()) - 1
+            assert float((high / low).max()) <= 1 + 4 * (busiest * crowd) ** (
+                circle - 2
+            )
+
+
+def test_graphs_too_wide_for_sums_are_nearly_exact():
+    """Nineteen nodes of a complete graph, where each half of the bounds is known.
+
+    All u are equal: u = 1 / (1 + 17 rho u). The exact sum is the matching polynomial,
+    sum_k n! / ((n - 2k)! k! 2^k) rho^k.
+    """
+    n, rho = 19, 0.05
+    edges = edges_of("complete", n)
+    one = torch.ones(len(edges), dtype=REAL)
+    assert capacities.free_chances(edges, rho * one) is None
+    found = exchange_rates(edges, one, rho * one)
+    u = (math.sqrt(1 + 4 * 17 * rho) - 1) / (2 * 17 * rho)
+    assert found[0] == pytest.approx(u**2 / (1 + rho * u**2))
+
+    def total(n):
+        return sum(
+            math.factorial(n)
+            / (math.factorial(n - 2 * k) * math.factorial(k) * 2**k)
+            * rho**k
+            for k in range(n // 2 + 1)
+        )
+
+    exact = total(n - 2) / total(n)
+    low, high = exchange_rate_bounds(edges, one, rho * one)
+    assert float(low[0]) <= exact <= float(high[0])
+    assert float(found[0]) == pytest.approx(exact, rel=0.01)
 
 
 def test_so_many_rings_are_admitted_whatever_the_law_of_lengths():

@@ -62,6 +62,11 @@ def test_the_printed_rate_fails_where_its_logarithm_is_below_one():
     logarithm = math.log(1.1)
     printed = start * math.exp(-calls / 2) + logarithm / calls
     assert exact_excess(ONE, start, logarithm / calls, calls) > 3 * printed
+    lr = rates.sgd_step(start, calls, ONE)
+    assert lr == pytest.approx(1 / calls)  # the logarithm counts as 1
+    tuned = rates.tuned_bound(start, calls, ONE)
+    assert exact_excess(ONE, start, lr, calls) <= tuned
+    assert tuned == pytest.approx(start * math.exp(-calls / 2) + 1 / calls)
 
 
 @every_loss

@@ -76,7 +76,7 @@ def test_what_flows_preserve():
 
 
 @ALL
-def test_jumps_and_flows_are_the_recursion_of_three_points(name):
+def test_jumps_and_flows_are_the_recursion(name):
     _, x, grad = quadratic()
     times = co.arrivals(40, rng=rng(1))
     process = co.continuized(grad, SCHEDULES[name], x, times, rng())
@@ -191,6 +191,21 @@ def test_the_best_chances_make_the_smoothness_smallest():
     assert best.smoothness == pytest.approx((1 + 2 + 3) ** 2)
     other = best._replace(chances=torch.full((3,), 1 / 3, dtype=REAL))
     assert other.smoothness == pytest.approx(81.0)
+
+
+def test_the_smoothness_has_the_diagonal_of_the_projector():
+    """M_ii R_ii / P_i^2 is (sum sqrt(M_jj R_jj))^2 for the best chances."""
+    curvatures = torch.tensor([1.0, 4.0, 9.0], dtype=REAL)
+    projector = torch.tensor([1.0, 0.25, 1 / 9], dtype=REAL)
+    best = co.coordinates(curvatures, projector)
+    assert best.chances.tolist() == pytest.approx([1 / 3] * 3)
+    assert best.smoothness == pytest.approx(9.0)
+    # Differences of an edge, f(x) = (x_0 - x_1)^2 / 2: M = (1, 1) and R = 1/2.
+    edge = co.coordinates(torch.ones(2, dtype=REAL), torch.full((2,), 0.5, dtype=REAL))
+    assert edge.smoothness == pytest.approx(2.0)
+    # For any chances it is the largest ratio.
+    some = edge._replace(chances=torch.tensor([0.25, 0.75], dtype=REAL))
+    assert some.smoothness == pytest.approx(1 * 0.5 / 0.25**2)
 
 
 def test_directions_of_both_points_are_the_same_and_their_lengths_are_not():

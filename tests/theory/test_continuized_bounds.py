@@ -43,10 +43,10 @@ def check_below(values, bound, errors=3.0):
     return float(values.mean()) / bound
 
 
-def runs(schedule, sigma=0.0, steps=STEPS, tick=0.0):
-    times = co.arrivals(RUNS, steps, rng=rng(1), tick=tick)
-    start = START.expand(RUNS, D)
-    return co.continuized(noisy(sigma), schedule, start, times, rng(2))
+def runs(schedule):
+    """The recursion of three points, which Theorem 2.3 is about."""
+    times = co.arrivals(RUNS, STEPS, rng=rng(1))
+    return co.recursion(noisy(0.0), schedule, START.expand(RUNS, D), times, rng(2))
 
 
 def at(schedule, t, sigma=0.0):
@@ -74,6 +74,16 @@ def test_nesterov_is_below_its_bounds_at_every_step():
             assert float(gap(points.x)) <= bound * (1 + 1e-12)
 
 
+def test_the_bounds_of_nesterov_are_those_that_theorem_2_1_prints():
+    """For f = mu |x|^2 / 2 the gap is mu r^2 / 2, so the energy begins at mu r^2."""
+    assert bounds.nesterov_bound(3, 2.0, 9.0) == pytest.approx(2 * 9 * 4 / 9)
+    found = bounds.nesterov_bound(2, 2.0, 4.0, 1.0, gap=3.0)  # sqrt(mu / L) = 1/2
+    assert found == pytest.approx((3 + 1 * 4 / 2) * 0.5**2)
+    for k in range(3):
+        found = bounds.nesterov_bound(k, 2.0, 4.0, 1.0, gap=1 * 4 / 2)
+        assert found == pytest.approx(1 * 4 * 0.5**k)
+
+
 @pytest.mark.parametrize("t", [3.0, 12.0, 40.0])
 def test_smooth_losses_are_below_their_bounds(t):
     check_below(gap(at(co.convex(L), t).x), bounds.convex_bound(t, RADIUS, L))
@@ -89,9 +99,9 @@ def test_weighted_gaps_at_gradients_are_below_theorem_2_3():
     worst = 0.0
     for points in runs(co.convex(L)):
         weighted = points.time**2 * gap(points.x)
-        worst = max(worst, check_below(weighted, 2 * L * RADIUS**2))
+        worst = max(worst, check_below(weighted, bounds.convex_bound(1.0, RADIUS, L)))
     assert worst < 0.4
-    energy = GAP + MU * RADIUS**2 / 2
+    energy = bounds.strongly_convex_bound(0.0, GAP, RADIUS, L, MU)
     for points in runs(co.strongly_convex(L, MU)):
         weighted = (math.sqrt(MU / L) * points.time).exp() * gap(points.x)
         check_below(weighted, energy)
@@ -231,7 +241,10 @@ def test_coordinates_are_below_theorem_2_8():
     drawn = co.coordinates(h)
     smooth, x = drawn.smoothness, torch.tensor([1.0, -1.0, 2.0], dtype=REAL)
     radius, mu = float(x.norm()), 0.25
-    energy = float((h * x**2).sum()) / 2 + mu * radius**2 / 2
+    start = float((h * x**2).sum()) / 2
+    # Both bounds are for a loss with a weight that grows in time.
+    flat_bound = bounds.convex_bound(1.0, radius, smooth)
+    energy = bounds.strongly_convex_bound(0.0, start, radius, smooth, mu)
     rate = math.sqrt(mu / smooth)
     flat, steep = [], []
     for seed in range(30):
@@ -245,7 +258,7 @@ def test_coordinates_are_below_theorem_2_8():
             )
             value, t = float((h * last.x**2).sum()) / 2, float(last.time)
             kept.append(value * (t**2 if kept is flat else math.exp(rate * t)))
-    check_below(torch.tensor(flat), 2 * smooth * radius**2)
+    check_below(torch.tensor(flat), flat_bound)
     check_below(torch.tensor(steep), energy)
 
 

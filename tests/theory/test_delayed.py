@@ -17,6 +17,7 @@ from coterie.graphs import (
     edges_of,
     eigengap,
 )
+from coterie_theory.decentralised.gossip import delayed_bound, delayed_rate
 from coterie_theory.gossip import delayed, randomised, trajectory_means
 from support.gossip_loops import delayed_path, weighted_past
 from support.rings import REAL, deviation, drawn, normal, times, uniform
@@ -190,10 +191,6 @@ def left_side(x, edges, rings, delays, steps, gamma, until):
     return total / (float(deviation(x)) * math.expm1(gamma * until))
 
 
-def right_side(gamma, until, longest):
-    return math.exp(-gamma * until / 2) * (1 + longest / until) / (1 - gamma * longest)
-
-
 def dirac(n):
     x = torch.zeros(n, 1, dtype=REAL)
     x[0] = 1.0
@@ -203,14 +200,17 @@ def dirac(n):
 @pytest.mark.parametrize("delays", [torch.ones(8, dtype=REAL), UNEQUAL])
 def test_theorem_4_1_holds_with_much_room(delays):
     edges, rates, delays, steps = ring_of_eight(delays)
-    gamma, until = eigengap(edges, delayed_gains(edges, rates, delays)) / 2, 30.0
+    gamma, until = (
+        delayed_rate(edges, delayed_gains(edges, rates, delays), delays),
+        30.0,
+    )
     left = [
         left_side(dirac(8), edges, drawn(rates, until, s), delays, steps, gamma, until)
         for s in range(5)
     ]
     left = torch.tensor(left)
     error = float(left.std()) / math.sqrt(5)
-    bound = right_side(gamma, until, float(delays.max()))
+    bound = delayed_bound(gamma, until, float(delays.max()))
     assert float(left.mean()) + 3 * error <= bound
 
 
@@ -227,7 +227,7 @@ def test_the_printed_step_swaps_rows_for_ever_and_breaks_theorem_4_1():
     right = delayed_shares(edges, rates, zero)
     printed = delayed_gains(edges, rates, zero) / rates
     rings, gamma, until = drawn(rates, 60.0), eigengap(edges, rates) / 2, 60.0
-    bound = right_side(gamma, until, 0.0)
+    bound = delayed_bound(gamma, until, 0.0)
     for steps, holds in ((right, True), (printed, False)):
         left = left_side(dirac(8), edges, rings, zero, steps, gamma, until)
         assert (left <= bound) == holds
@@ -269,7 +269,7 @@ def test_averages_of_the_past_obey_corollary_4_2_1():
     found = trajectory_means(x, apart, rings, times(until), **known, gamma=gamma)
     left = deviation(found.view(runs, 8, 1)) / deviation(dirac(8))
     error = float(left.std()) / math.sqrt(runs)
-    assert float(left.mean()) + 3 * error <= right_side(gamma, until, 2.0)
+    assert float(left.mean()) + 3 * error <= delayed_bound(gamma, until, 2.0)
 
 
 def test_bad_input_is_refused_in_a_sentence():

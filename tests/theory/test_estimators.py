@@ -84,7 +84,7 @@ def test_the_loss_of_models_is_at_most_that_of_the_truth():
     assert bregman <= (g * (truth.x - found.x)).sum() + 1e-12
 
 
-def test_errors_fall_as_one_over_samples_and_stay_below_those_alone():
+def test_errors_fall_as_one_over_samples():
     """Theorem 9.1: r(d + n)/(m n), where alone it is d/m."""
     truth = {m: shared(100, 12, 2, m, noise=0.5) for m in (8, 16, 32, 64)}
     errors = [

@@ -188,6 +188,25 @@ def test_gains_lie_between_the_losses_of_11_10():
     assert low <= mean <= high
 
 
+def test_for_equal_curvatures_short_steps_gain_the_upper_bound_and_twice_the_lower():
+    """With X X' = n c I, |g|^2 = 2 c L(beta), and Gain = lr^2 sum g^2 for short steps.
+
+    So |Gain|_1 = 2 c lr^2 sum L, where (11.10) has 2 Lambda_b and lambda_b.
+    """
+    rng = torch.Generator().manual_seed(2)
+    basis = torch.linalg.qr(torch.randn(D, N, generator=rng, dtype=REAL)).Q.T
+    c, lr = 0.8, 1e-3
+    features = basis * (N * c) ** 0.5
+    targets = features @ problem()[0][0]
+    *_, gains, _, losses = train_network(features, targets, lr, N, 300)
+    low, high = gain_bounds(losses, lr, batch_curvatures(features, N))
+    assert low == pytest.approx(c * lr**2 * float(losses.sum()))
+    assert high == pytest.approx(2 * c * lr**2 * float(losses.sum()))
+    found = float(gains.total.sum())
+    assert high == pytest.approx(found, rel=1e-4)
+    assert low == pytest.approx(found / 2, rel=1e-4)
+
+
 def test_losses_fall_at_least_as_proposition_11_3_1_says_with_squared_hessians():
     """With lambda_b H <= E[H_B] as printed, lambda_b would be 1 whatever the data."""
     features, targets = problem()
@@ -213,9 +232,14 @@ def test_the_hessian_of_the_network_is_that_of_autograd():
 
 
 def test_linear_models_reach_the_solution_nearest_to_their_start_with_any_step():
-    """Proposition 1.1.4, besides diagonal networks, where steps matter."""
+    """Proposition 1.1.4: unlike diagonal networks, but for those of a large scale.
+
+    There psi_alpha is |beta|^2 / (4 alpha^2), with an error of 1 / alpha^4.
+    """
     features, targets = problem()
     nearest = torch.linalg.pinv(features) @ targets
+    large = torch.full((D,), 100.0, dtype=REAL)
+    assert_close(limit(features, targets, large, no_gain(large)), nearest)
     for lr, batch in ((0.05, N), (0.3, N), (0.05, 1)):
         rng = torch.Generator().manual_seed(0)
         beta = torch.zeros(D, dtype=REAL)

@@ -32,7 +32,9 @@ from coterie_theory.meta import (
     wasserstein_on_a_line,
 )
 from support.oracles import begun
+from support.quadratics import hessians, quadratics, start
 from support.refusals import refuses
+from support.rounds import simulate
 
 REAL = torch.float64
 DELTA = 0.05  # so large that it shows
@@ -344,6 +346,37 @@ def test_wasserstein_distance_is_attained_by_gradients_linear_in_the_sample():
     assert gradients == pytest.approx(float((p @ z).var(correction=0)))
 
 
+def test_local_models_drift_no_further_than_proposition_f_1_and_corollary_f_2_say():
+    """All clients take local steps along exact meta-gradients: sigma_F is 0."""
+    losses = [Logistic(samples(seed=seed)) for seed in range(4)]
+    worst = Logistic(torch.cat([loss.samples for loss in losses]))
+    alpha = 0.5 / worst.smoothness
+    smooth = meta_smoothness(worst.problem(alpha))
+
+    def each(w: torch.Tensor) -> torch.Tensor:
+        pairs = zip(losses, w, strict=True)
+        return torch.stack([loss.meta_grad(row, alpha) for loss, row in pairs])
+
+    # Meta-gradients at many points: their spread is gamma_F^2, and it is at most that
+    # of Lemma 4.4.
+    grid = torch.cartesian_prod(*[torch.linspace(-3, 3, 13, dtype=REAL)] * 2)
+    spread = max(float(each(w.expand(4, 2)).var(0, correction=0).sum()) for w in grid)
+    for beta, tau in ((0.1 / smooth, 1), (0.1 / (4 * smooth), 4)):
+        w = torch.full((4, 2), 0.5, dtype=REAL)
+        for t in range(1, tau + 1):
+            w = w - beta * each(w)
+            away = (w - w.mean(0)).square().sum(1)
+            # (57b) for phi = 1, and (58), whose first is the mean of norms.
+            growth = (2 + 32 * (beta * smooth) ** 2) ** (t - 1)
+            assert float(away.mean()) <= 8 * beta**2 * t * growth * spread
+            assert float(away.mean()) <= 35 * beta**2 * t * tau * spread
+            assert float(away.sqrt().mean()) <= 4 * beta * t * math.sqrt(spread)
+            longest = 2 * beta * t * (1 + 2 * beta * smooth) ** (t - 1)
+            assert float(away.sqrt().mean()) <= longest * math.sqrt(spread)
+            # A step from one start moves by the differences of gradients.
+            assert t > 1 or float(away.mean()) > 0.01 * beta**2 * spread
+
+
 def test_equation_30_fails_in_operator_norm():
     # Diagonal matrices of two independent signs have mean 0 and operator norm 1, and so
     # has the mean of two of them unless both signs cancel: 3/4 on average, not 1/2.
@@ -355,6 +388,9 @@ def test_equation_30_fails_in_operator_norm():
     v = torch.tensor([0.6, 0.8])
     products = torch.stack([(mean * v).square().sum() for mean in means])
     assert_close(products.mean(), torch.tensor(0.5))
+    # The bound has three times that, for D'' = 2 and vectors of length B = 1.
+    problem = MetaProblem(1.0, 1.0, 1.0, 0.0, hessian_noise=1.0, batches=(1, 1, 2))
+    assert exact_variance(problem) == pytest.approx(3 * float(products.mean()))
 
 
 def test_equation_99_fails_when_a_part_of_the_clients_takes_several_steps():
@@ -370,6 +406,24 @@ def test_equation_99_fails_when_a_part_of_the_clients_takes_several_steps():
     # With both clients, or before the first step, it holds.
     at_start = (a * (w - c)).mean()
     assert_close((at_start * a * (w - c)).mean(), at_start.square())
+
+
+def test_equation_99_fails_after_a_round_of_the_method_with_one_of_six_clients():
+    a, b = hessians(quadratics())
+    simulation, x = simulate(quadratics()), start()[:1].repeat(6, 1)
+    method = per_fedavg(torch.ones(6), alpha=0.0, lr=0.2, weighting="uniform")
+    left = right = at_start = torch.zeros((), dtype=REAL)
+    slopes = a @ x[0] - b
+    for i in range(6):
+        oracle = simulation.at(1, torch.arange(6) == i)
+        state, _ = method.step(begun(method, x), oracle, torch.Generator())
+        assert_close(state.x[i], x[0] - 0.2 * slopes[i])
+        g = a @ state.x[i] - b
+        left = left + g.mean(0) @ g[i] / 6
+        right = right + g.mean(0).square().sum() / 6
+        at_start = at_start + slopes.mean(0) @ slopes[i] / 6
+    assert left < 0.2 * right
+    assert_close(at_start, slopes.mean(0).square().sum())
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,11 @@ def test_rho_bar_without_a_cap_on_rho_fails_just_before_the_average(steps):
 def test_the_printed_cap_of_proposition_5_a_1_is_negative():
     assert 1 - math.sqrt(2) < 0 < 1 - 1 / math.sqrt(2)
     assert 1 / (1 - (1 - 1 / math.sqrt(2))) ** 2 == pytest.approx(2)  # what it needs
+    # So rho counts as that at most, where windows are longer than 1.
+    cap = 1 - 1 / math.sqrt(2)
+    found = mixing.Mixing(1.0, window=3).rho_bar
+    assert found == mixing.Mixing(cap, window=3).rho_bar
+    assert found == pytest.approx((1 - 1 / math.e) * cap / 3)
 
 
 @pytest.mark.parametrize("rho", [0.01, 0.3, 0.9])

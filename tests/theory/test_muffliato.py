@@ -61,6 +61,15 @@ def test_with_noise_all_end_at_the_mean_of_noisy_rows():
         torch.testing.assert_close(found.x, expected, atol=1e-6, rtol=0)
 
 
+def test_secret_graphs_end_near_the_mean():
+    """The error is that of the mean of the noise, at most 5 s / sqrt(n)."""
+    x = rows(8)
+    given = {"clip": 10.0, "noise": 1e-4, "rng": stream()}
+    found = muffliato.on_secret_graph(x, links=0.7, spread=1e9, **given)
+    expected = x.mean(0).expand(8, 3)
+    torch.testing.assert_close(found.x, expected, atol=2e-4, rtol=0)
+
+
 def test_the_ledger_begins_with_what_clipping_and_noise_are():
     for found in every_way(8, 0.3):
         start = found.ledger.events[0]

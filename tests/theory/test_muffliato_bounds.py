@@ -136,7 +136,7 @@ def test_a_pair_on_a_complete_graph_has_the_mean_loss_of_the_specification():
     assert float(share.sum()) / n**2 == pytest.approx(0.185, abs=0.01)
 
 
-def test_on_a_secret_graph_others_lose_little_and_nobody_more_than_locally():
+def test_on_a_secret_graph_others_lose_little_and_nobody_too_much():
     """The rank of a view, shared by all who could be exchanged, is below the bound."""
     n, rounds = 200, 6
     rng = torch.Generator().manual_seed(0)
@@ -286,7 +286,7 @@ def test_the_trade_off_of_theorem_6_9_follows_from_its_noise():
     assert theory.sgd_rate(problem) == pytest.approx(expected)
 
 
-def test_weights_of_the_average_grow_by_the_same_factor_and_sum_to_one():
+def test_weights_of_the_average_grow_by_a_factor_and_sum_to_one():
     problem = theory.PrivateDescent(10, 30, 1.0, 1.0, 0.5, 2.0)
     weights = theory.sgd_weights(problem)
     assert float(weights.sum()) == pytest.approx(1)

@@ -53,6 +53,9 @@ def test_with_enough_clients_one_sample_each_gives_the_subspace(d, r, n):
     truth = shared(n, d, r, 1)
     found = one_sample_subspace(truth.data, rank=r, cap=1.0, rng=rng())
     assert squared_distance(found.basis, truth.basis) / r < 0.01
+    torch.testing.assert_close(
+        found.basis.T @ found.basis, torch.eye(r).to(found.basis)
+    )
     assert found.loss < 1e-6
 
 

@@ -115,7 +115,7 @@ def test_on_a_complete_graph_it_exceeds_local_privacy_until_it_is_capped():
     assert float(printed_losses(ledger, capped=True).share[0, 1]) == 1
 
 
-def test_those_who_share_count_a_message_once_and_none_among_themselves():
+def test_those_who_share_count_a_message_once():
     """0 and 2 of a line of four: 1 sends to both, 3 to 2."""
     matrix = metropolis("line", 4)
     ledger = gossip_ledger(matrix, 2)

@@ -13,6 +13,7 @@ from coterie_theory.structure import (
     burer_monteiro,
     cut_to_rank,
     few_shot_head,
+    fit_clusters,
     nuclear_radius,
     one_sample_rates,
     rates,
@@ -154,6 +155,11 @@ def test_columns_and_not_rows_of_the_matrix_of_centres_are_models():
     w = centres[:, groups]
     assert w.shape == (5, 3) and torch.equal(w[:, 2], centres[:, 1])
     assert w[2].shape != centres[:, 1].shape
+    # Ours has a row for each client, which is the column of the matrix.
+    features = torch.randn(3, 9, 5, generator=rng(1), dtype=REAL)
+    data = tasks(features, torch.einsum("nmd,dn->nm", features, w))
+    found = fit_clusters(data, groups=2, cap=10.0, rng=rng(2))
+    torch.testing.assert_close(found.x, w.T, rtol=1e-4, atol=1e-4)
 
 
 def test_factors_of_a_low_rank_matrix_have_the_sizes_d_r_and_r_n():

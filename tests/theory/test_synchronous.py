@@ -13,6 +13,7 @@ from coterie.conformance.cases import Setting, simulation_of
 from coterie.conformance.federations import small_federation
 from coterie.graphs import chebyshev_factor, contraction, edges_of, gossip_matrix
 from coterie.types import traffic_of
+from coterie_theory.decentralised.gossip import synchronous_bound
 from coterie_theory.gossip import chebyshev, plain, time_varying
 from support.refusals import refuses
 from support.rings import deviation, normal
@@ -33,8 +34,13 @@ def test_the_deviation_falls_by_the_gap_in_every_round():
     matrix, x = lazy_ring(9), normal(9, 2)
     rho = 1 - contraction([matrix])
     for t in range(1, 30):
-        bound = (1 - rho) ** (2 * t) * deviation(x)
-        assert deviation(plain(x, matrix, rounds=t)) <= bound * (1 + 1e-12)
+        bound = synchronous_bound(rho, t)
+        assert deviation(plain(x, matrix, rounds=t)) <= bound * deviation(x)
+        # The slowest eigenvector falls by the bound, and 1 stays.
+        wave = (2 * math.pi / 9 * torch.arange(9, dtype=torch.float64)).cos()
+        left = plain(1 + wave[:, None], matrix, rounds=t)
+        assert deviation(left) == pytest.approx(bound * deviation(wave[:, None]))
+        assert_close(left.mean(), torch.tensor(1.0, dtype=torch.float64))
 
 
 def test_matrices_that_change_are_applied_in_turn():

@@ -102,6 +102,25 @@ def test_the_second_half_of_lemma_7_2_1_is_not_the_first_at_half_of_the_smallest
 # MC-SGD with bounded dissimilarity.
 
 
+@pytest.mark.parametrize("chain", REVERSIBLE)
+def test_gradients_of_a_walk_that_has_mixed_obey_lemmas_7_b_1_and_7_b_2(chain):
+    """For any gradients of the clients, from the start that remembers most."""
+    law, dense = stationary_law(chain), chain.to_dense().double()
+    rng = torch.Generator().manual_seed(3)
+    for eps in (0.5, 0.1):
+        tau = mixing_time(chain, eps * float(law.min()))
+        powers = torch.linalg.matrix_power(dense, tau)  # rows are laws of v_t
+        for far in (0.0, 2.0):
+            g = torch.randn(len(law), 3, generator=rng, dtype=REAL) + far
+            mean = law @ g
+            square, spread = mean.square().sum(), law @ (g - mean).square().sum(1)
+            off = (powers @ g - mean).square().sum(1)
+            assert float(off.max()) <= float(2 * eps**2 * (square + spread))
+            if eps == 0.5:  # pi_min / 2
+                sizes = powers @ g.square().sum(1)
+                assert float(sizes.max()) <= float(3 * spread + 2 * square)
+
+
 def test_steps_of_theorem_7_3_by_hand():
     problem = TokenProblem(10_000, 10.0, beta=2.0, mu=0.5, variance=4.0)
     tau = 10 * math.log(10_000)
@@ -202,6 +221,11 @@ def test_the_exponent_in_the_proof_of_theorem_7_4_is_one_less():
     printed = lr * beta * (1 - lr * mu) * away**2
     assert left > printed
     assert left <= lr * beta * away**2
+    # The bound for one gradient of size 1 at x^*, which counts with (1 - gamma mu)^0.
+    one = torch.ones(1, 1, dtype=REAL)
+    found = tokens.pathwise_bound(one, away**2, lr=lr, beta=beta, mu=mu)
+    first = 2 * (1 - lr * mu) * (away**2 + lr**2)
+    assert found == pytest.approx(first + lr**3 * beta)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -270,6 +294,10 @@ def test_rarer_flips_take_more_steps_and_not_fewer_as_printed():
         )
 
     assert steps_needed(0.05) > 1.5 * steps_needed(0.2)
+    # In the limit, a step with half the moment is half as long for flips half as rare.
+    for flip in (0.01, 0.02):
+        small = 0.2 * flip / (1 - flip)
+        assert tokens.two_state_moment(flip, small) == pytest.approx(0.1, rel=0.1)
 
 
 def test_a_token_that_hardly_moves_is_far_from_the_optimum_not_from_its_start():
@@ -278,6 +306,8 @@ def test_a_token_that_hardly_moves_is_far_from_the_optimum_not_from_its_start():
     moved = second_moment(0.1, tiny, 50) - (1 - tiny) ** 100  # and the mean's own way
     assert moved + (1 - (1 - tiny) ** 50) ** 2 < 1e-12
     assert second_moment(0.1, tiny, 50) == pytest.approx(1.0)
+    # For ever, it would be near the optimum: the moment is about gamma 0.9 / 0.2.
+    assert tokens.two_state_moment(0.1, tiny) == pytest.approx(4.5e-9)
 
 
 def test_the_printed_recursion_of_two_states_returns_after_one_step():
@@ -289,6 +319,13 @@ def test_the_printed_recursion_of_two_states_returns_after_one_step():
         exact = (1 + (1 - 2 * flip) ** k) / 2
         assert z == pytest.approx(exact)
     assert printed < 0.5 < exact
+    # With a step of 1, x_{k+1} is the optimum of v_k: its moment is 1 for every walk.
+    # For others, E v_0 v_k = r^k of the right recursion gives the moment.
+    lr, r = 0.5, 1 - 2 * flip
+    sums = sum(
+        (1 - lr) ** (j + k) * r ** abs(j - k) for j in range(60) for k in range(60)
+    )
+    assert tokens.two_state_moment(flip, lr) == pytest.approx(lr**2 * sums)
 
 
 def test_noise_within_clients_does_not_depend_on_the_walk():

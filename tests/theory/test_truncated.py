@@ -60,6 +60,22 @@ def test_both_ways_of_counting_are_the_definition(limits):
 
 
 @pytest.mark.parametrize("limits", LIMITS)
+def test_messages_written_at_the_same_time_do_not_count_for_each_other(limits):
+    """Windows are [t - tau, t): messages at t - tau count, and those at t do not."""
+    edges = edges_of("complete", 5)
+    rng = torch.Generator().manual_seed(4)
+    delays = torch.randint(1, 4, (len(edges),), generator=rng).double()
+    when = torch.randint(0, 30, (120,), generator=rng).double().sort().values
+    which = torch.randint(0, len(edges), (120,), generator=rng)
+    both = {"capacity": None, "edge_capacity": None, **limits}
+    for way in WAYS:
+        expected = by_definition(
+            edges, RingTimes(when, which), delays, **both, raw=way is kept_by_truncation
+        )
+        assert way(edges, RingTimes(when, which), delays, **limits).tolist() == expected
+
+
+@pytest.mark.parametrize("limits", LIMITS)
 def test_what_counting_all_keeps_is_kept_by_counting_the_kept_too(limits):
     edges, rings, delays = crowd(1)
     raw, true = (way(edges, rings, delays, **limits) for way in WAYS)

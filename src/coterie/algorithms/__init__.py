@@ -1,6 +1,6 @@
 """The methods as functions; `coterie.methods` has them by name.
 
-A new method is a file, and two lines here.
+A new method needs a file of its own, and two lines in this file.
 """
 
 from __future__ import annotations

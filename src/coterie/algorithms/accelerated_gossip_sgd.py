@@ -11,9 +11,10 @@ clock. When the clock of the edge {v, w} rings, the two nodes exchange their mod
 with eta = sqrt(mu / (2 R)) and alpha = 1 / sqrt(2 mu R). Here mu is the eigengap of the
 graph, and R the largest effective resistance of an edge. The weight of an edge is the
 rate at which its clock rings (`optim.meetings`). On a long graph, differences between
-models then shrink at a rate of the order of the root of the eigengap, not of the
-eigengap. The code mixes x_v and z_v only at the next event of node v, for all the time
-since the last event. (eta, alpha) = (0, 1/2) is AGRAF with `pairs`.
+models then shrink at a rate of the order of sqrt(mu). Without z, the rate is of the
+order of mu. The code mixes x_v and z_v only at the next event of node v, for all the
+time since the last event. With eta = 0 and alpha = 1/2, the method is AGRAF with
+`pairs`.
 
 References:
     Nabli, Belilovsky, Oyallon, "A2CiD2: accelerating asynchronous communication in
@@ -22,8 +23,8 @@ References:
     "Continuized accelerations of deterministic and stochastic gradient descents, and of
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
 
-Differences: a gradient takes time. It is taken at the model that the node had when this
-computation began.
+Differences: computing a gradient takes time. The gradient is taken at the model that
+the node had when the computation began.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def accelerated_gossip_sgd(
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             nodes neighbours, whose edge may ring.
         lr: step size of a node.
-        eta: how fast models and companions mix; None: from the rates of the edges.
-        alpha: how far companions move at a meeting; None: from the rates of the edges.
+        eta: how fast models and companions mix; None: computed from the rates of edges.
+        alpha: how far companions move at a meeting; None: computed from these rates.
     """
     edges = linked_pairs(mixing)
 

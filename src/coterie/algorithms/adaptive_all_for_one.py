@@ -1,4 +1,4 @@
-"""All-for-one whose weights are estimated during training.
+"""All-for-one with weights that are estimated during training.
 
     x_i <- x_i - lr sum_k alpha_ik g_k(x_i),
     alpha_ik = phi(r_ik) (sigma_{i,psi} / sigma_k)^2
@@ -11,10 +11,10 @@ every `every` steps. There are two estimators of the squared norms in r_ik:
   distribution looks different, and clients stop learning from each other too early.
 
 - `split` (default, ours): inner products of the gradients of two random halves of the
-  data, <a_i - a_k, b_i - b_k> and <a_i, b_i>, which noise does not bias. They are
-  averaged over time with factor `memory`. A new ratio replaces the old one only if they
-  differ by more than `confidence` standard errors. Near convergence, the data of one
-  client are not enough to see small differences.
+  data, <a_i - a_k, b_i - b_k> and <a_i, b_i>. Noise does not bias these products. Near
+  convergence, the data of one client are not enough to see small differences. So these
+  products are averaged over time with factor `memory`, and a new ratio replaces the old
+  one only if the two differ by more than `confidence` standard errors.
 
 On a graph, clients are compared with their neighbours and learn only from them.
 Without waiting, each client serves its readers in turn (`readers_in_turn`).
@@ -24,8 +24,8 @@ References:
     personalized distributed learning with heterogeneous clients", NeurIPS 2025.
 
 Differences: partial participation is ours (`restrict_to_active` in
-`coterie.collaboration.weights`). `rule="normalised"` divides rows by their sums, which
-the authors' code does and the paper does not.
+`coterie.collaboration.weights`). `rule="normalised"` divides rows of weights by their
+sums, as in the authors' code. The paper does not divide.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def adaptive_all_for_one(
     against: Literal["gradient", "noise"] = "gradient",
     late: Late = "constant",
 ) -> Algorithm:
-    """Adaptive All-for-one, which finds during training whose gradients help whom.
+    """Adaptive All-for-one, which finds out during training who helps whom.
 
     For a newcomer, the method finds the client whose model has the lowest loss on the
     newcomer's training data. The newcomer gets the mean of all models with that
@@ -107,8 +107,8 @@ def adaptive_all_for_one(
     Args:
         precision: (N,) sigma_k^-2 up to a factor, for example sample sizes; None
             estimates it from the comparisons.
-        graph: (N, N) an entry that is not 0 makes two clients neighbours, and only
-            neighbours learn from each other; None: all clients are neighbours.
+        graph: (N, N) only clients with an entry that is not 0 learn from each other;
+            None: all clients may.
         lr: step size.
         momentum: factor of the running sum of gradients.
         weight_decay: adds this number times the model to each gradient.
@@ -120,13 +120,14 @@ def adaptive_all_for_one(
         estimator: `split` (unbiased) or `plain` (the paper's).
         memory: weight of past comparisons in averages; 0 uses only the latest
             comparison.
-        confidence: standard errors by which a new ratio must differ to replace the old
-            one.
+        confidence: a new ratio replaces the old one only if the two differ by more than
+            this number of standard errors.
         criterion: phi: `binary`, `continuous`, or a function on tensors.
         lam: threshold of the binary criterion.
         rule: weights as in the `paper`, or `normalised` rows, which sum to 1.
-        against: what squared distances are compared with: the squared `gradient`, as
-            in the paper, or the `noise` variance of the gradient over all own samples.
+        against: the quantity with which squared distances are compared. `gradient`: the
+            squared norm of the gradient, as in the paper. `noise`: the variance of the
+            gradient over all samples of the client.
         late: `constant`, or `adaptive` to the delay of a gradient.
     """
     move = Descent(lr, momentum, weight_decay, schedule)

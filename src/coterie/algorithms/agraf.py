@@ -6,11 +6,11 @@ its node,
     x <- W x,  x_v <- x_v - lr g_v for v in I     (`mix_then_step`, as printed)
     x_v <- x_v - lr g_v for v in I,  x <- W x     (`step_then_mix`)
 
-and these nodes go on from their new models. Every gradient g_v moves the mean of all
-models by -(lr / n) g_v. There are three ways to mix:
+Then the nodes in I go on from their new models. Every gradient g_v moves the mean of
+all models by -(lr / n) g_v. There are three ways to mix:
 
 - `matrix`: at every `every`-th gradient, W is the doubly stochastic matrix `mixing`. At
-  the others, W is the identity.
+  all other gradients, W is the identity.
 - `neighbours`: W averages the models of a node that has finished and its neighbours.
 - `pairs`: each edge has a clock, and two neighbours average when it rings.
 
@@ -75,9 +75,9 @@ def agraf(
         mix: how models mix: `matrix`, `neighbours` or `pairs`, see above.
         every: gradients between two mixings with the matrix.
         order: `step_then_mix` or `mix_then_step`.
-        balance: largest factor of the steps of slow nodes. Steps are longer for nodes
-            that finish rarely, so that all nodes count equally; 0 leaves steps as they
-            are.
+        balance: largest factor of the steps of slow nodes. Nodes that finish rarely
+            take longer steps, so that all nodes have the same influence; 0 leaves steps
+            as they are.
     """
     if every > 1 and mix != "matrix":
         raise InputError(f"`every` must be 1 if `mix` is {mix}, got {every}.")

@@ -8,18 +8,18 @@ descent on f(y) = sum_i f_i(sum_k lambda_ik y_k):
     y <- y - eta Lambda^T g(Lambda y),
 
 which is the factored form. Both forms give the same models. In a step, each client
-computes one gradient, for any Lambda. In All-for-one, it computes one for each of its
-readers (the clients that learn from it).
+computes one gradient, for any Lambda. In All-for-one, it computes one gradient for each
+of its readers (the clients that learn from it).
 
-Without waiting, when client i finishes its gradient g, taken at the x_i from which it
-began,
+Without waiting, client i takes its gradient g at the x_i at which it began. When it has
+finished,
 
     x_j <- x_j - eta c w_ji g   for all j,
 
-and i goes on from the new x_i. The factor c is 1, or smaller for a late gradient. In
+Then i goes on from the new x_i. The factor c is 1, or smaller for a late gradient. In
 the factored form, g changes the y_k of i's partners k in Lambda: y_k <- y_k - eta c
-lambda_ik g. The partners send y_k to i before i begins. This form gives the same
-models, and uses only the links of Lambda.
+lambda_ik g. The partners send y_k to i before i begins. So the factored form gives the
+same models, but uses only the links of Lambda.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and
@@ -28,8 +28,8 @@ References:
     federated learning", PhD thesis, 2024, Algorithm 8.1, hal tel-04877971. Algorithm
     8.1 treats one client at a time; delays are our addition.
 
-Differences: the step is eta = lr / rho(W) unless `safe` is off, because the spectral
-radius rho is not 1 for every Lambda, although the proof says so. Clients begin with x =
+Differences: the step is eta = lr / rho(W) unless `safe` is off. The proof says that the
+spectral radius rho is 1, but this is not true for every Lambda. Clients begin with x =
 Lambda x^0, which has the form Lambda y. If all clients begin with one model, as in the
 paper, Lambda x^0 is x^0.
 """
@@ -82,15 +82,15 @@ def all_for_all(
 
     Args:
         weights: (N, N) Lambda; rows sum to 1.
-        graph: (N, N) an entry that is not 0 makes two clients neighbours, and only
-            neighbours send each other anything; None: all clients are neighbours.
+        graph: (N, N) only clients with an entry that is not 0 send each other anything;
+            None: all clients may.
         lr: step size; `safe` divides it by rho(W).
         momentum: factor of the running sum of gradients.
         weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        steps: gradients of every client in one round, each followed by an exchange.
+        steps: gradients of every client in one round; messages follow each of them.
         form: `direct` sends gradients along the links of W. `factored` sends gradients
-            along the links of Lambda, and models back. The models are the same.
+            along the links of Lambda, and models back. Both give the same models.
         safe: whether to divide the step size by rho(W). Then every lr that is stable
             for a client alone is stable.
         late: `constant`, `adaptive` to the delay of a gradient, or `heterogeneous`.

@@ -4,9 +4,9 @@
 
 with weights that are known in advance: true clusters, thresholds on known biases, or
 any matrix. Weights need not sum to 1, but lr sum_k alpha_ik must stay below 1 / beta,
-where beta is the largest curvature of the losses. With `one_at_a_time`, only one random
-client k of the n active ones computes in a step. Then every client i steps along n
-alpha_ik g_k(x_i), which is the weighted sum on average.
+where beta is the largest curvature of the losses. With `one_at_a_time`, only one client
+k, drawn at random from the n active clients, computes in a step. Then every client i
+steps along n alpha_ik g_k(x_i), which is the weighted sum on average.
 
 References:
     Even, Massoulié, Scaman, "On sample optimality in personalized collaborative and

@@ -1,4 +1,4 @@
-"""Every client mixes its own model with a global one, and may learn the mixture.
+"""Every client mixes its own model with a global model, and may learn the mixture.
 
 In a round, client i starts with w_i = w. Then `steps` times, with one minibatch each,
 
@@ -8,7 +8,7 @@ In a round, client i starts with w_i = w. Then `steps` times, with one minibatch
 
 where the right-hand sides use the values before the step. Then w <- sum_i p_i w_i over
 the clients of the round. Personal models are u_i with the new w in place of w_i.
-`alpha=0` is FedAvg, `alpha=1` is local training.
+With `alpha=0` the method is FedAvg, with `alpha=1` local training.
 
 References:
     Deng, Kamani, Mahdavi, "Adaptive personalized federated learning", 2020,
@@ -138,7 +138,7 @@ def apfl(
     """APFL: personal models are mixtures of a local and a global model.
 
     A newcomer starts with v = w, and with the mean share a of the other clients. It
-    takes as many steps as the others took in training, with fixed w.
+    takes as many steps as the other clients took in training, with fixed w.
 
     Args:
         sizes: (N,) training samples of each client.

@@ -9,7 +9,7 @@ coordinate. Then
     w <- the weighted mean of the w_i
 
 At the start, b = eps^2 and g = zeta^2, where eps = lr zeta. The step size of a
-coordinate grows if small gradients move clients far. It shrinks if gradients only
+coordinate grows if small gradients move clients far, and shrinks if gradients only
 change their sign. Before use, x_i <- w, then `tune_steps` times x_i <- x_i - eta
 g_i(x_i).
 
@@ -69,14 +69,14 @@ def aruba(
     weighting: str = "samples",
     tune_steps: Whole = 1,
 ) -> Algorithm:
-    """ARUBA: FedAvg with learned step sizes, and a few such steps before use.
+    """ARUBA: FedAvg with learned step sizes, which clients also use to tune at the end.
 
     Args:
         sizes: (N,) training samples of each client.
         lr: step size of every coordinate in the first round, eps / zeta in the paper.
         steps: local gradient steps in one round.
-        zeta: the step size of a coordinate stays near `lr` while its gradients are
-            below this.
+        zeta: the step size of a coordinate stays near `lr` until its gradients become
+            larger than `zeta`.
         p: how fast the effect of `zeta` decreases with rounds.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: steps before use.

@@ -17,8 +17,8 @@ References:
 
 Differences: pairs come from `meetings` random matchings. In a matching, each client
 meets one other client. The authors' code draws each pair with probability 2/N, about
-two meetings for each client. Only g_i has momentum, as in their code. Inactive clients
-do not meet, do not move and pull nobody.
+two meetings for each client. Only g_i has momentum, as in the authors' code. Inactive
+clients do not meet, do not move and pull nobody.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def cobo(
         steps: gradient steps in one round, each with its own meetings.
         rho: strength of the pull.
         gamma: step size of the weights.
-        meetings: the number of others that each client meets in a step; with N - 1 or
-            more, all pairs meet.
+        meetings: the number of other clients that each client meets in a step. If it is
+            N - 1 or more, all pairs meet.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)
 

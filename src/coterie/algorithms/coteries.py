@@ -15,8 +15,8 @@ w_c + o_i / 2, w_c + o_i and v_i. It takes the model k with the least
 
 L_ik is the mean calibrated loss (`coterie.collaboration.evidence`) of model k on the
 n_i held-out samples of client i, and c is the most that one sample counts for. Each
-client chooses by itself. Its exact losses stay at home, and it hears the mean over all
-clients.
+client chooses by itself. Its exact losses stay at home, and it receives the means over
+all clients.
 
 So this is local training if nobody helps, and FedAvg if all are alike. It is
 personalised FedAvg if labels are skewed, and FedAvg in each group if there are groups.
@@ -422,9 +422,8 @@ def _average_halves(
         if not bool(oracle.present.all()):
             part = _part_heard(oracle, taken, of, count)
         # A half that nobody trained stays as it was.
-        rows = (part > 0)[:, None], mean, state.halves[:, j]
-        torch.where(*rows, out=halves[:, j])
-        del mean, rows  # make room for the next mean
+        halves[:, j] = _where(part > 0, mean, state.halves[:, j])
+        del mean  # make room for the next mean
     return state._replace(halves=halves)
 
 

@@ -219,7 +219,7 @@ def move(
 ) -> None:
     """Updates models with the answers that arrive.
 
-    `phase` is that of the tasks, and `now` is the coordinator before its decision.
+    `phase` is the phase of the tasks, and `now` is the coordinator before its decision.
     """
     share, (whole, half) = now.shares, _ends(found, phase)
     most, counts = state.most.expand(len(i)), _competes(state, i, phase)

@@ -95,9 +95,9 @@ def look(
 ) -> tuple[Tensor, ...]:
     """A client program: the mean losses of all models, which stay at the client.
 
-    They come twice: in units of `usual`, the loss of the group's model at the client's
-    first look, and in units of `level`, as `tell` sends them. The number of held-out
-    samples and `usual` come last.
+    Every loss is given in two units. The first unit is `usual`, the loss of the group's
+    model at the client's first look. The second is `level`, in which `tell` sends
+    losses. The number of held-out samples and `usual` come last.
     """
     held = clients.validation()
     found = _held_out_losses(held, own, group, offset)
@@ -117,7 +117,7 @@ def tell(
     offset: Float[Tensor, "n d"],
     level: Float[Tensor, " n"],
 ) -> Float[Tensor, "n 4"]:
-    """A client program: the mean losses of the same models, which others receive.
+    """A client program: the mean losses of all models, as clients send them.
 
     Their unit is `level`, which is the same for all clients. So a client with huge
     losses for every model has no influence: all its losses are at the cap.
@@ -244,7 +244,7 @@ def weigh(
     half: Float[Tensor, "n d"],
     most: Float[Tensor, " n"],
 ) -> Float64[Tensor, "n 5"]:
-    """A client program: by how much its half is better than the whole.
+    """A client program: by how much the client's half is better than the whole group.
 
     The columns are the number of held-out samples, and then the `Evidence` of
     `coterie.collaboration.divisions`.

@@ -38,7 +38,7 @@ def dane(
     inner: Count = 20,
     weighting: str = "samples",
 ) -> Algorithm:
-    """DANE: one model for all clients, the average of Newton-like steps of each.
+    """DANE: one model for all clients, the average after a Newton-like step of each.
 
     A newcomer gets the global model.
 
@@ -48,7 +48,7 @@ def dane(
         mu: how much the Hessians of clients may differ.
         weight_decay: adds this number times the model to each gradient.
         newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of these steps; D are enough.
+        inner: products with a Hessian in each of these steps; D products are enough.
         weighting: `samples` or `uniform` weights of gradients and steps.
     """
     solver = Newton(newton, inner)

@@ -15,8 +15,8 @@ start of the computation:
     x_v <- x_v - s_v (x_v - g),    y_v <- y_v + (sigma / 2) s_v (x_v - g).
 
 (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models converge to x*. Steps s = K / 2p
-depend on how often, and for how long, the edges and nodes nearby are busy. They are
-from (4.27), as corrected in `coterie_theory.decentralised.descent`.
+depend on how often, and for how long, the edges and nodes nearby are busy. Equation
+(4.27) gives them, as corrected in `coterie_theory.decentralised.descent`.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
@@ -24,10 +24,10 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, chapter 4, hal tel-04877971.
 
-Differences: those of `coterie_theory.descent.delayed`. A node starts a computation when
-its last one ends; in the thesis, a clock starts it. Step sizes use mean delays, not
-bounds on delays. Gradient steps on a node's data only approximate the argmin. Models
-may begin anywhere, with y_v = -(sigma / 2) x_v.
+Differences: those listed in `coterie_theory.descent.delayed`. In addition, a node
+starts its next computation when the last one ends; in the thesis, a clock starts it.
+Step sizes use mean delays, not bounds on delays. Gradient steps on a node's data only
+approximate the argmin. Models may begin anywhere, with y_v = -(sigma / 2) x_v.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ and m `exchanges`, which multiply by W^m. With Chebyshev's recursion (`accelerat
 exchanges are as good as about m^2 exchanges without it. With W = 11'/n, the method is
 minibatch SGD, or FedAvg if there are several local steps.
 
-If data differ and the step size is constant, models never become equal, and the
-distance of their mean from the optimum is of the order of lr. `gradient_tracking` and
+If data differ and the step size is constant, models never become equal, and their mean
+stays away from the optimum, at a distance of the order of lr. `gradient_tracking` and
 `extra` reach the optimum.
 
 References:

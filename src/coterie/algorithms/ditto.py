@@ -84,7 +84,7 @@ def ditto_round(
     t: int,
     together: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A client program: local steps from the global model, and as many personal ones.
+    """A client program: local steps from the global model, and as many personal steps.
 
     The two kinds of steps do not need each other's results, so their order does not
     matter.
@@ -110,10 +110,10 @@ def ditto(
     weighting: str = "samples",
     late: Late = "constant",
 ) -> Algorithm:
-    """Ditto: personal models that are pulled to a global one.
+    """Ditto: personal models that are pulled to a global model.
 
-    A newcomer starts at the global model and takes as many personal steps as there were
-    in training. The global model stays fixed.
+    A newcomer starts at the global model, and takes as many personal steps as the other
+    clients took. The global model stays fixed.
 
     Args:
         sizes: (N,) training samples of each client.

@@ -3,8 +3,8 @@
     minimise sum_v f_v(x),    f_v 1/lr-smooth and `curvature`-strongly convex
 
 Node v has dual points y_v and z_v, which mix at rate eta over time. The sum of all y_v
-is 0, and so is the sum of all z_v. Each edge has a clock. When the clock of the edge e
-= {v, w} rings and both nodes are free, each node computes
+and the sum of all z_v are 0. Each edge has a clock. When the clock of the edge e = {v,
+w} rings and both nodes are free, each node computes
 
     x_v = grad f_v^*(y_v) = argmin_x f_v(x) - <y_v, x>
 
@@ -12,8 +12,8 @@ from its own data, and they exchange the results. With g = x_v - x_w,
 
     y_v <- y_v - s_e g,    z_v <- z_v - gamma' g,    and for w, + in place of -.
 
-The model of a node is its last x_v; at the optimum y_v = z_v = grad f_v(x*). Step sizes
-are those of Theorem 2.6 (`coterie_theory.descent.dual`), for the rates at which pairs
+The model of a node is its last x_v; at the optimum y_v = z_v = grad f_v(x*). Theorem
+2.6 gives the step sizes (`coterie_theory.descent.dual`), for the rates at which pairs
 meet. Computing takes time, so pairs meet less often than clocks ring
 (`graphs.capacities`).
 
@@ -22,9 +22,10 @@ References:
     "Continuized accelerations of deterministic and stochastic gradient descents, and of
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
 
-Differences: those of `coterie_theory.descent.dual`. Gradient steps on a node's data
-approximate grad f_v^*. A meeting takes time, and both nodes do nothing else during it.
-If a clock rings while one of its nodes is busy, nothing happens.
+Differences: those listed in `coterie_theory.descent.dual`. In addition, gradient steps
+on a node's data only approximate grad f_v^*. A meeting takes time, and both nodes do
+nothing else during it. If a clock rings while one of its nodes is busy, nothing
+happens.
 """
 
 from __future__ import annotations

@@ -2,18 +2,18 @@
 
     x' = W x - lr (g(x) + h),    h <- h + (x - W x) / (2 lr),    x <- x'
 
-At the start h = 0. The paper writes the same without h:
+At the start h = 0. The paper writes this without h:
 x'' = (I + W) x' - (I + W)/2 x - lr (g(x') - g(x)). The sum of all h stays 0. If all
 models are equal and do not move, h_v is minus the gradient of node v. So the optimum of
 the mean of all losses is a fixed point, with a constant step size and for any data.
-Messages are as long as those of decentralised SGD.
+Messages are as long as in decentralised SGD.
 
 D^2, `form = "d2"`, takes the step first and then mixes:
 
     m = x - lr (g(x) + h),    x <- V m,    h <- h + (m - V m) / lr,    V = (I + W) / 2
 
-or x'' = V (2 x' - x - lr (g(x') - g(x))). Its fixed points are the same as those of
-EXTRA. On any graph, it is stable for every step size that is stable on a single node.
+or x'' = V (2 x' - x - lr (g(x') - g(x))). It has the fixed points of EXTRA. On any
+graph, it is stable for every step size that is stable on a single node.
 
 References:
     Shi, Ling, Wu, Yin, "EXTRA: an exact first-order algorithm for decentralized
@@ -26,8 +26,8 @@ References:
 
 Differences: we store h in place of the previous model and gradient. An inactive node
 keeps its model and h. Each of its neighbours adds the missing weight to the weight of
-its own model. D^2 uses V instead of W: it needs eigenvalues above -1/3, and on a ring
-some eigenvalues of W are lower.
+its own model. D^2 uses V instead of W, because its matrix must have eigenvalues above
+-1/3, and on a ring some eigenvalues of W are lower.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every client learns, number by number, how much of the global model it takes.
+"""Every client learns, for each parameter, how much of the global model it takes.
 
-In a round, with w the global model, x_i the client's own from its last round, and
-weights a_i in [0, 1] that are 1 outside of the upper layers,
+In a round, w is the global model, and x_i the client's own model from its last round.
+The weights a_i are in [0, 1], and are 1 outside of the upper layers. Then
 
     y_i(a) = x_i + a * (w - x_i)
     a_i <- clip(a_i - weight_lr (w - x_i) * g_i(y_i(a_i)), 0, 1)   in the upper layers
@@ -9,17 +9,17 @@ weights a_i in [0, 1] that are 1 outside of the upper layers,
     w <- sum_i p_i x_i
 
 where * is the product entry by entry. The second line is `weight_steps` gradient steps
-on f_i(y_i(a)). The sum is over the clients of the round. Before use, clients do the
-second line again, and use y_i(a_i).
+on f_i(y_i(a)). The sum is over the clients of the round. Before use, clients repeat the
+second line, and then use y_i(a_i).
 
 References:
     Zhang, Hua, Wang, Song, Xue, Ma, Guan, "FedALA: adaptive local aggregation for
     personalized federated learning", AAAI 2023, arXiv 2212.01197.
 
 Differences: weights take the same number of steps in every round. In the paper, they
-are trained until they converge the first time, and later for one pass through a random
-share of the data. The upper layers are given by name, not by their number. With
-momentum, every client keeps its buffer between rounds.
+are trained until they converge in the first round. In later rounds, they are trained
+for one pass through a random share of the data. The upper layers are given by name, not
+by their number. With momentum, every client keeps its buffer between rounds.
 """
 
 from __future__ import annotations
@@ -97,12 +97,13 @@ def fedala(
 ) -> Algorithm:
     """FedALA: every client learns how much of the global model it takes.
 
-    A newcomer trains the global model for one round and mixes both, as others do after
-    their first round.
+    A newcomer trains the global model for one round. Then it mixes its trained model
+    and the global model, as other clients do after their first round.
 
     Args:
         sizes: (N,) training samples of each client.
-        head: (D,) which columns are the upper layers, whose weights are learned.
+        head: (D,) which columns are the upper layers; clients learn weights only for
+            these.
         lr: step size of the local steps; also `curvature(c)` or `adam(c)`.
         momentum: factor of the running sum of gradients.
         weight_decay: factor of the model in its gradient; also `samples(k)`.
@@ -110,7 +111,7 @@ def fedala(
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
         weight_steps: gradient steps of the weights in one round, and before use.
-        weight_lr: their step size, eta in the paper.
+        weight_lr: step size of the weights, eta in the paper.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)

@@ -17,12 +17,12 @@ References:
     on non-IID data", AAAI 2021, arXiv 2007.03797.
 
 Differences: by default, `sigma` is relative to the distances in the round. The paper's
-sigma must be chosen for every model, because distances grow with its number of
-parameters. `share` replaces the paper's alpha. So xi_ii is at least 1 - share for any
-number of clients, and u_i is a weighted mean. `lam` is the paper's lambda / alpha. A
-client takes a fixed number of steps and does not solve its problem exactly. The paper's
-second method for deep networks, with cosine distances, is not here. In the paper all
-clients take part.
+sigma must be chosen anew for every architecture, because distances grow with the number
+of parameters. `share` replaces the paper's alpha. So for any number of clients, xi_ii
+is at least 1 - share, and u_i is a weighted mean. `lam` is the paper's lambda / alpha.
+A client takes a fixed number of steps and does not solve its problem exactly. Here,
+only some clients may take part in a round; in the paper all do. We left out the paper's
+second method, for deep networks, which uses cosine distances.
 """
 
 from __future__ import annotations
@@ -102,8 +102,9 @@ def fedamp(
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         lam: strength of the pull to the mixture.
-        share: weight of all others in a mixture, if all models are equal.
-        sigma: squared distance of models at which a weight has fallen to 1/e.
+        share: weight of all other models in a mixture, if all models are equal.
+        sigma: two models at this squared distance have 1/e times the weight of equal
+            models.
         relative: whether `sigma` is in units of the mean squared distance of models.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)

@@ -56,7 +56,7 @@ def fedavg_finetune(
         steps: local gradient steps in one round.
         weighting: `samples` or `uniform` weights of the average.
         tune_steps: gradient steps before use.
-        tune_lr: step size of these steps.
+        tune_lr: step size of tuning.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
     tuning = refuse_idle_options(LocalDescent(tune_lr, weight_decay=rule.weight_decay))

@@ -11,8 +11,8 @@ References:
     Oh, Kim, Yun, "FedBABU: toward enhanced representation for federated image
     classification", ICLR 2022, arXiv 2106.06042.
 
-Differences: work is counted in gradient steps, not in epochs. The head is not drawn for
-this method: it is that of the first models, or their mean if they differ. With
+Differences: work is counted in gradient steps, not in epochs. The method draws no head:
+it takes the head of the first models, or the mean of their heads if they differ. With
 momentum, every client keeps its buffer between rounds.
 """
 
@@ -70,7 +70,7 @@ def fedbabu(
         weighting: `samples` or `uniform` weights of the average.
         tune: what clients tune before use: `all` of the model, `body` or `head`.
         tune_steps: gradient steps before use.
-        tune_lr: their step size.
+        tune_lr: step size of tuning.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
     tuning = LocalDescent(tune_lr, weight_decay=rule.weight_decay)

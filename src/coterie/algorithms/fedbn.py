@@ -3,17 +3,17 @@
     x_i <- (w, b_i), then `steps` times  x_i <- x_i - lr g_i(x_i)    all columns
     b_i <- the normalisation of x_i,    w <- sum_i p_i (all other columns of x_i)
 
-over the clients of the round. b_i never leaves its client. It equals `fedavg` with the
-normalisation in `model.personal`.
+over the clients of the round. b_i never leaves its client. Running statistics do not
+follow gradients: they move towards those of the minibatch by the momentum of their
+layer. The method equals `fedavg` with the normalisation in `model.personal`.
 
 References:
     Li, Jiang, Zhang, Kamp, Dou, "FedBN: federated learning on non-IID features via
     local batch normalization", ICLR 2021, arXiv 2102.07623.
 
-Differences: the step size is also the share by which running statistics move in a step;
-in the paper, that is 0.1. Clients are weighted by their samples; the paper takes equal
-weights. Work is counted in gradient steps. A round may have only some of the clients.
-With momentum, every client keeps its buffer.
+Differences: clients are weighted by their samples; the paper takes equal weights. Work
+is counted in gradient steps. A round may have only some of the clients. With momentum,
+every client keeps its buffer.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def fedbn(
 ) -> Algorithm:
     """FedBN: an average model with a personal batch normalisation.
 
-    A newcomer trains its normalisation with the rest fixed, with as many steps as the
-    others took.
+    A newcomer trains only its normalisation, with as many steps as the other clients
+    took.
 
     Args:
         sizes: (N,) training samples of each client.

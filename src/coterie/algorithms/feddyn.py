@@ -1,4 +1,4 @@
-"""FedAvg with a term in each client's loss that changes, so that local optima agree.
+"""FedAvg with a changing term in each client's loss, so that local optima agree.
 
     theta_i <- w, then `steps` times
         theta_i <- theta_i - lr (g_i(theta_i) - h_i + alpha (theta_i - w))
@@ -13,15 +13,16 @@ A client takes gradient steps on
 
     f_i(theta) - <h_i, theta> + alpha/2 |theta - w|^2,
 
-and if it solves this problem exactly, the new h_i is the gradient of f_i there.
-At a fixed point all theta_i are w and h is 0, so w is the optimum of the mean loss.
+and if it solves this problem exactly, the new h_i is the gradient of f_i at the
+solution. At a fixed point, all theta_i are w and h is 0, so w is the optimum of the
+mean loss.
 
 References:
     Acar, Zhao, Matas, Mattina, Whatmough, Saligrama, "Federated learning based on
     dynamic regularization", ICLR 2021, arXiv 2111.04263.
 
 Differences: a client takes a fixed number of steps and does not solve its problem
-exactly. Weights of clients may follow sample sizes; those of the paper are equal. With
+exactly. Weights of clients may follow sample sizes; the paper's weights are equal. With
 momentum, every client keeps its buffer between rounds.
 """
 

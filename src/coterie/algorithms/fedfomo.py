@@ -59,8 +59,8 @@ def fedfomo(
             `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
-        models: the number of other clients whose models a client gets in a round; with
-            N - 1 or more, it gets the models of all.
+        models: the number of other clients from which a client gets a model in a round;
+            with N - 1 or more, it gets a model from every client.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)
 

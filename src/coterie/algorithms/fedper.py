@@ -1,4 +1,4 @@
-"""FedAvg of the body; every client also trains its own head, which stays there.
+"""FedAvg of the body; every client also trains its own head, which it never sends.
 
     x_i <- (w, h_i), then `steps` times  x_i <- x_i - lr g_i(x_i)    body and head
     h_i <- the head of x_i,    w <- sum_i p_i (the body of x_i)
@@ -10,9 +10,9 @@ References:
     Arivazhagan, Aggarwal, Singh, Choudhary, "Federated learning with personalization
     layers", 2019, arXiv 1912.00818.
 
-Differences: a round may have only some of the clients; in the paper all take part. Work
-is counted in gradient steps, not in epochs. With momentum, every client keeps its
-buffer.
+Differences: a round may have only some of the clients; in the paper all clients take
+part. Work is counted in gradient steps, not in epochs. With momentum, every client
+keeps its buffer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def fedper(
 ) -> Algorithm:
     """FedPer: an average body and personal heads, trained together.
 
-    A newcomer trains a head on the fixed body, with as many steps as the others took.
+    A newcomer trains a head on the fixed body, with as many steps as the other clients
+    took.
 
     Args:
         sizes: (N,) training samples of each client.

@@ -1,4 +1,4 @@
-"""FedAvg whose local steps are pulled to the global model.
+"""FedAvg in which local steps are pulled to the global model.
 
     w_i <- w, then `steps` times  w_i <- w_i - lr (g_i(w_i) + lam (w_i - w))
     w <- sum_i p_i w_i
@@ -60,7 +60,7 @@ def fedprox(
         weight_decay: adds this number times the model to each gradient; also
             `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
-        steps: local gradient steps in one round; the first has no pull.
+        steps: local gradient steps in one round; the first step has no pull.
         lam: strength of the pull to the global model.
         weighting: `samples` or `uniform` weights of the average.
     """

@@ -105,8 +105,8 @@ def fedrep(
 ) -> Algorithm:
     """FedRep: all clients train a common body, and each trains its head, in turn.
 
-    A newcomer trains a head on the fixed body, with as many steps as the others took
-    for their heads.
+    A newcomer trains a head on the fixed body, with as many steps as the other clients
+    took for their heads.
 
     Args:
         sizes: (N,) training samples of each client.
@@ -117,7 +117,7 @@ def fedrep(
             `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: steps of the body in one round.
-        head_steps: steps of the head in one round, before those of the body.
+        head_steps: steps of the head in one round, before the steps of the body.
         weighting: `samples` or `uniform` weights of the average.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)

@@ -2,10 +2,11 @@
 
     y <- W y + g(x) - g(x before),    x <- W (x - lr y)
 
-At the start y = g = 0, so the first y of a node is its own gradient. The mean of all y
-is always the mean of all latest gradients. If all models are equal and do not move,
-every y is that mean. So the optimum of the mean of all losses is a fixed point, for any
-data and a constant step size. In decentralised SGD, this optimum is not a fixed point.
+Row v of g(x) is the gradient of node v at its model. At the start y = 0 and g(x before)
+= 0, so the first y of a node is its own gradient. The mean of all y is always the mean
+of all latest gradients. If all models are equal and do not move, every y is this mean.
+So the optimum of the mean of all losses is a fixed point, for any data and a constant
+step size. In decentralised SGD, this optimum is not a fixed point.
 
 References:
     Di Lorenzo, Scutari, "NEXT: in-network nonconvex optimization", IEEE Transactions on

@@ -19,9 +19,9 @@ References:
 
 Differences: the paper trains from each of several random initialisations. We compare
 random starts by their losses before training, so that the clients do not all choose the
-same model for ever. Clients choose their final model by training loss. The authors'
-code chooses by loss on test data. With momentum, a client keeps its buffer until it
-changes cluster.
+same model for ever. Clients choose their final model by training loss; the authors'
+code chooses by the loss on test data. With momentum, a client keeps its buffer until it
+changes its cluster.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def ifca(
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
         spread: how much the models differ at the start, relative to their entries.
-        starts: random starts from which the first round keeps one.
+        starts: the number of random starts; the first round keeps the best one.
         weighting: `samples` or `uniform` weights of the averages.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)

@@ -22,8 +22,8 @@ References:
 Differences: if all clients take part, our nu is the gradient; the printed one is not
 (docs/errata.md). We write eta = n lr, so that `lr` is the step size of a client without
 bounds, as in other methods. The paper's eta = 3 / (8 L) is lr = 3 / (8 L n). The paper
-starts from the gradients of all clients. We start from g = 0, since only clients of a
-round can compute. We divide D by its mean, so t is the mean bound.
+starts with the gradients of all clients. We start with g = 0, because only the clients
+of a round compute. We divide D by its mean, so t is the mean bound.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def karula(
     schedule: Schedule = "constant",
     tolerance: Positive = 1e-9,
 ) -> Algorithm:
-    """Karula: personal models whose distances are bounded by those of the data.
+    """Karula: personal models whose distances are bounded by the distances of the data.
 
-    A newcomer trains alone for as many steps as there were rounds. Its model must meet
-    its bounds to all trained models.
+    A newcomer trains alone for as many steps as there were rounds. Its model must stay
+    within its bounds to all trained models.
 
     Args:
         radius: (N, N) dissimilarities D of clients; only their ratios matter.

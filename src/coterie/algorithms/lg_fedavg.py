@@ -1,4 +1,4 @@
-"""FedAvg of the head; every client also trains its own body, which stays there.
+"""FedAvg of the head; every client also trains its own body, which it never sends.
 
     x_i <- (b_i, h), then `steps` times  x_i <- x_i - lr g_i(x_i)    body and head
     b_i <- the body of x_i,    h <- sum_i p_i (the head of x_i)
@@ -39,7 +39,8 @@ def lg_fedavg(
 ) -> Algorithm:
     """LG-FedAvg: an average head and personal bodies, trained together.
 
-    A newcomer trains a body for the fixed head, with as many steps as the others took.
+    A newcomer trains a body for the fixed head, with as many steps as the other clients
+    took.
 
     Args:
         sizes: (N,) training samples of each client.

@@ -1,8 +1,8 @@
 """Every client trains alone: x_i <- x_i - lr g_i(x_i).
 
-Every other method is compared with this one: a client whose model is worse than this
-should not take part. In a study with time, a client takes `steps` gradient steps, and
-then begins the next ones at once.
+Every other method is compared with this one: a client should not take part in a method
+that gives it a worse model. In a study with time, a client takes `steps` gradient
+steps, and at once begins the next `steps`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def local(
 ) -> Algorithm:
     """Local training: every client trains alone, and nothing is sent.
 
-    A newcomer begins at the model where the others began, and takes as many steps.
+    A newcomer begins at the same model as the other clients, and takes as many steps.
 
     Args:
         lr: step size; also `curvature(c)` or `adam(c)`.

@@ -1,8 +1,8 @@
 """SGD on a loss network: two free neighbours compute and exchange models.
 
 Each edge has a clock. When the clock of the edge {v, w} rings and neither v nor w is
-busy, each begins a gradient at its own model, and they exchange their models. When both
-have finished,
+busy, each of the two begins a gradient at its own model, and sends this model to the
+other. When both have finished,
 
     x_v <- (x_v + x_w) / 2 - lr g_v(x_v),  x_w <- (x_v + x_w) / 2 - lr g_w(x_w)  (5.7)
 
@@ -17,8 +17,8 @@ References:
     asynchronous decentralized and federated optimization", AISTATS 2024, arXiv
     2311.00465, section 5.
 
-Differences: samples of a gradient are drawn when an exchange begins, not when the last
-one ends. A node's model is the same at both times.
+Differences: we draw the samples of a gradient when an exchange begins. The paper draws
+them when the node's last exchange ends. The node's model is the same at both times.
 """
 
 from __future__ import annotations

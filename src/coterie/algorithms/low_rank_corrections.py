@@ -7,8 +7,8 @@
 
 The sum runs over the clients of the round. Corrections never leave their clients. A
 begins at 0, and B with random numbers that are the same for all clients. The rank is at
-most `rank`, so a client has few numbers of its own, and few samples are enough to find
-them. Only matrices are corrected; all other parameters are shared.
+most `rank`, so a correction has few numbers, and few samples are enough to find them.
+Only matrices are corrected; all other parameters are shared.
 
 References:
     Hu, Shen, Wallis, Allen-Zhu, Li, Wang, Wang, Chen, "LoRA: low-rank adaptation of
@@ -121,7 +121,7 @@ def low_rank_corrections(
     """A shared model with a personal low-rank correction for every client.
 
     A newcomer learns a correction of the fixed shared model, with as many steps as the
-    others took for their corrections.
+    other clients took for their corrections.
 
     Args:
         sizes: (N,) training samples of each client.
@@ -134,7 +134,7 @@ def low_rank_corrections(
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         rank: rank of corrections; lower if a matrix has fewer rows or columns.
         steps: steps of the shared model in one round.
-        own_steps: steps of the correction in one round, before those of the model.
+        own_steps: steps of the correction in one round, before the steps of the model.
         weighting: `samples` or `uniform` weights of the average.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)

@@ -57,7 +57,7 @@ class FlowState:
 def in_time(
     partners: Int[Tensor, "m n"], rule: LocalDescent, steps: int, sure: float
 ) -> Flow:
-    """The flow, from options that `neighbours` has checked.
+    """The form of `neighbours` for virtual time; `neighbours` has checked the options.
 
     Args:
         partners: the partner of every client in each matching, or the client itself.

@@ -1,4 +1,4 @@
-"""Models whose matrix has a small nuclear norm, by Frank-Wolfe with averages only.
+"""A matrix of models with a small nuclear norm, by Frank-Wolfe with averages only.
 
     min (1/N) sum_i f_i(c + w_i)   over   |W|_* <= R = cap sqrt(N rank)           (9.7)
 
@@ -7,21 +7,20 @@ rows the clients' gradients g_i on all training data. A round has three parts:
 
 1. Find the main directions of G by Lanczos' method, with `exchanges` averages q <-
    mean_i g_i <g_i, q>.
-2. Add the first `atoms` of them to the directions of W. Move W in the span of all these
-   directions by `corrections` accelerated steps, each projected onto the ball.
+2. Add the first `atoms` of these to the directions of W. Move W in the span of all
+   these directions by `corrections` accelerated steps, each projected onto the ball.
 3. Keep the first `width` main directions of W.
 
 With one atom and one correction this is Frank-Wolfe with a better step. With more of
 both, it is faster. Clients send only vectors that are averaged. In part 1 a vector has
-D numbers. In part 2 clients send the second moments of their coordinates, column by
-column, so a vector has one number per direction. So nobody sees the models of others; a
-server that projects would see them. The gap
+D numbers. In part 2, clients send the second moments of their coordinates, column by
+column. So there, a vector has one number per direction. So nobody sees the models of
+others. (A server that computed the projection would see them.) The gap
 
     mean <g_i, w_i> + cap sqrt(rank lambda),   lambda >= |mean g_i g_i'|_op,
 
-bounds the distance to the optimal loss, because lambda is an upper bound. lambda is
-computed from Lanczos' matrix T, the rest of the trace, and their coupling. With
-`exchanges` = D it is exact.
+bounds the distance to the optimal loss. lambda is computed from Lanczos' matrix T, the
+rest of the trace, and their coupling. With `exchanges` = D it is exact.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -66,10 +65,10 @@ def nuclear_norm(
     corrections: Count = 10,
     width: Count = 50,
 ) -> Algorithm:
-    """Models whose matrix has a small nuclear norm, with a bound on the error.
+    """A matrix of models with a small nuclear norm, and a bound on the error.
 
     A newcomer learns coordinates in the directions of the trained models, with as many
-    steps as the others took.
+    steps as the other clients took.
 
     Args:
         rank: sets, with `cap`, the radius of the ball, `cap sqrt(N rank)`.

@@ -13,9 +13,9 @@ References:
     Dinh, Tran, Nguyen, "Personalized federated learning with Moreau envelopes",
     NeurIPS 2020, arXiv 2006.08848.
 
-Differences: only the clients of a round train. In the paper all clients train, and the
-models of some are averaged. The authors' code adds a weight decay of 0.001 to the inner
-steps; ours is 0 by default.
+Differences: only the clients of a round train. In the paper all clients train, and only
+the models of some clients are averaged. The authors' code adds a weight decay of 0.001
+to the inner steps; ours is 0 by default.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ def pfedme(
         inner_lr: step size of inner steps; also `curvature(c)` or `adam(c)`. The
             optimiser begins anew with every inner problem.
         lam: strength of the pull of theta to w_i.
-        beta: how far the global model moves to the average; 1 puts it there.
+        beta: how far the global model moves towards the average; with 1, it becomes the
+            average.
         weighting: `samples` or `uniform` weights of the average.
     """
     outer = Descent(lr, momentum, 0.0, schedule)

@@ -4,10 +4,10 @@
     phi(z) = f_ref(z) + (weight_decay / 2) |z|^2 + (mu / 2) |z|^2        (10.28, 10.30)
 
 The client that holds the reference sample computes the argmin on its own data, without
-messages. For quadratics it is x <- x - lr (H_ref + (weight_decay + mu) I)^-1 G(x).
-Suppose that the Hessians of the reference and of all data differ by at most mu, and
-that lr = 1. Then every round multiplies the gap by at most 1 - 1/kappa, with kappa = 1
-+ 2 mu / weight_decay, for any condition number.
+messages. For quadratic losses, the update is x <- x - lr (H_ref + (weight_decay + mu)
+I)^-1 G(x). Suppose that the Hessians of the reference and of all data differ by at most
+mu, and that lr = 1. Then for any condition number, every round multiplies the gap (the
+loss minus its minimum) by at most 1 - 1/kappa, with kappa = 1 + 2 mu / weight_decay.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -55,12 +55,13 @@ def preconditioned_gradient(
 
     Args:
         sizes: (N,) training samples of each client, the weights of its gradient.
-        reference: (N,) which clients hold a reference sample; their steps are averaged.
+        reference: (N,) which clients hold a reference sample. Their results are
+            averaged.
         lr: step size, 1 if mu is large enough.
         mu: how much the Hessians of the reference and of all data may differ.
         weight_decay: adds this number times the model to each gradient.
         newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of these steps; D are enough.
+        inner: products with a Hessian in each of these steps; D products are enough.
     """
     solver = Newton(newton, inner)
     ridge = mu + weight_decay

@@ -3,23 +3,24 @@
 This is the flow of `adaptive_all_for_one`. The readers of a client are the clients that
 learn from it.
 
-Client k computes for one reader i after the other, at the model x~_i that i has when k
-begins. When k has finished,
+Client k computes for its readers i, one after the other. It takes the gradient at x~_i,
+the model of i when k begins. When k has finished,
 
     x_i <- x_i - lr c alpha_ik g_k(x~_i),
 
 where c is the factor for late gradients. When k has computed for all its readers,
-including itself, its turn ends and the next one begins. So a slow client sends late
-gradients, but it gets the gradients of others on time, and delays nobody.
+including itself, its turn ends and the next one begins. So a slow client sends its
+gradients late, but gets the gradients of others on time, and makes nobody wait.
 
 Every `every` turns, a client first computes gradients of two halves of its data at its
 own model, and sends them to the others. Then it computes gradients of its halves at
-each reader's model, and compares them with those of the reader. After this, all readers
-compute new weights from the comparisons that they have. A message holds one model and
-its gradients, so there is at most one message for each client, not for each pair.
+each reader's model, and compares them with the gradients of the reader. After this, all
+readers compute new weights from the comparisons that they have. A message holds one
+model and its gradients, so there is at most one message for each client, not for each
+pair.
 
-If computing takes no time, this is adaptive All-for-one: answers of one instant are
-taken at the same models.
+If computing takes no time, this is adaptive All-for-one, because all answers of one
+instant are then taken at the same models.
 
 References:
     Philippenko, Le Bars, Scaman, Massoulié, "Adaptive collaboration for online
@@ -88,7 +89,7 @@ def readers_in_turn(
     Args:
         precision: (N,) as in `adaptive_all_for_one`.
         near: (N, N) which pairs may be compared; None: all.
-        trust: how to estimate how much others help, and to weigh them.
+        trust: how to estimate how much others help, and which weights follow from this.
         phi: the criterion that turns estimates into weights.
         lr: the largest step size.
         every: turns between two comparisons.

@@ -11,12 +11,12 @@ sample sizes or uniform. P is the share of these clients in the total weight of 
 clients. At the start c and all c_i are 0, so c is always the weighted mean of all c_i.
 With a schedule, `lr steps` is the sum of the step sizes of the round.
 
-With another optimiser, the corrected gradient g_i(y_i) - c_i + c is what it takes for a
-gradient. d_i is then not known from models, so clients send how c_i changes, too:
+Another optimiser takes steps with the corrected gradient g_i(y_i) - c_i + c. The server
+then cannot compute d_i from models, so clients also send the change of c_i:
 
     c_i <- the mean of g_i over the steps of the round,    c <- c + P sum_i p_i change_i
 
-These are the same c_i and c if steps are plain and equally long.
+If steps are plain and equally long, both rules give the same c_i and c.
 
 References:
     Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: stochastic controlled
@@ -24,8 +24,8 @@ References:
 
 Differences: c_i follows the paper's option II, which needs no additional gradients. A
 client sends only y_i, because the server can compute the mean of d_i - c from all y_i.
-The paper also sends the change of c_i. Weights of clients may follow sample sizes;
-those of the paper are equal.
+The paper also sends the change of c_i. Weights of clients may follow sample sizes; the
+paper's weights are equal.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def corrected_sgd(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A client program: gradient steps from number t, each with the correction.
 
-    The third result is the mean of the gradients without it, unless models tell it.
+    The third result is the mean of the gradients without the correction. If steps are
+    plain, this mean follows from models, and the third result has no meaning.
     """
     own = rule_in_numbers(rule, clients, y, together)
     if plain(rule) is not None:
@@ -153,7 +154,8 @@ def scaffold(
             `samples(k)`.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: local gradient steps in one round.
-        global_lr: how far the global model moves to the average; 1 puts it there.
+        global_lr: how far the global model moves towards the average; with 1, it
+            becomes the average.
         weighting: `samples` or `uniform` weights of clients.
     """
     rule = LocalDescent(lr, momentum, weight_decay, schedule)

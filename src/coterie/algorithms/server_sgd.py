@@ -1,15 +1,15 @@
 """Asynchronous SGD: a server takes a step as soon as a gradient arrives.
 
-    x <- x - gamma g,    where g = g_m(an earlier x), of the worker m that has finished,
+    x <- x - gamma g,    where g = g_m(an earlier x), of the worker m that has finished.
 
-and m goes on from the new x. If tau gradients have arrived since m began, including its
-own,
+Then m goes on from the new x. Let tau be the number of gradients that have arrived
+since m began, including its own:
 
     gamma = lr                       (late `constant`)
     gamma = lr min(1, M / tau)       (late `adaptive`, M workers)
     gamma = lr min(1, M / (2 tau))   (late `heterogeneous`)
 
-as in Theorems 3.1, 3.2.1, and 3.2.3 and 3.3 of Even's thesis
+These are the steps of Theorems 3.1, 3.2.1, 3.2.3 and 3.3 of Even's thesis
 (`coterie_theory.asynchrony`). The server takes a step with the mean of `wait`
 gradients. Then the workers that waited go on, so `wait = M` is minibatch SGD. With
 `go_on`, workers do not wait, and the server has a buffer, as in FedBuff.
@@ -71,15 +71,15 @@ def server_sgd(
         late: `constant`, or `adaptive` to the delay of a gradient, or `heterogeneous`.
         wait: the number of gradients in a step of the server.
         go_on: whether workers go on at once, and only the server waits.
-        assign: the worker of the next task: the `same` one, or a `random` one, which
-            may have other tasks first. With random assignment, all workers have the
-            same influence.
-        balance: largest factor of the steps of slow workers. Steps are longer for
-            workers that answer rarely, so that all have the same influence; 0 leaves
+        assign: the worker of the next task: the `same` worker, or a `random` worker,
+            which may have to finish other tasks first. With `random`, all workers have
+            the same influence.
+        balance: largest factor of the steps of slow workers. Workers that answer rarely
+            take longer steps, so that all workers have the same influence; 0 leaves
             steps as they are.
-        average: whether clients use an average in place of the last model. The average
-            is over all models at which gradients were or are computed, weighted by step
-            sizes.
+        average: whether clients use an average in place of the last model. It is an
+            average over all models at which a gradient was or is computed, weighted by
+            step sizes.
     """
     if average and assign == "random":
         raise InputError("`average` must be false if `assign` is random, got true.")

@@ -1,4 +1,4 @@
-"""Models in a common subspace: clients find it together, with their own coordinates.
+"""Models in a common subspace, which clients find together; each has own coordinates.
 
     x_i = c + v_i U,    U (r, D) with orthonormal rows,  |v_i| <= cap
     v_i <- cap_norms(v_i - lr U g_i(x_i))                       `head_steps` times
@@ -55,8 +55,8 @@ def shared_subspace(
 ) -> Algorithm:
     """Models in a common subspace of few dimensions, by gradient steps.
 
-    A newcomer learns coordinates in the fixed subspace, with as many steps as the
-    others took.
+    A newcomer learns coordinates in the fixed subspace, with as many steps as the other
+    clients took.
 
     Args:
         rank: dimensions of the subspace.

@@ -15,7 +15,7 @@ The reference accepts the round if
 
 Then r <- (r + a) / (1 + a sigma) and s <- max(1, s / 2). Otherwise s <- 2 s, and the
 next round tries again. The reference is the client that holds the reference sample. It
-can test this condition on its own data.
+can test this inequality on its own data.
 
 References:
     Hendrikx, Xiao, Bubeck, Bach, Massoulié, "Statistically preconditioned accelerated
@@ -105,7 +105,7 @@ def spag(
         mu: how much the Hessians of the reference and of all data may differ.
         weight_decay: adds this number times the model to each gradient.
         newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each of these steps; D are enough.
+        inner: products with a Hessian in each of these steps; D products are enough.
     """
     solver = Newton(newton, inner)
     sigma, ridge = weight_decay / (weight_decay + 2 * mu), mu + weight_decay

@@ -3,8 +3,8 @@
     eps_p = start 2^-p,   lambda_ik = 1{2 b_ik <= eps_p} / N_i,   W = Lambda Lambda^T
     x <- x - eta_p W g(x),   K_p times;   then p <- p + 1
 
-At the beginning, when errors are large, very different clients help too; later only
-similar ones do. N_i is the number of clients k with 2 b_ik <= eps_p. With Sigma =
+At the beginning, when errors are large, even very different clients help. Later, only
+similar clients help. N_i is the number of clients k with 2 b_ik <= eps_p. With Sigma =
 mean_i 1 / N_i and the spectral radius rho = rho(W), the step and the length of a phase
 are
 
@@ -15,18 +15,18 @@ are
 
 K_p is rounded up. A phase that continues begins at twice its target error. If every
 phase restarts, it must go from `start` to eps_p, so K_p = p ln 2 / (eta_p mu). For
-strongly convex losses phase 0 has no steps, because models begin with its target error.
+strongly convex losses, phase 0 has no steps, because models begin with the target error
+of this phase.
 
 References:
     Even, Massoulié, Scaman, "Sample optimality and all-for-all strategies in
     personalized federated and collaborative learning", report hal-03550407, 2022,
     Algorithm 2 and Proposition 3.
 
-Differences: Proposition 3 prints the convex step without its square root, and differs
-by a factor sqrt(2) from what its proof needs. Dividing by rho is our addition, as in
-`all_for_all`. We count the length of a phase in gradients per client. So with one
-active client at a time (the report's asynchronous oracle), a phase takes N times as
-many steps.
+Differences: the convex step that Proposition 3 prints lacks a square root, and a factor
+sqrt(2) that the proof needs. Dividing by rho is our addition, as in `all_for_all`. We
+count the length of a phase in gradients per client. So with one active client at a time
+(the report's asynchronous oracle), a phase takes N times as many steps.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def time_adaptive_all_for_all(
     Args:
         biases: (N, N) b_ik, at least f_i(x_k^*) - f_i(x_i^*).
         lr: the largest step size, for example 1 / (2 beta).
-        steps: gradients of every client in one round, each followed by an exchange.
+        steps: gradients of every client in one round; messages follow each of them.
         mu: strong convexity of the losses.
         noise: variance of a gradient; for convex losses its mean squared norm.
         start: mean excess loss at the beginning, the target error of phase 0.

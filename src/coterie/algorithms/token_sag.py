@@ -7,7 +7,7 @@ At client v, where the token is at step t with the model x and the mean h_bar,
 
 Then the token goes on to v_{t+1} with x and h_bar. Client v keeps h_v, which is 0
 before the first visit. So h_bar is always the mean of the last gradients of all
-clients, however often the walk visits each. Step sizes are
+clients, however often the walk visits each client. Step sizes are
 
     gamma_t = lr                                                (step `constant`)
     gamma_t = lr / (tau_hit + max_v (t - d_v(t)))               (step `exact`)     (7.7)
@@ -23,7 +23,7 @@ References:
 
 Differences (each with a test; see docs/errata.md): the update of x uses h_bar. With the
 printed recursion, the delay never decreases; we compute it from all last visits or from
-epochs. The step is 1 / (4 L), because h_v begins at 0, not at the gradients.
+epochs. The step is 1 / (4 L), because h_v begins at 0 and not at the first gradient.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def token_sag(
         mixing: (N, N) stochastic, sparse or dense; an entry that is not 0 makes two
             clients neighbours.
         lr: step size; `exact` and `epoch` divide it by the sum of tau_hit and delay.
-        step: `exact` uses the delay, `epoch` a bound on it, `constant` neither.
+        step: `exact` uses the delay, `epoch` a bound on the delay, `constant` neither.
         walk: how the token moves: `metropolis`, `simple`, `lazy`, `non_backtracking`,
             `cyclic`, `reshuffled` or `iid`.
     """

@@ -6,8 +6,8 @@ At client v, where the token is at step t,
 
 Then the token goes on to v_{t+1} with x. pi_v is the share of steps that the walk
 spends at client v. It is 1 / n for `metropolis`, so the factor 1 / (n pi_v) is 1. For
-other walks, this factor gives all clients the same influence. The walk takes a gradient
-only in one of `wait` steps.
+other walks, this factor gives all clients the same influence. Clients compute a
+gradient only at every `wait`-th step of the walk.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,

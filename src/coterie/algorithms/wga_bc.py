@@ -1,12 +1,12 @@
-"""Every client mixes its own gradient with those of others, and corrects their bias.
+"""Every client mixes its gradient with others' gradients, and corrects their bias.
 
     g_0 = g_i(x_i),    g_avg = sum_{k != i} p_k g_k(x_i)
     c_i <- (1 - beta) c_i + beta (g_avg - g_0)
     x_i <- x_i - lr ((1 - alpha) g_0 + alpha (g_avg - c_i))
 
-c_i is a running mean of the bias of the others' average; it starts at 0. `alpha=0` is
-local training, and so is `beta=1`, because then g_avg - c_i = g_0. `beta=0` is weighted
-gradient averaging without a correction.
+c_i is a running mean of the bias of the others' average; it starts at 0. With
+`alpha=0`, this is local training; with `beta=1` too, because then g_avg - c_i = g_0.
+`beta=0` is weighted gradient averaging without a correction.
 
 References:
     Chayti, Karimireddy, Stich, Flammarion, Jaggi, "Linear speedup in personalized
@@ -62,10 +62,10 @@ def wga_bc(
         weight_decay: adds this number times the model to each gradient.
         schedule: `constant`, `step(k, f)`, `inverse(k)` or `cosine(k)`; see `Descent`.
         steps: gradient steps in one round.
-        alpha: share of the others in the mix.
+        alpha: share of the other clients in the mix.
         beta: weight of the newest bias in the estimate, which remembers about 1 / beta
             steps.
-        weighting: `samples` or `uniform` weights of the others.
+        weighting: `samples` or `uniform` weights of the other clients.
     """
     rule = Descent(lr, momentum, weight_decay, schedule)
     shares = shares_of(sizes, weighting)

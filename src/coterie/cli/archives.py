@@ -32,7 +32,7 @@ def study_of_archive(
 ) -> Iterator[tuple[Path, Archive]]:
     """A context with the study of an archive and its modules in a temporary folder.
 
-    If the study names code, it first asks the user. Nothing is imported here.
+    If the study names code, the function first asks the user. It imports nothing.
     """
     archive = read_archive(path)
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
@@ -86,9 +86,10 @@ def _say_versions(archive: Archive) -> None:
 
 
 def say_agreement(archive: Archive, folder: Path, reused: int = 0) -> None:
-    """Says whether the scores of a run are those in the archive.
+    """Says whether the scores of a run equal the scores in the archive.
 
-    Results of `reused` cells were there before, so they do not repeat anything.
+    Results of `reused` cells were there before this run, so they do not count as
+    repeated.
     """
     before = record_in(archive, "metrics.csv")
     now = folder / "metrics.csv"
@@ -104,7 +105,7 @@ def say_agreement(archive: Archive, folder: Path, reused: int = 0) -> None:
 
 
 def _agreement(before: bytes, now: Path) -> str:
-    """The sentence that compares the scores of an archive with those of a run."""
+    """The sentence that compares the scores of an archive with a run's scores."""
     if before == now.read_bytes():
         return "All scores are those in the archive, digit by digit."
     where = ["algorithm", "seed", "round", "client"]

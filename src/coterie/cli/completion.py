@@ -1,8 +1,8 @@
 """Fast help and completion: the commands with their options, without their bodies.
 
 The bodies need torch and pandas, and importing them takes seconds. Signatures and
-docstrings need neither. So this module reads the source of `commands`, and makes the
-functions with empty bodies.
+docstrings need no such import. So this module reads the source of `commands`, and makes
+the same functions with empty bodies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def examples(incomplete: str) -> list[str]:
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Run folders with a path that begins with this text; by default those in `runs`.
+    """Run folders whose path begins with this text; without a text, all in `runs`.
 
     If there are none, the shell completes names of files.
     """

@@ -2,11 +2,12 @@
 
 A folder in front of Python's path would hide installed packages: a file `sklearn.py`
 next to a study would run in place of scikit-learn. So only the modules that a study
-names are looked up in its folder first. For modules that these import, the folder of
+names are looked up in its folder first. If these modules import others, the folder of
 the study comes last. If a study names no module, Python's path does not change.
 
-A text names a module only where code may be named, see `models.trust`. Otherwise an
-archive could name a module where nobody is asked about it, such as in `data.target`.
+A text counts as the name of a module only in settings that may name code, see
+`models.trust`. Otherwise an archive could name a module in another setting, such as
+`data.target`, and the user would not be asked about it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def find_own_modules(folder: Path, texts: Sequence[str]) -> None:
 def read_study_file(
     path: Path, overrides: Sequence[str] | None, trust: Sequence[str] | None = None
 ) -> Study:
-    """The study in a file, whose folder may hold modules that the study names.
+    """The study in a file; the file's folder may hold modules that the study names.
 
     A run folder is not searched for modules: see `read_study`.
     """

@@ -1,8 +1,9 @@
-"""Published experiments: our values next to published values, and if they agree.
+"""Published experiments: our values next to published values, and whether they agree.
 
 A paper is a folder of `reproductions/` with a file `items.py`. Its `ITEMS` maps names
-to functions `(overrides) -> list[Claim]`. `items.py` may import other files of its
-folder, as in `from .coins import fig1a`.
+to functions `(overrides) -> list[Claim]`. Its `REFERENCES`, if there is one, names the
+items whose numbers are not printed in the paper, but come from independent scripts.
+`items.py` may import other files of its folder, as in `from .coins import fig1a`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
 
 class Claim(NamedTuple):
-    """One published value or statement, and what we found."""
+    """One published value or statement, and what we found.
+
+    Where the paper prints no number, `published` is that of an independent script. The
+    column is then called `reference`; see `source_of`.
+    """
 
     what: str
     published: str
@@ -82,6 +87,15 @@ def items_of(paper: str) -> dict[str, Item]:
     return items
 
 
+def source_of(paper: str, item: str) -> str:
+    """The heading of the numbers that ours are compared with."""
+    items_of(paper)
+    found: frozenset[str] = vars(sys.modules[f"reproduce_{paper}"]).get(
+        "REFERENCES", frozenset()
+    )
+    return "reference" if item in found else "published"
+
+
 def reproduce_items(
     paper: str, item: str, overrides: Sequence[str], console: Console
 ) -> bool:
@@ -110,7 +124,7 @@ def reproduce_items(
     one_of("item", item, [*items, "all"])
     claims = items[item](overrides)
     table = Table(title=f"{paper}, {item}")
-    for column in ("claim", "published", "ours", "agrees", "note"):
+    for column in ("claim", source_of(paper, item), "ours", "agrees", "note"):
         table.add_column(column)
     for claim in claims:
         verdict = {True: "yes", False: "NO", None: "-"}[claim.agrees]

@@ -1,4 +1,4 @@
-"""The terminal: what is printed on it, and how it stops a command.
+"""The terminal: printing text safely, and stopping a command.
 
 A line can hold text by other people: labels, names of clients, file names. Control
 characters in this text are shown as escapes and have no effect. If nobody reads the

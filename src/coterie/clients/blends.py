@@ -19,12 +19,12 @@ from .samples import Batch
 class BlendPlan:
     """Groups of readers that need about the same number of contributors.
 
-    A group is a table with a row for each reader and a column for each contributor. It
-    has as many columns as the largest number of contributors of a reader in it, which
-    is less than twice the smallest. All other clients have weight zero and cost
-    nothing. A compiled kernel must be compiled again for every new shape. So for a
-    compiled kernel, all readers are one group, with a quarter, a half or all of the
-    clients as columns.
+    A group is a table with a row for each reader and a column for each contributor. The
+    number of columns is the largest number of contributors of a reader in the group,
+    which is less than twice the smallest. Clients without a column cost nothing. A
+    compiled kernel must be compiled again for every new shape. So for a compiled
+    kernel, all readers are one group, with a quarter, a half or all of the clients as
+    columns.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ def blended_by_pairs(
         own: models of the contributors.
         home: the personal columns, taken from the contributors' models (None: none).
         chunk: the number of pairs to compute at once.
-        release: maps gradients to what the contributors send.
+        release: maps gradients to the rows that the contributors send.
     """
     blends = torch.zeros_like(points)
     for some in used.nonzero().split(chunk):

@@ -17,7 +17,8 @@ from torch.utils._pytree import tree_map_only
 def repeatable() -> contextlib.AbstractContextManager[None]:
     """Sets torch so that convolutions give the same bits every time.
 
-    The user's setting for TensorFloat32 does not change; torch allows it by default.
+    The user's setting for TensorFloat32 stays as it is; torch allows TensorFloat32 by
+    default.
     """
     return torch.backends.cudnn.flags(
         enabled=True,
@@ -32,9 +33,9 @@ def compile_for(
 ) -> Callable[..., Tensor]:
     """The program, compiled for inputs of exactly these shapes.
 
-    It is first traced to plain tensor operations. On CUDA it is captured as a graph,
-    and a call only checks the shapes of its inputs. On the CPU, a call checks nothing,
-    because for a small model checks would take as long as a step.
+    The program is first traced to plain tensor operations. On CUDA, it is captured as a
+    graph, and a call only checks the shapes of its inputs. On the CPU, a call checks
+    nothing, because for a small model checks would take as long as a step.
     """
     traced = make_fx(program)(*inputs)
     if not inputs[0].is_cuda:

@@ -1,12 +1,12 @@
 """Passes through clients' data (epochs), in minibatches without replacement.
 
 In an epoch, client i with n_i samples takes b_i = ceil(n_i / B) steps. Each step uses
-the next B samples in a random order, and the last step the samples that are left. A
-client with fewer than B samples takes one step with all of them.
+the next B samples in a random order, and the last step uses the remaining samples. A
+client with fewer than B samples takes one step with all its samples.
 
 Clients that take about equally many steps are computed together, in a pack. A client
-that has finished waits for the others in its pack: its gradients are zero, it does not
-move, and nothing is counted.
+that has finished waits for the other clients of its pack. Meanwhile its gradients are
+zero, its model does not move, and nothing is counted.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ class Group(Protocol):
         """The rows from process 0 to this process r: counts[r] of each tensor.
 
         Raises:
-            InputError: in every process, if process 0 gives a text; it is the message.
+            InputError: in every process, if process 0 gives a text, which is the
+                message.
         """
 
     def gather(self, value: Found) -> list[Found]:
@@ -158,7 +159,7 @@ def refuse_text(rows: Sequence[Tensor] | str) -> Sequence[Tensor]:
 def average_rows(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Weighted means (.., D) of the rows of all processes, and sums of the shares.
 
-    The sums (.., 1) of shares are sent with the rows, as one more column.
+    The sums (.., 1) of shares travel with the rows, as one more column.
 
     Args:
         group: the processes.
@@ -200,7 +201,7 @@ def fetch_rows(
 
     Args:
         group: the processes.
-        rows: of the clients at hand.
+        rows: the rows of the clients at hand.
         wanted: (N, N) whether client i wants the row of client k.
         counts: the number of clients of each process.
     """
@@ -247,7 +248,8 @@ def weighted_sums(weights: Tensor, rows: Tensor) -> Tensor:
 def of_present(weights: Tensor, present: Tensor, start: int = 0) -> Tensor:
     """The weights, with 0 for the rows of absent clients.
 
-    An absent client keeps the weight of its own row, because that row is not sent.
+    An absent client keeps the weight that it has for its own row, because this row is
+    not sent.
 
     Args:
         weights: (N, N), or (n, N) of the clients at hand; sparse or not.
@@ -297,7 +299,7 @@ def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
     Args:
         group: the processes.
         weights: (N, N), sparse or not.
-        rows: of the clients at hand.
+        rows: the rows of the clients at hand.
     """
     dense = weights.layout == torch.strided
     if group.size == 1:
@@ -323,7 +325,7 @@ def mix_rows(group: Group, weights: Tensor, rows: Tensor) -> Tensor:
 def mix_rows_at_hand(
     group: Group, weights: Tensor, rows: Tensor, present: Tensor
 ) -> Tensor:
-    """Like `mix_rows`, where a process knows only the weights of its own clients.
+    """Like `mix_rows`, but each process knows only the weights of its own clients.
 
     Weights are mutual: if client i has a weight for client k, then k has one for i. A
     client sends its row to the clients for which it has a weight. Each row is sent with
@@ -332,7 +334,7 @@ def mix_rows_at_hand(
     Args:
         group: the processes.
         weights: (n, N) of the clients at hand, sparse or not.
-        rows: of the clients at hand.
+        rows: the rows of the clients at hand.
         present: (N,) which clients take part; the others send nothing.
 
     Raises:
@@ -364,8 +366,8 @@ def return_answers(
     Args:
         group: the processes.
         answers: the answers to the clients whose rows were fetched.
-        wanted: as given to `fetch_rows`.
-        rows: of the clients at hand.
+        wanted: the same argument as for `fetch_rows`.
+        rows: the rows of the clients at hand.
     """
     counts, mine = blocks(len(wanted), group.size), block(len(wanted), group)
     asked = [int(part.sum()) for part in wanted[mine].any(0).split(counts)]

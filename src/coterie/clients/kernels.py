@@ -11,16 +11,16 @@ many clients' minibatches, the weights are alpha_ik / B, with the collaboration 
 alpha_ik. So sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one backward
 pass.
 
-How rows are computed depends on the device and the model. It does not depend on
-measured times, because results must not depend on how busy a machine is. `benchmarks/`
-has the measurements behind these rules:
+The way to compute rows depends on the device and the model, not on measured times,
+because results must not depend on how busy a machine is. These are the rules
+(`benchmarks/` has the measurements behind them):
 
 - In general, all rows run in one vectorised pass (`torch.func.vmap`). On CUDA, this
   pass is compiled.
 - On the CPU, plain chains of layers run as one pass of matrix products, without `vmap`.
 - On the CPU, models with convolutions run row after row if a row has more than 64
-  samples, with one thread for each core. With `vmap` these would become grouped
-  convolutions, which are slow.
+  samples, with one thread for each core. With `vmap`, the convolutions would become
+  grouped convolutions, which are slow.
 
 Some layers are replaced by equivalent layers that can handle many models, see `layers`.
 """
@@ -102,9 +102,10 @@ class Kernel:
             objective: loss and measures.
             features: (M, ...) on the device where the work is done.
             targets: (M, ...) on the same device.
-            dtype: the type of models (None: that of real features, or the module's
-                own).
-            by_row: whether to run rows one after the other (None: the rule above).
+            dtype: the type of models (None: the type of real features, or of the
+                module).
+            by_row: whether to run rows one after the other (None: by the rules of this
+                module).
             compiled: whether to compile gradients. This takes seconds at first; later
                 calls are faster.
             classes: the number of classes; 0 if targets are not classes.
@@ -190,7 +191,8 @@ class Kernel:
     ) -> Float[Tensor, "n d"]:
         """Row j is the Hessian of row j's weighted loss, times vectors[j].
 
-        It is 0 for running statistics, on which no loss of a minibatch depends.
+        The result is 0 in columns of running statistics, because no loss of a minibatch
+        depends on them.
         """
         if not len(points):
             return torch.empty_like(points)
@@ -230,9 +232,9 @@ class Kernel:
         Args:
             loss: the loss of one client, see `types.OwnLoss`.
             points: the models.
-            batch: their samples.
+            batch: samples for the rows.
             rows: further tensors with a row for each model.
-            options: of the loss.
+            options: the options of the loss.
         """
         out, size = torch.empty_like(points), self.chunk(batch.width)
         of_row = functools.partial(_of_one_client, loss, self._classes, dict(options))
@@ -354,8 +356,8 @@ class Kernel:
     ) -> dict[str, Float[Tensor, " n"]]:
         """The weighted loss and every measure of the objective, for each row.
 
-        If a measure needs all samples of a client together, it gets those with a
-        weight.
+        If a measure needs all samples of a client together, it gets the samples that
+        have a weight.
         """
         size = self.evaluated_at_once(batch.width)
         found = [
@@ -371,7 +373,7 @@ class Kernel:
 
         Args:
             points: one model for each row.
-            batch: their samples.
+            batch: samples for the rows.
             samples: the number of samples, including clients in other processes.
         """
         found = outcomes(self.objective, self.outputs(points, batch), samples)
@@ -677,5 +679,10 @@ def _of_one_client(
         raise InputError(
             f"the loss `{name}` must give one number for each of {len(at.weight)} "
             f"samples, or one number, got {got}."
+        )
+    if not found.is_floating_point():
+        raise InputError(
+            f"the loss `{name}` must be of floating-point numbers, got {found.dtype}: "
+            "it has no gradient."
         )
     return (found * at.weight).sum() if found.dim() else found

@@ -1,4 +1,4 @@
-"""Layers for kernels: they compute the same as torch's, for many models at once.
+"""Layers for kernels: they compute what torch's layers do, for many models at once.
 
 Some layers of torch are slow, or do not work, if every client has its own weights. A
 kernel replaces them in its own copy of a module. The names and the order of parameters
@@ -201,14 +201,14 @@ Pass = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 def chain(module: nn.Module, name: str = "") -> Pass | None:
-    """The pass of many models through a chain of plain layers; None for other modules.
+    """A function that runs many chains of plain layers at once; None for other modules.
 
     The pass maps parameters (n, ...) and features (n, B, ...), or shared features (1,
     B, ...), to outputs (n, B, ...).
 
     Args:
-        module: as `for_many_models` returns it.
-        name: its path in the whole model, with a dot at its end.
+        module: a result of `for_many_models`.
+        name: the path of the module in the whole model, with a dot at the end.
     """
     if module._forward_hooks or module._forward_pre_hooks:
         return None
@@ -234,8 +234,8 @@ def chain(module: nn.Module, name: str = "") -> Pass | None:
 class SeeingModule:
     """A module that also returns the inputs of its layer `head`: the features.
 
-    A pass gives outputs, what layers add to a loss in training, and these features. It
-    gives no features unless exactly one layer has this name.
+    A pass returns outputs, the terms that layers add to a loss in training, and these
+    features. It returns features only if exactly one layer has the name `head`.
     """
 
     def __init__(self, module: nn.Module, *, tied: bool) -> None:
@@ -318,7 +318,7 @@ class TrainingLayers:
         return bool(self._norms)
 
     def inputs(self, weight: Tensor, keys: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What layers get in addition to their parameters.
+        """The inputs that layers get in addition to their parameters.
 
         Args:
             weight: the weights of the samples.

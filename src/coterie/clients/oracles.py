@@ -253,7 +253,7 @@ class SimulatedOracle:
         """Blends: for active i, row i is sum_k weights[i, k] g_k(x_i) over active k.
 
         Columns in `home` do not leave their clients (None: all do). `release` maps the
-        gradient of a pair to what is sent (None: the gradient is sent).
+        gradient of a pair to the row that is sent (None: the gradient itself).
         """
         if self._plan is None or self._plan.weights is not weights:
             self._plan = self._plan_blend(weights)
@@ -297,7 +297,7 @@ class SimulatedOracle:
         """Distances of pairs of active clients, computed chunk by chunk.
 
         Columns in `home` do not leave their clients (None: all do). `release` maps the
-        gradients of each half to what is sent.
+        gradients of each half to the rows that are sent.
         """
         if samples is not None:
             integer("samples", samples, at_least=2)

@@ -99,8 +99,9 @@ class SimulatedClients:
             gradients: counts evaluated gradients of each client, in place.
             who: positions of the clients.
             draw: gives the samples for the next question to the clients.
-            cost: what one gradient of a minibatch adds to the count of every client. It
-                is on the CPU, so that counting does not wait for the device.
+            cost: the number that one gradient of a minibatch adds to the count of every
+                client. This tensor is on the CPU, so that counting does not wait for
+                the device.
             roots: first part of the names of random streams: a key, or one for each
                 client.
             streams: names the random orders of a comparison, one for each client.
@@ -119,7 +120,7 @@ class SimulatedClients:
         loss: OwnLoss | None = None,
         **options: Any,
     ) -> Float[Tensor, "n d"]:
-        """Gradients: row j is that of client j's loss, or of `loss`, at points[j]."""
+        """Gradients: row j is for client j's loss, or for `loss`, at points[j]."""
         if loss is None and (rows or options):
             raise InputError("`clients.grad` takes rows and options only with `loss`.")
         if loss is None:
@@ -157,7 +158,7 @@ class SimulatedClients:
         return self._kernel.loss(points, self._draw())
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Losses of single samples: row j has those of client j, filled up with NaN."""
+        """Losses of single samples: row j is for client j, filled up with NaN."""
         return self._kernel.losses(points, self._draw())
 
     def hvp(

@@ -1,8 +1,8 @@
 """Which samples clients use: minibatches, all data, or two random halves of them.
 
 Every draw has a name made of stream and client (`coterie.seeds`), so it does not depend
-on other draws. A client draws the same samples in a process of its own and among
-others.
+on other draws. A client draws the same samples whether or not other clients are in its
+process.
 """
 
 from __future__ import annotations
@@ -241,7 +241,8 @@ class ClientSamples:
     def counts(self) -> Float[Tensor, " n"]:
         """(N,) number of samples in each client's minibatch, for counts; on the CPU.
 
-        With `epochs`, it is the mean over minibatches, because the last may be smaller.
+        With `epochs`, it is the mean over minibatches, because the last minibatch may
+        be smaller.
         """
         if self.batch_size == 0 or self.poisson:
             return self.expected_sizes.cpu()

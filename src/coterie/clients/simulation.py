@@ -3,8 +3,8 @@
 `Simulation` holds data, model and seed. `Simulation.at(t)` is the oracle of round t.
 Each call of the oracle draws new minibatches, with replacement. The random stream of a
 call is named by (seed, purpose, round, call), and every client has its own sequence in
-it. So answers do not depend on other calls, resuming is exact, and a client alone at
-its site gives the same answer.
+it. So answers do not depend on other calls, a resumed run is exact, and a client alone
+at its site gives the same answer.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ class Simulation:
         Args:
             federation: data of the clients of this process.
             module: architecture of every client's model.
-            objective: what is minimised and measured (None: that of the task).
+            objective: the loss to minimise, and the measures (None: the objective of
+                the task).
             batch_size: samples of a minibatch (0: the whole training part).
             seed: names the random streams of minibatches.
             device: where the work is done.
             dtype: the type of data and models.
             loop: debug mode, which runs client after client and pair after pair, and
                 names the client in errors.
-            compiled: whether to compile gradients, which pays for long runs.
+            compiled: whether to compile gradients, which saves time in long runs.
             autocast: a lower precision for products inside the model, for rows in
                 single precision (None: none).
             group: the processes that hold the other clients (None: all are here).
@@ -176,8 +177,8 @@ class Simulation:
     ) -> SimulatedClients:
         """The clients at these positions, each in a round of its own.
 
-        Each has the samples that the first call of the verb uses in this round. So a
-        client that is early or late gives the same answer.
+        Each client has the samples that the first call of the verb uses in this round.
+        So its answer does not depend on whether it is early or late.
 
         Args:
             who: positions of the clients.

@@ -1,7 +1,7 @@
 """Counts what an oracle sends: the links, and the number of values on each.
 
-`average` and `central` send through a server, up from every client that takes part and
-back down. `mix`, `blended` and `compare` send from peer to peer.
+`average` and `central` send through a server: up from every client that takes part, and
+back down to it. `mix`, `blended` and `compare` send from peer to peer.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Sending(Oracle, Protocol):
     ) -> Tensor:
         """Blends as in `Oracle.blended`, but `home` columns stay at the client.
 
-        `release` maps the gradients of pairs to what is sent (None: gradients are
-        sent).
+        `release` maps the gradients of pairs to the rows that are sent (None: gradients
+        are sent).
         """
 
     def compare(
@@ -227,7 +227,7 @@ class Meter:
     def count_at_hand(
         self, verb: str, weights: Tensor, values: int, start: int
     ) -> None:
-        """Counts what each client of this process sends along its weights.
+        """Counts the values that each client of this process sends along its weights.
 
         Args:
             verb: the verb that sends.

@@ -1,9 +1,9 @@
 """Beliefs of clients about each other, from comparisons of their gradients.
 
-A belief holds two running averages. One is the estimated squared distance |grad
-R_k(x_i) - grad R_i(x_i)|^2, the other the squared norm |grad R_i(x_i)|^2 of client i's
-own gradient. They are averaged separately, because the mean of a quotient is not the
-quotient of means. The belief also holds the ratio from which weights are computed,
+A belief holds two running averages: of the estimated squared distance |grad R_k(x_i) -
+grad R_i(x_i)|^2, and of the squared norm |grad R_i(x_i)|^2 of client i's own gradient.
+The two are averaged separately, because the mean of a quotient is not the quotient of
+means. The belief also holds the ratio from which weights are computed,
 
     r_ik = clip(1 - distance_ik / own_i, 0, 1).
 
@@ -69,7 +69,7 @@ number of samples (n,) in both."""
 
 
 def pair_statistics(reader: Halves, other: Halves) -> Float[Tensor, "3 n"]:
-    """`cross`, `pooled` and `noise` of a `Comparison`, for one pair in each column.
+    """Fields `cross`, `pooled` and `noise` of a `Comparison`; each column is a pair.
 
     Args:
         reader: halves of clients i at their own models.
@@ -113,9 +113,10 @@ def learn(
         seen: the new comparison; pairs that it does not contain keep their belief.
         split: whether to use the unbiased products of halves, instead of squared norms
             of the pooled gradients.
-        memory: weight of the average so far; the new comparison has the rest.
-        confidence: a ratio changes only if it differs from the old one by more than
-            this number of standard errors; 0 always takes the newest.
+        memory: weight of the average so far; the new comparison has the weight 1 -
+            memory.
+        confidence: a new ratio replaces the old one only if the two differ by more than
+            this number of standard errors; with 0, it always does.
     """
     distance = seen.cross if split else seen.pooled
     own = seen.own if split else seen.own_pooled
@@ -217,7 +218,7 @@ class Trust(NamedTuple):
     def weights(
         self, belief: Belief, precision: Tensor | None, phi: Criterion
     ) -> tuple[Float[Tensor, "n n"], Float[Tensor, " n"]]:
-        """The weights that follow from a belief, and the precisions that they use.
+        """The weights that follow from a belief, and the precisions behind them.
 
         Args:
             belief: the belief about n clients.

@@ -1,6 +1,6 @@
 """Which of several models fits a client's training data best.
 
-Methods with clusters compute this in every round. Newcomers compute it once.
+Methods with clusters compute this choice in every round. Newcomers compute it once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def training_losses(
 def best_fit(oracle: Oracle, candidates: Float[Tensor, "n c d"]) -> Int[Tensor, " n"]:
     """For every active client, the candidate with the lowest loss on its training data.
 
-    If candidates have the same loss, it is the first. Entries of inactive clients are
-    0.
+    If several candidates have the lowest loss, the first counts. Entries of inactive
+    clients are 0.
     """
     return training_losses(oracle, candidates).nan_to_num(torch.inf).argmin(1)
 

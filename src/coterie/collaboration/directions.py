@@ -1,8 +1,8 @@
 """The main directions of all clients' gradients, from averages of single vectors.
 
 These are the eigenvectors of M = mean_i g_i g_i' with the largest eigenvalues. A
-product M q is the mean of g_i <g_i, q>. So no client sees the gradients of others, and
-all find the same directions.
+product M q is the mean of g_i <g_i, q>. So no client sees the gradients of other
+clients, and all clients find the same directions.
 """
 
 from __future__ import annotations

@@ -7,17 +7,17 @@ All clients begin in one group, and all groups go through phases together:
               training data better, and may change its mind
     CONTEST   halves and whole are trained side by side, and only members that missed
               the trial choose a half
-    PIECES    the same for more than two pieces, but members do not choose
+    PIECES    a contest of more than two pieces, which members do not choose
 
 `coterie.collaboration.pieces` proposes halves or pieces from the members' updates,
 added up since the beginning. Held-out losses decide. A *look* is a round in which
 clients send updates or evidence, and the coordinator decides:
 
 - The first look compares halves with the whole before anybody has trained the halves.
-  They are dropped if they are not better, and pieces if they are not better by `sure`.
-  The contest of halves begins at once if they are better by twice `sure`. Once a
-  division has passed a contest, later halves or pieces do not need one if they are
-  better by `sure` at their first look.
+  Halves are dropped if they are not better; pieces are dropped if they are not better
+  by `sure`. The contest of halves begins at once if they are better by twice `sure`.
+  After a division has passed a contest once, later halves or pieces need no contest if
+  they are better by `sure` at their first look.
 - After a trial, halves get a contest if they are better by one standard error.
 - After a contest, halves or pieces become groups if they are surely better than the
   whole, and also better than the whole with the offset of each client (`BetterBy`).
@@ -25,8 +25,8 @@ clients send updates or evidence, and the coordinator decides:
   next, and no pieces until a group divides. After halves, the next trial is 1.5 times
   as long, and the next rest 3 times.
 
-Every look adds the share of clients that took part. A phase is over when this sum
-reaches its length, so a look with few clients counts less.
+Every look adds the share of clients that took part to a sum. A phase is over when the
+sum reaches the length of the phase. So a look with few clients counts less.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def with_directions(
     Args:
         old: the coordinator before the look.
         who: clients that take part.
-        update: for each of them, the mean over rounds of what its local steps added to
-            the shared model, since it last sent it.
+        update: for each of these clients, the change of the shared model by its local
+            steps: a mean over the rounds since the client last sent one.
         rounds: the number of rounds in each mean.
     """
     length = torch.linalg.vector_norm(update, dim=1, dtype=torch.float64)
@@ -208,7 +208,7 @@ def with_evidence(
     *,
     sure: float,
 ) -> tuple[Coordinator, Bool[Tensor, " n"]]:
-    """The coordinator after a look while halves or pieces compete, and who moved.
+    """The coordinator after a look at halves or pieces, and which clients moved.
 
     A client has moved if its half or piece became a group.
 
@@ -216,7 +216,8 @@ def with_evidence(
         old: the coordinator before the look.
         who: clients that take part.
         pick: the halves that they take.
-        told: their `Evidence`, field by field; None if it was not asked for.
+        told: the `Evidence` of these clients, field by field; None if nobody asked for
+            it.
         sure: standard errors by which halves must be better.
     """
     begins, clock = old.clock.heard == 0, old.clock

@@ -1,8 +1,8 @@
 """The choice between several models of a client, by its held-out samples.
 
-Client i evaluates K models on the same n_i samples that none of them was trained on.
-The losses are bounded, so that no single sample decides. Some samples are hard for all
-models. This cancels in the difference of two models' losses.
+Client i evaluates K models on the same n_i samples. No model was trained on these
+samples. The losses are bounded, so that no single sample decides. Some samples are hard
+for all models; in the difference of two models' losses, this effect cancels.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..checks import number
 def bound_losses(losses: Tensor, most: Tensor) -> Tensor:
     """`c (1 - exp(-loss / c))`, with c = `most`: small losses hardly change.
 
-    No loss exceeds c. So a model that is wrong and very sure about a few samples has
-    hardly more loss than a model that is wrong and less sure. Models trained on few
-    samples are often wrong and very sure.
+    No loss exceeds c. Take two models that are wrong about a few samples, and one of
+    them is very sure. Its loss is hardly larger than the loss of the other model.
+    Models trained on few samples are often wrong and very sure.
 
-    A loss below 0 has noise for privacy (`coterie.privacy`). The losses of such a
-    client are returned unchanged. The client bounded them before it added noise, and
-    noise of both signs must cancel.
+    A loss below 0 has noise for privacy (`coterie.privacy`). If a client has such a
+    loss, all its losses are returned unchanged: the client bounded them before it added
+    noise, and noise of both signs must cancel.
     """
     most = most.clamp(min=torch.finfo(losses.dtype).tiny)
     noisy = (losses < 0).flatten(1).any(1).view(-1, *[1] * (losses.dim() - 1))
@@ -62,13 +62,14 @@ def calibrate_losses(
 ) -> Float[Tensor, "n k b"]:
     """Bounded losses, with each model at its best temperature.
 
-    Without this, a model that is wrong less often but also less sure would seem worse.
-    Client i finds the temperature T of model k with its own n_i held-out samples. T
-    minimises the mean bounded loss plus (log T)^2 / n_i. Losses with noise (below 0)
-    stay as they are.
+    Without these temperatures, a model that is wrong less often, but is also less sure,
+    would seem worse. Client i finds the temperature T of model k with its own n_i
+    held-out samples. T minimises the mean bounded loss plus (log T)^2 / n_i. Losses
+    with noise (below 0) stay as they are.
 
     Args:
-        losses: of n clients, k models and b samples; NaN if a client has fewer samples.
+        losses: the losses of n clients, k models and b samples; NaN if a client has
+            fewer samples.
         usual: the usual loss, which is the unit of `CAP`.
     """
     most = CAP * usual
@@ -127,7 +128,7 @@ def choices(
     samples: Float[Tensor, " n"],
     everybody: Float[Tensor, "n k"],
 ) -> Int[Tensor, " n"]:
-    """Which of K models each client should use, by its own losses and those of all.
+    """Which of K models each client should use, by its losses and the means over all.
 
     Client i uses the model k with the smallest n_i L_ik + PRIOR M_k. So a client with
     few samples uses the model that is best for all clients on average. A client with
@@ -152,17 +153,17 @@ def choices(
 
 
 def most_above_own(deviation: float, samples: float, *, others: float = 0.0) -> float:
-    """A bound on expected loss minus the loss of training alone, with `choices`.
+    """A bound on how much worse than training alone a client may expect to be.
 
-    A client compares a shared model with its own on n held-out samples. The paired
-    differences of their losses have the true mean delta and the standard deviation s.
-    So the mean difference is nearly normal, with the standard error e = s / sqrt(n). By
-    `choices`, the client uses the shared model if the mean difference is below PRIOR g
-    / n. Here g is the mean amount by which the shared model lowers the other clients'
-    losses. If the client's own model is better (delta > 0), the expected loss exceeds
-    that of training alone by
+    A client compares a shared model with its own model on n held-out samples. The
+    paired differences of their losses have the true mean delta and the standard
+    deviation s. So the mean difference is nearly normal, with the standard error e = s
+    / sqrt(n). By `choices`, the client uses the shared model if the mean difference is
+    below PRIOR g / n. Here g is the mean amount by which the shared model lowers the
+    other clients' losses. If the client's own model is better (delta > 0), the expected
+    loss exceeds the loss of training alone by
 
-        delta P(it uses the shared model) = delta Phi(c - delta / e)
+        delta P(the client uses the shared model) = delta Phi(c - delta / e)
 
     with c = PRIOR g / (n e). For any delta, this is at most e max_z z Phi(c - z), and
     so at most 0.17 e + PRIOR g / n. If the others lose (g < 0), it is less than 0.17 e.

@@ -1,4 +1,4 @@
-"""Results of two neighbours' tests of their link, by which they keep or drop it.
+"""Results of tests, by which two neighbours decide whether to keep their link.
 
 Matchings divide the links of a graph (`coterie.graphs.colouring`). In the m-th matching
 a client meets at most one neighbour. A `mix` with a permutation gives each client the
@@ -59,7 +59,7 @@ def running_average(
 ) -> Float[Tensor, "*n m"]:
     """The running average of test results; their first entry is a number of samples.
 
-    Every round uses the same samples, so the number of samples does not add up.
+    Every round uses the same samples, so their number is not added up over rounds.
     """
     known = old[..., :1] > 0
     return torch.where(known, MEMORY * old + (1 - MEMORY) * new, new)
@@ -87,8 +87,9 @@ def judge_link(
 def row_sums(rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """The sum of each row, with the same bits for any number of rows.
 
-    The function adds the two halves of the columns until one column is left. So two
-    clients that meet compute the same weight, even in different processes.
+    The function adds the right half of the columns to the left half, again and again,
+    until one column is left. So two clients that meet compute the same weight, even in
+    different processes.
     """
     while rows.shape[1] > 1:
         half = rows.shape[1] // 2

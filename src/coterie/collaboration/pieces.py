@@ -41,7 +41,7 @@ _ALIKE = 1e-6
 def sketch_rows(v: Float[Tensor, "n d"]) -> Float[Tensor, "n s"]:
     """Sketches of the rows, which nearly keep products and lengths.
 
-    We add up columns in random buckets, with random signs (Charikar, Chen,
+    Columns are added up in random buckets, with random signs (Charikar, Chen,
     Farach-Colton, "Finding frequent items in data streams", ICALP, 2002).
     """
     if v.shape[1] <= BUCKETS:

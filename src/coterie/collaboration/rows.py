@@ -19,8 +19,8 @@ the processor's cache and take little memory.
 def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     """The result of a row-wise function, computed once if all clients share one row.
 
-    An average is one row in memory for all clients, and so is everything computed from
-    averages.
+    In memory, an average is one row for all clients. Everything that is computed from
+    averages is one row, too.
 
     >>> import torch
     >>> mean = torch.ones(3).expand(1000, 3)
@@ -78,7 +78,7 @@ def without_personal(
 ) -> Float[Tensor, "n d"]:
     """The rows with zeros in the columns that stay at home, and in running statistics.
 
-    This is for corrections of what clients share: these columns need none.
+    Methods use this for corrections: only columns that clients share need a correction.
     """
     rows = without_statistics(oracle, rows)
     return rows if oracle.home is None else rows.masked_fill(oracle.home, 0.0)
@@ -93,8 +93,8 @@ def share_of_present(oracle: Oracle, shares: Real[Tensor, " m"]) -> float:
 def refuse_personal(oracle: Oracle) -> None:
     """Raises InputError if some columns of models must stay at home.
 
-    This is for methods that send parts or products of rows. In these, personal columns
-    cannot be left out.
+    Methods call this if they send parts or products of rows, because personal columns
+    cannot be left out of these.
     """
     if oracle.home is not None:
         raise InputError(

@@ -127,7 +127,8 @@ def collaboration_weights(
         ratio: r_ik with r_ii = 1, as from `similarity_ratio`.
         precision: sigma_k^{-2} > 0. Only ratios matter, so numbers of samples are
             enough if all samples are equally noisy (Remark 1).
-        phi: `binary(lam)`, `continuous`, or what `valid_criterion` accepts.
+        phi: `binary(lam)`, `continuous`, or another criterion that `valid_criterion`
+            accepts.
 
     >>> collaboration_weights(torch.ones(2, 2), torch.tensor([1.0, 3.0]), continuous)
     tensor([[0.2500, 0.7500],
@@ -142,7 +143,8 @@ def noise_variance(
 ) -> Float[Tensor, " n"]:
     """The variance `sum_k alpha_ik^2 sigma_k^2` of the mixed gradient, for any weights.
 
-    Divided by `1 / precision`, the variance of a client alone, it shows the speed-up.
+    `1 / precision` is the variance of a client alone. The quotient of the two variances
+    shows the speed-up.
     """
     return weights.square() @ (1 / precision)
 
@@ -158,8 +160,8 @@ def restrict_to_neighbours(
 ) -> Float[Tensor, "n n"]:
     """The weights of each client for itself and its neighbours; rows sum to 1.
 
-    A client that has weights only for clients that are not neighbours uses its own
-    model.
+    If a client has weights only for clients that are not its neighbours, it uses its
+    own model.
 
     >>> near = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()
     >>> weights = torch.tensor([[1, 1, 2], [1, 1, 2], [1, 0, 0]]) / 4
@@ -231,8 +233,9 @@ def water_filling(bias: Float[Tensor, "n m"], c: float) -> Float[Tensor, "n m"]:
 
     The first term is the variance of the mixed gradient, the second its bias. The
     minimiser is `l_ik = (tau_i - a_ik)_+ / (2 c)`, with tau_i such that the row sums to
-    1. It is as if water of volume 2 c filled a vessel with the bottom a_i. These
-    weights are never worse than those of `threshold_weights` with the best threshold.
+    1. The name comes from a picture: water of the volume 2 c fills a vessel with the
+       bottom a_i. These weights are never worse than `threshold_weights` with the best
+    threshold.
 
     Args:
         bias: a, for example b^2 / (2 mu) or the gap f_i(x_k^*) - f_i(x_i^*).
@@ -255,8 +258,8 @@ def metropolis(weights: Float[Tensor, "n n"]) -> Float[Tensor, "n n"]:
     """Symmetric weights `min(l_ik, l_ki)`; the rest is for the client itself.
 
     Rows and columns sum to 1, so the spectral radius of All-for-all is 1 on any graph.
-    From the uniform weights of `threshold_weights`, this gives the Metropolis weights 1
-    / max(N_i, N_k).
+    If the weights come from `threshold_weights`, the results are the Metropolis weights
+    1 / max(N_i, N_k).
     """
     mutual = torch.where(_identity(weights), 0, torch.minimum(weights, weights.T))
     return mutual + torch.diag(1 - mutual.sum(1))
@@ -266,8 +269,8 @@ def spectral_radius(weights: Float[Tensor, "n n"]) -> float:
     """The largest eigenvalue of `W = L L^T`, that is |L|_2^2, for weights L.
 
     All-for-all is stable for steps below 2 / (beta rho). If rows sum to 1, rho is at
-    least 1; if columns sum to 1 too, rho is 1. If n - 1 clients average only their own
-    gradient and that of one common client, rho is n / 4.
+    least 1; if columns sum to 1 too, rho is 1. If n - 1 clients average only two
+    gradients, their own and the gradient of one common client, rho is n / 4.
     """
     return float(torch.linalg.matrix_norm(weights.double(), ord=2)) ** 2
 
@@ -277,8 +280,8 @@ def restrict_to_active(
 ) -> Float[Tensor, "n n"]:
     """The weights of a round in which only some clients take part.
 
-    Columns of inactive contributors become zero. Each row of an active client is scaled
-    to its former sum, so a step size that was stable is still stable. If an active
+    Columns of inactive contributors become zero. Each row of an active client is
+    rescaled to its former sum, so that stable step sizes stay stable. If an active
     client had weights only for inactive clients, it gets all the weight itself. Rows of
     inactive readers become zero, because their models do not move.
 

@@ -98,7 +98,7 @@ class Case:
     def make_ingredients(
         self, federation: Federation, module: Callable[[], nn.Module] | None = None
     ) -> dict[str, Tensor]:
-        """The ingredients for a federation, by name, without those that are None.
+        """The ingredients for a federation, by name; those that are None are left out.
 
         Args:
             federation: the clients.
@@ -126,8 +126,8 @@ class Case:
 
         Args:
             federation: the clients; gives the ingredients.
-            instead: ingredients that replace these.
-            options: options in addition to those of the case.
+            instead: ingredients that replace the usual ones.
+            options: more options than the options of the case.
             module: the model (None: the usual one).
         """
         given = {**self.make_ingredients(federation, module), **(instead or {})}
@@ -156,7 +156,7 @@ class Case:
 class Trace(NamedTuple):
     """A run: its results, and its states before the first round and after each round.
 
-    A run in time has only its last state, and its events.
+    For a run in time, it has only the last state, and the events.
     """
 
     states: list[State]

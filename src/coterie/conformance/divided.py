@@ -1,7 +1,7 @@
 """Runs a federation divided among threads, as processes would divide it.
 
 Every thread holds a block of the clients and runs the same algorithm on its own rows.
-If a method uses rows of other clients without calling an oracle, it gives wrong results
+If a method uses rows of other clients without calling an oracle, its results are wrong
 here.
 """
 

@@ -112,10 +112,10 @@ def check_divided(case: Case) -> None:
 def check_inactive_rows(case: Case) -> None:
     """The personal model of an inactive client does not change.
 
-    This does not hold for methods that share models between clients, because all
-    clients get the new global model. We recognise such a method by two clients with
-    exactly the same model. In some methods, clients tune a shared model before use.
-    Then we see equal models only if clients do not answer.
+    Methods with a shared model need not pass this check, because all clients get the
+    new global model. We recognise such a method by two clients with exactly equal
+    models. In some methods, clients tune a shared model before use. In this case,
+    models are equal only as long as clients do not answer.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")
@@ -151,9 +151,8 @@ def check_inactive_rows(case: Case) -> None:
 def check_inactive_state(case: Case) -> None:
     """The rows of an inactive client do not change in any field of the state.
 
-    The check looks at every field of type `Rows`. If a client has the same row as
-    another client, before and after, it is a row of all clients or of a group, and may
-    change.
+    The check looks at every field of type `Rows`. If two clients have equal rows,
+    before and after, this row belongs to all clients or to a group, and may change.
     """
     if "radius" in case.ingredients:
         raise NotApplicable("models are tied to each other in this method.")

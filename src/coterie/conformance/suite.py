@@ -4,11 +4,11 @@
         print(*finding)
 
 The ingredients of a factory are its positional parameters; `study.ingredients` makes
-each by its name. The options have their defaults unless you give others. A check is a
-function of a `Case`. If the algorithm fails, the check raises an AssertionError with a
-sentence. If this kind of method does not promise what the check tests, it raises
-`NotApplicable`. A method can have two forms, called faces: in rounds and in time. A
-check for both faces runs in each face that the method has. The checks use the
+them by their names. The options have their defaults unless you give others. A check is
+a function of a `Case`. If the algorithm fails, the check raises an AssertionError with
+a sentence. If methods of this kind do not promise the tested property, the check raises
+`NotApplicable`. A method can have two forms, called faces: in rounds and in time. If a
+check is for both faces, it runs in each face of the method. The checks use the
 federations of `conformance.federations`.
 """
 
@@ -77,7 +77,7 @@ CHECKS: dict[str, Check] = {
 def faces_of(
     factory: Factory, options: Mapping[str, object] | None = None
 ) -> tuple[Face, ...]:
-    """The faces of the algorithms of a factory.
+    """The faces (in rounds, in time) of the algorithms that a factory makes.
 
     Raises:
         InputError: for ingredients and options that do not exist.
@@ -97,7 +97,7 @@ def check_algorithm(
     skip: Collection[str] = (),
     report: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
-    """What each check found about the algorithms of a factory, in each of their faces.
+    """What each check found about the algorithms of a factory, in rounds and in time.
 
     Args:
         factory: `factory(*ingredients, **options)` gives an Algorithm.

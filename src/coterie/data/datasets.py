@@ -72,10 +72,10 @@ def _grey(name: str, paths: list[Path], mean: float, std: float) -> Table:
     """The table of a data set in MNIST's format.
 
     Args:
-        name: of the data set.
+        name: the name of the data set.
         paths: training images, training labels, test images, test labels.
-        mean: of all pixels.
-        std: of all pixels.
+        mean: the mean of all pixels.
+        std: the standard deviation of all pixels.
     """
     images = np.concatenate([_idx(paths[0]), _idx(paths[2])])[:, None]
     labels = np.concatenate([_idx(paths[1]), _idx(paths[3])])
@@ -114,7 +114,7 @@ def writers(
 
     Args:
         min_images: writers with fewer images are left out.
-        limit: the most writers to keep after that; 0 keeps all.
+        limit: the largest number of remaining writers to keep; 0 keeps all.
         data_dir: the folder of the files of `mnist` and `qmnist_writers`.
         download: whether to download missing files.
     """
@@ -348,11 +348,11 @@ DATASETS: dict[str, Callable[..., Table]] = {
 
 
 def load(name: str, /, *, seed: int = 0, **options: object) -> Table:
-    """The data set of that name, or what the function "module:function" returns.
+    """The data set with this name, or the result of the function "module:function".
 
     Args:
         name: a key of DATASETS or "module:function".
-        seed: given to loaders that have a parameter `seed`.
+        seed: the seed for loaders that have a parameter `seed`.
         options: the loader's other parameters.
     """
     loader = _loader(name)

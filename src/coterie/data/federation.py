@@ -1,4 +1,4 @@
-"""The data of a federation: one flat tensor, and where each client's samples are.
+"""The data of a federation: one flat tensor, and the places of each client's samples.
 
 Nothing is padded or copied per client. `Table` is a data set before it is divided among
 clients. `Federation` is a divided data set, where every client has a training, a
@@ -144,7 +144,7 @@ class Part(NamedTuple):
     size: Int[Tensor, " n"]
 
     def rows(self, clients: Int[Tensor, " c"]) -> tuple[Tensor, Tensor]:
-        """Positions (c, L) of all samples of c clients, and a mask (c, L) of real ones.
+        """Positions (c, L) of all samples of c clients, and a mask of the real samples.
 
         L is the largest number of samples. Shorter rows are filled with a repeated
         sample, where the mask is False.
@@ -235,11 +235,11 @@ class Federation:
         )
 
     def select(self, positions: Int[Tensor, " m"]) -> Federation:
-        """The federation whose client j is client positions[j] of this one.
+        """A federation whose client j is the client positions[j] of this federation.
 
         Clients keep their identities, which name their random streams. Samples stay
-        where they are. A client that is named twice becomes two clients with the same
-        samples and the same draws.
+        where they are. A client whose position occurs twice becomes two clients, with
+        the same samples and the same draws.
         """
 
         def of(values: Tensor) -> Tensor:
@@ -296,7 +296,7 @@ class Federation:
 
 
 def client_name(names: Sequence[str], client: int) -> str:
-    """The name of the client of this identity, for a sentence.
+    """The name of the client with this identity, as sentences show it.
 
     >>> client_name(["Bern", "Chur"], 1), client_name(["007"], 0), client_name([], 1)
     ('Chur', 'client 007', 'client 1')
@@ -351,7 +351,7 @@ def federate(
         role: 0 train, 1 validation, 2 test.
         clusters: true cluster of each client, where known.
         optima: best model of each client, where known.
-        names: of the clients, if they have names.
+        names: the names of the clients, if they have names.
         order: the order of samples in the parts; None keeps the table's order.
     """
     clients = int(owner.max()) + 1

@@ -82,7 +82,7 @@ def table(
     """Your own data, from CSV, Parquet, Excel, npz or npy files.
 
     `path` is one of these: a file, a list of files, a folder with a file for each site,
-    a folder with `features.npy` and other arrays, or a table that was read. The
+    a folder with `features.npy` and other arrays, or a table that was already read. The
     separator, decimal sign, encoding and task are detected unless they are given.
     docs/data.md explains all options.
     """
@@ -130,8 +130,8 @@ def refuse_unit(unit: str, task: str, whose: str) -> None:
 
     Args:
         unit: such as "kg"; "" for none.
-        task: of the data.
-        whose: what has the unit, in words.
+        task: the task of the data.
+        whose: words for the quantity that has the unit.
     """
     if unit and task != "regression":
         raise InputError(
@@ -234,9 +234,9 @@ def _without_clients(
 
     Args:
         frame: the rows.
-        path: of the file.
+        path: the path of the file.
         client: the column of clients.
-        names: of the clients to leave out.
+        names: the names of the clients to leave out.
         everybody: names of all clients in the file, with or without rows here.
     """
     who = cells_of(frame[client], path).text
@@ -463,7 +463,7 @@ def _without_target(cells: Cells, who: Cells | None, path: Path) -> str:
     Args:
         cells: the targets.
         who: the client of each.
-        path: of the file.
+        path: the path of the file.
     """
     start, missing = f"column {cells.name!r} of {path.name}", cells.missing
     if missing.all():

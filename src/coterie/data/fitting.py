@@ -1,11 +1,11 @@
 """Fits the preparation of features, on training data alone.
 
 Clients must agree on the categories and, with scale "agreed", on means and deviations.
-They do so by averages over clients, by the function `average` of an oracle. They
-average counts, sums, and squares of deviations from the mean, of their training parts.
+For this, the function `average` of an oracle averages three quantities of their
+training parts: counts, sums, and squared deviations from the mean.
 
-Each client computes the rest alone: the median or the most frequent category, which
-fills its gaps, and with scale "client" its means and deviations.
+Each client computes everything else alone: the values that fill its gaps (medians, most
+frequent categories), and with scale "client" its means and deviations.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def with_preparation(
     *,
     like: Preparations | None = None,
 ) -> Federation:
-    """The federation with prepared features, as the clients that train agree.
+    """The federation with prepared features, as its training clients have agreed.
 
     Args:
         everybody: the federation, with raw columns and with newcomers.
-        trains: its clients in this process that train.
-        average: see `Average`; over all clients that train.
+        trains: the clients in this process that train.
+        average: averages over all clients that train; see `Average`.
         clients: the number of all clients that train.
         like: preparations that fix the features; None takes them from training data.
     """
@@ -147,7 +147,7 @@ def target_unit(federation: Federation, average: Average, clients: int) -> Unit:
 
     Args:
         federation: the clients in this process.
-        average: see `Average`; over all clients that train.
+        average: averages over all clients that train; see `Average`.
         clients: the number of all clients that train.
     """
     index, owner = samples_of(federation.train)
@@ -170,11 +170,11 @@ def agree(
     *,
     like: Preparations | None = None,
 ) -> Agreement:
-    """What all clients that train share to prepare their features.
+    """The numbers and categories that all training clients use to prepare features.
 
     Args:
         federation: the clients in this process.
-        average: see `Average`; over all clients that train.
+        average: averages over all clients that train; see `Average`.
         clients: the number of all clients that train.
         like: preparations with the categories and indicators to use.
     """

@@ -85,20 +85,20 @@ def hard_samples(
     samples: int,
     variance: float = 1.0,
 ) -> HardInstance:
-    """Samples of clients, given their distances from the first, which needs help.
+    """Samples of clients at given distances from the first client, which needs help.
 
     A sample shows one coordinate k, and a coin that is 1 with probability 1/2 + delta_i
     alpha_k, with alpha in {-1, 1}^d. The loss of a model x is (x_k - coin)^2. So its
-    strong convexity mu and smoothness beta are 2 / d, and for the minimisers x_i^* of
-    the expected losses f_i, f_i(x_j^*) - f_i(x_i^*) = (delta_i - delta_j)^2 <= b_ij^2.
-    An excess loss below delta^2 / 36 is impossible without most signs of alpha.
+    strong convexity mu and smoothness beta are 2 / d. Let x_i^* minimise the expected
+    loss f_i. Then f_i(x_j^*) - f_i(x_i^*) = (delta_i - delta_j)^2 <= b_ij^2. Only a
+    model with most signs of alpha right can have an excess loss below delta^2 / 36.
 
     Args:
         distance: b_i1, which is 0 for the first client.
         rng: draws alpha and the samples.
         delta: delta_1, at most 1/2.
         dimension: d.
-        samples: of each client.
+        samples: the number of samples of each client.
         variance: about the variance of a target, at least 1. Each target is multiplied
             by this number with probability 1 / variance, and is set to 0 otherwise.
     """

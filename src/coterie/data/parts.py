@@ -1,8 +1,8 @@
 """The parts of every client: which samples train, validate and test.
 
-A client's parts depend only on its own samples, its name and the seed. So a site that
-holds only its own rows draws the same parts. The order of rows, clients and named
-columns does not matter either:
+A client's parts depend only on its own samples, its name and the seed. So a site with
+only its own rows draws the same parts as a simulation with all rows. The order of rows,
+clients and named columns does not matter either:
 
     content_j = a hash of the features and the target of sample j
     draw_j = mix(mix(content_j + stream of the client's name) + copies before j)
@@ -128,9 +128,9 @@ def too_small(
 def contents(table: Table) -> Int[Tensor, " m"]:
     """(M,) a hash of the features and the target of each sample.
 
-    The hash is of the words of categories and classes and of the names of columns,
-    because codes and positions differ between files. Entries of arrays have no names,
-    so the hash uses their positions.
+    The hash uses the words of categories and classes and the names of columns, because
+    codes and positions differ between files. Entries of arrays have no names, so the
+    hash uses their positions.
     """
     targets = (
         _as_words(table.targets, table.classes) if table.classes else table.targets

@@ -3,7 +3,8 @@
 A raw value is a number, or the code of a category; NaN if it is missing. A date is the
 number of days since 1970-01-01. A number v becomes (v - mean) / scale, cut off at ten
 deviations from the mean. A column of categories becomes one feature, 0 or 1, for each
-category of training data. On request, one more feature says that a value was missing.
+category in training data. On request, there is one more feature, which says whether the
+value was missing.
 
 A client's `Preparation` holds the means, scales and categories for these steps. The
 preparation is a part of the client's model: `module()` computes the features that the

@@ -244,7 +244,7 @@ FRAMES: dict[str, Callable[[Path, TextFormat], tuple[pd.DataFrame, TextFormat]]]
 
 
 def ending_of(path: Path) -> str:
-    """The ending of a file's name; `.gz` comes with the ending before it.
+    """The ending of a file's name, such as `.csv`, or `.csv.gz` if it is compressed.
 
     >>> ending_of(Path("a.b.CSV.gz")), ending_of(Path("a.b.csv"))
     ('.csv.gz', '.csv')
@@ -303,8 +303,8 @@ def cells_of(column: pd.Series, path: Path, gaps: Sequence[str] = ()) -> Cells:
     """A column of text, numbers, or true and false.
 
     Args:
-        column: of a table that was read.
-        path: of its file.
+        column: the column of a table that was read.
+        path: the path of its file.
         gaps: words that mean a missing value among numbers.
     """
     name, row = str(column.name), column.index.to_numpy()
@@ -351,8 +351,8 @@ def finite_numbers(
     """The values of a column; refuses values that are not finite in single precision.
 
     Args:
-        cells: of the column.
-        path: of its file.
+        cells: the cells of the column.
+        path: the path of its file.
         gaps: whether cells may be missing.
         advice: what to do about a value that is not finite.
     """

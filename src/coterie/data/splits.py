@@ -92,8 +92,9 @@ def dirichlet(
     """Each class is divided among the clients by a Dirichlet(alpha) law.
 
     With a small alpha, few clients have samples of a class, and sizes differ widely. A
-    client with fewer than `min_size` samples then takes samples one by one, each from
-    the client that is the largest then, and of that client's most frequent class.
+    client with fewer than `min_size` samples then takes more samples, one by one. Each
+    of these samples comes from the client that is then the largest, and from the most
+    frequent class of that client.
     """
     labels, classes = classes_of(table, "dirichlet")
     check_room(table, clients, min_size)
@@ -151,7 +152,7 @@ def label_clusters(
     heterogeneous clients", 2025.
 
     Differences: our K classes count from 0, and the lower group is 0 .. ceil(K/2) - 1.
-    As printed in the paper, the groups are unequal and include a class that does not
+    The groups that the paper prints are unequal, and include a class that does not
     exist.
     """
     labels, classes = classes_of(table, "label_clusters")
@@ -249,8 +250,8 @@ def natural(
 ) -> Assignment:
     """The clients that the data come from, all of them or the first `clients`.
 
-    Clients with fewer than `min_size` samples are left out if at least two others
-    remain, and a notice names those left out.
+    Clients with fewer than `min_size` samples are left out if at least two other
+    clients remain. A notice names the clients that are left out.
     """
     if table.group is None:
         raise InputError(

@@ -124,13 +124,13 @@ def linear_thirds(
     """Linear regression by thirds of unequal size: y = <x, theta_i> + noise * N(0, 1).
 
     Client i belongs to third c = i mod 3. The entries of theta_i are N(1 + c / 2,
-    variation^2), and those of its features are N(0, s^2) with s = 1 + (c - 1) contrast.
-    Its number of samples is uniform between `smallest` and `largest`. `tests` more
-    samples are for testing. A client cannot learn alone with fewer samples than
-    dimensions.
+    variation^2). The entries of the client's features are N(0, s^2) with s = 1 + (c -
+    1) contrast. Its number of samples is uniform between `smallest` and `largest`.
+    `tests` more samples are for testing. A client cannot learn alone with fewer samples
+    than dimensions.
 
     Erickson and Johansson, "Personalized federated learning under model dissimilarity
-    constraints", 2025, section 5.1. The paper does not give the deviations.
+    constraints", 2025, section 5.1. The paper does not print the standard deviations.
 
     >>> linear_thirds(clients=4, dimension=2, tests=5).clusters
     tensor([0, 1, 2, 0])
@@ -211,8 +211,8 @@ def mean_estimation(
 ) -> Table:
     """Estimating the mean of each client: y = theta_i + noise * N(0, I_d).
 
-    The only feature is the constant 1, and a target has d entries. So the d weights of
-    a linear model without bias estimate the mean.
+    The only feature is the constant 1, and a target has d entries. So a linear model
+    without bias has d weights, which estimate the mean.
     """
     number("noise", noise, at_least=0)
     theta, cluster = _optima(

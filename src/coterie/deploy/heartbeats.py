@@ -2,9 +2,9 @@
 
 A thread of each process increases a counter in the store of torchrun, and reads the
 counters of the others. A process that computes for a long time still increases its
-counter. The counter of a process that was stopped, or whose machine failed, does not
-change. After `COTERIE_PATIENCE` seconds the other processes name this process and end,
-because a collective operation would wait for it forever.
+counter. If a process was stopped, or its machine failed, its counter does not change.
+After `COTERIE_PATIENCE` seconds the other processes name this process and end, because
+a collective operation would wait for it forever.
 """
 
 from __future__ import annotations

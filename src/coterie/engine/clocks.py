@@ -3,8 +3,8 @@
 Every time is a pure function of a few whole numbers. The time of client i's computation
 c depends only on (seed, i, c). The time of message c between clients i and k depends
 only on (seed, {i, k}, c). So both ends of an edge know the same times, and resuming is
-exact. A site draws only its own times, and they equal those of a simulation. The
-distributions (laws) are those of `coterie.engine.laws`.
+exact. A site draws only its own times, and gets the same times as a simulation.
+`coterie.engine.laws` has the distributions (laws).
 """
 
 from __future__ import annotations
@@ -304,8 +304,8 @@ class Rings:
             which: positions in `edges`.
             first: numbers of the first rings, from 0.
             count: the number of rings of each edge.
-            since: the time of the ring before `first`, or 0 if there is none. If None,
-                we compute this time, with exactly the same result.
+            since: the time of the ring before `first`, or 0 if there is none. With
+                None, we compute this time; results are exactly the same.
         """
         if since is None:
             since = self.rates.new_zeros(len(which))

@@ -9,12 +9,12 @@ vectorised pass, when the first answer is needed. Task c of a client uses the ra
 draws of round c + 1 in `coterie.engine.rounds`. So without delays, events are rounds.
 
 In addition to tasks, pairs of clients may meet: each edge of a graph has a clock that
-rings at random times. When it rings, both clients send something, and the method uses
-this when it arrives. In a loss network, both clients begin to compute instead, and are
-busy until they have exchanged their models. A ring has no effect there if one of them
-is busy (it is lost). Events are ordered by time, and then by when they entered the
-queue. Answers that arrive at the same time are handled one after the other, or together
-if the method says so.
+rings at random times. When the clock rings, both clients send something, and the method
+uses these messages when they arrive. In a loss network, both clients begin to compute
+instead, and are busy until they have exchanged their models. If one of them is already
+busy, the ring has no effect (it is lost). Events are ordered by their times; events of
+equal time are in the order in which they entered the queue. Answers that arrive at the
+same time are handled one after the other, or together if the method says so.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class EventLoop:
             capacity: the number of clients that may compute at the same time; others
                 wait for their turn (None: all).
             seed: selects the random draws of the method.
-            start: the moment at which an earlier run stopped; this run goes on from it.
+            start: the moment at which an earlier run stopped; this run goes on from
+                there.
             grouped: whether to compute tasks in progress together, not one by one.
         """
         if len(x) != len(clients):
@@ -398,7 +399,7 @@ def run_events(
 ) -> Iterator[Event]:
     """Yields events until `updates` answers have arrived.
 
-    The options are those of `EventLoop`.
+    The options are the same as for `EventLoop`.
     """
     integer("updates", updates, at_least=1)
     run = EventLoop(algorithm, clients, x, clock=clock, seed=seed, **options)

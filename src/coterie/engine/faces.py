@@ -26,7 +26,7 @@ def refuse_unused(
 def one_face(
     algorithm: Algorithm, name: str, label: str, *, timed: bool, waits: bool | None
 ) -> Algorithm:
-    """The algorithm with only one of its two forms, rounds or flow: that of the study.
+    """The algorithm with only the form that a study uses: rounds or flow.
 
     An entry [[algorithm]] of the study can set whether clients wait for each other. By
     default they wait. There are two exceptions: the method has no rounds; or the study

@@ -2,8 +2,8 @@
 
 Both generators yield rounds; round t is the state at time t * `period`. If clients
 wait, the method has rounds of its own, which we call turns. We compute a turn when it
-begins, because only then do we know how long it takes. Its result is used from the time
-when the slowest client has finished.
+begins, to find out how long it takes. Its result counts from the time at which the
+slowest client has finished.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def run_waiting(
     """Yields rounds of an algorithm whose turns last until the slowest client is done.
 
     In a turn, a client needs the time for its gradients. If the algorithm sends
-    anything, it also needs the time for a message to it and one back.
+    anything, the client also needs the time for one message to it and one message back.
 
     Args:
         algorithm: what to run.

@@ -11,8 +11,8 @@ entry by entry, where b is `momentum` and c is `beta2`. m begins at 0 and s at t
 With b = 0 and lr = 1, the optimiser `momentum` gives the average itself.
 
 `with_server` wraps a method whose rounds have one average of models, such as FedAvg or
-Ditto. Only the server has m and s. So a client that was absent gets the model that all
-others have. Running statistics of batch normalisation are averaged.
+Ditto. Only the server has m and s. So if a client was absent, it gets the same model as
+all other clients. Running statistics of batch normalisation are averaged.
 
 References:
     Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for

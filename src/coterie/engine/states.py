@@ -1,4 +1,4 @@
-"""Joins the state of an algorithm from all processes, or takes a process's part of it.
+"""Joins the parts of an algorithm's state in all processes, or takes one part of it.
 
 Fields of type `Rows` have one row for each client of the process. Fields of type
 `Server` exist only in process 0, the coordinator. All other fields must be the same in
@@ -46,10 +46,10 @@ def whole(state: State, group: Group, clients: int) -> State | None:
 
 
 def own(packed: Any, like: State, group: Group, clients: int) -> Any:
-    """The part of a packed state of all clients that belongs to this process.
+    """This process's part of a packed state of all clients.
 
     Args:
-        packed: nested dictionaries by name of the field.
+        packed: nested dictionaries with the names of the fields as keys.
         like: a state of this process; its types say which fields have rows.
         group: the processes.
         clients: the number of clients in all processes.

@@ -99,7 +99,8 @@ def tempo(
 ) -> Tempo:
     """Average times, computed from the first draws of every client and edge.
 
-    A client that never ends a task counts as slow as the slowest of the others.
+    If a client never ends a task, we assume that it is as slow as the slowest other
+    client.
     """
     names, edges = clients.names, torch.tensor(places(rings, clients.names.tolist()))
     seconds = clock.durations(names, torch.zeros_like(names), _DRAWN).mean(1)

@@ -1,4 +1,4 @@
-"""Archives: one file with all that is needed to repeat a run, and safe to read.
+"""Archives: files that are safe to read, with everything needed to repeat a run.
 
 An archive is a ZIP file with a manifest, the study, copies of the user's own modules,
 versions and records. It has no data. This module imports no code from an archive.
@@ -58,7 +58,7 @@ def pack_run(folder: Path | str, to: Path | str | None = None, *, models: bool) 
     """Writes the archive of a run, and returns its path.
 
     Args:
-        folder: of the run, which may be unfinished.
+        folder: the folder of the run, which may be unfinished.
         to: a new file; None: the name of the run folder with ".zip", in this folder.
         models: whether to add the models, and how features were prepared for them.
     """

@@ -61,8 +61,8 @@ def default_label(records: Records) -> str:
     """The algorithm whose model is exported by default.
 
     The default is the algorithm of the headline: the one with the best mean validation
-    score at the last round. Oracles and training alone do not take part. If there is no
-    other algorithm, the default is training alone.
+    score at the last round. Oracles and training alone are not considered. If there is
+    no other algorithm, the default is training alone.
     """
     local = local_label(records)
     others = [a for a in labels_of(records) if a != local and a not in records.oracles]
@@ -93,10 +93,10 @@ def export_model(
     """Writes the model of one client into a folder of its own, and checks it.
 
     Args:
-        run: from `load`.
-        client: its name, or its position among all clients.
+        run: a result of `load`.
+        client: the name of the client, or its position among all clients.
         to: the folder, which must not exist.
-        label: of the algorithm; None: see `default_label`.
+        label: the label of the algorithm; None: see `default_label`.
         seed: None: the first seed of the study that has models of the algorithm.
         overwrite: whether to replace an earlier export in `to`.
     """

@@ -55,7 +55,7 @@ class Inputs(NamedTuple):
         """The inputs of a model: raw columns if there is a preparation.
 
         Args:
-            made: what the model is made from.
+            made: the parts from which the model is made.
             how: the preparation of its features; None if there is none.
             whole: the keys `dtype`, `least` and `most`, if features are whole numbers;
             otherwise None.

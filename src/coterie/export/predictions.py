@@ -101,7 +101,8 @@ def read_export(folder: Path | str, *, trust: Sequence[str] = ()) -> ExportedMod
     """The model in an exported folder, in evaluation mode.
 
     Args:
-        folder: of the export. Code that it names is not run, except models of coterie.
+        folder: the folder of the export. Code that it names is not run, except models
+            of coterie.
         trust: modules whose models may be made, as in `trust=["mymodels"]`.
     """
     folder = Path(folder)
@@ -195,7 +196,7 @@ def predict(
     """The predictions of an exported model for the rows of a table or an npz file.
 
     Args:
-        folder: of the exported model.
+        folder: the folder of the exported model.
         file: a table with the columns that the model was trained on and perhaps the
             target, or an npz file with an array `features` and perhaps `targets`.
         trust: modules whose models may be made; see `read_export`.

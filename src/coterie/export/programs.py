@@ -1,7 +1,7 @@
 """A module as files: its weights, and programs that run without its source.
 
-`export.folders` reads and runs every file after writing it. Outputs of the file must be
-those of the module, within `TOLERANCE`, on batches of several sizes.
+`export.folders` reads and runs every file after writing it. On batches of several
+sizes, the file and the module must give the same outputs within `TOLERANCE`.
 """
 
 from __future__ import annotations

@@ -122,14 +122,14 @@ class Run:
     def model(
         self, client: int | str, label: str | None = None, seed: int | None = None
     ) -> nn.Module:
-        """The model of one client, which trained or joined later, ready to use.
+        """The model of one client, ready to use, also for a client that joined later.
 
         If features were prepared from raw columns, the model includes the preparation.
         It then takes raw columns (B, C): numbers, codes of categories, NaN for gaps.
 
         Args:
-            client: its name, or its position among all clients.
-            label: of the algorithm; None: the last in the study.
+            client: the name of the client, or its position among all clients.
+            label: the label of the algorithm; None: the last in the study.
             seed: None: the first.
         """
         return self.trained_model(client, label, seed).module
@@ -144,9 +144,9 @@ class Run:
         """The predictions of models for the rows of a frame: see `predict_frame`.
 
         Args:
-            frame: has the columns that the models were trained on.
+            frame: a table with the columns on which the models were trained.
             client: the model's client; None: each row names its client.
-            label: of the algorithm; None: the last in the study.
+            label: the label of the algorithm; None: the last in the study.
             seed: None: the first.
         """
         from .frames import predict_frame
@@ -266,7 +266,8 @@ def load(folder: Path | str, *, trust: Sequence[str] = ()) -> Run:
     """A run, finished or not, from its folder alone.
 
     Args:
-        folder: of the run. Code that it names is not run, except models of coterie.
+        folder: the folder of the run. Code that it names is not run, except models of
+            coterie.
         trust: modules whose models may be made, as in `trust=["mymodels"]`.
     """
     return Run(Path(folder), load_records(folder), trusted_modules(trust))

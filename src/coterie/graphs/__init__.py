@@ -1,6 +1,11 @@
 """Graphs of clients, gossip matrices, matchings, walks, and rates of edges."""
 
-from .capacities import RingTimes, exchange_rates, loss_rates
+from .capacities import (
+    RingTimes,
+    exchange_rate_bounds,
+    exchange_rates,
+    loss_rates,
+)
 from .chains import (
     hitting_time,
     hitting_time_of,
@@ -62,6 +67,7 @@ __all__ = [
     "delayed_shares",
     "edges_of",
     "eigengap",
+    "exchange_rate_bounds",
     "exchange_rates",
     "fastest_mixing",
     "gossip_matrix",

@@ -1,8 +1,8 @@
 """Markov chains: stationary distributions and hitting times.
 
-A chain is given by its (n, n) matrix P of transition probabilities, sparse or dense. It
-must lead from every state to every other; pi is its stationary distribution. Hitting
-times are defined as in the reference:
+A chain is given by its (n, n) matrix P of transition probabilities, sparse or dense.
+From every state, the chain must be able to reach every other state; pi is its
+stationary distribution. Hitting times are defined as in the reference:
 
     tau_hit = max_{v,w} E[tau_w | v_0 = v],   tau_w = inf{t >= 1 : v_t = w}
 
@@ -67,7 +67,7 @@ def hitting_time(chain: Chain) -> float:
 
 
 def hitting_time_of(walk: Walk) -> float:
-    """tau_hit of a token: the longest mean time over all states of its walk.
+    """The hitting time tau_hit of a token's walk, over all pairs of states.
 
     >>> hitting_time_of(Walk("iid", ((1, 2), (0, 2), (0, 1))))
     3.0

@@ -10,8 +10,9 @@ from torch import Tensor
 def colouring(edges: Int[Tensor, "e 2"], n: int) -> Int[Tensor, "m n"]:
     """(m, n) row r has each node's partner in the r-th matching, or the node itself.
 
-    Every edge is in one matching: the first in which both its ends are free. Let d be
-    the largest degree. There are fewer than 2 d matchings; at least d are needed.
+    Every edge is in one matching: the first matching in which both its ends are free.
+    If d is the largest degree, the result has fewer than 2 d matchings; at least d are
+    needed.
 
     >>> colouring(torch.tensor([[0, 1], [1, 2], [2, 3]]), 4)
     tensor([[1, 0, 3, 2],

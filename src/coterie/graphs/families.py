@@ -1,7 +1,7 @@
 """Graphs by name, their degrees and checks, and random pairs of clients.
 
-A graph is a list (E, 2) of edges between nodes 0, ..., n - 1. It has each pair once, in
-either order.
+A graph is a list (E, 2) of edges between nodes 0, ..., n - 1. The list has each pair
+once, in either order.
 """
 
 from __future__ import annotations
@@ -348,9 +348,9 @@ def matchings(
     twice. Each single matching is uniform among all matchings that leave out at most
     one client.
 
-    With `meetings` of at least m - 1, for m active clients, every pair meets exactly
-    once. If m is odd, this takes m matchings, and a different client has no partner in
-    each.
+    Let m be the number of active clients. If `meetings` is at least m - 1, every pair
+    meets exactly once. If m is odd, this takes m matchings, and in each of them a
+    different client has no partner.
 
     >>> everybody = torch.tensor([True, True, False, True])
     >>> matchings(everybody, 3, torch.Generator().manual_seed(0)).sort(0).values

@@ -1,16 +1,16 @@
 """The gossip matrix that mixes fastest, by an interior-point method.
 
 `W = I - Delta(w)` is a symmetric, non-negative matrix of a graph, with rows that sum to
-one. All entries of J are 1 / n. Among these matrices, we find the one with the smallest
-`|W - J|`. This norm is the second largest absolute value of an eigenvalue. W solves a
-convex programme: it has the smallest t with
+one. Among these matrices, we find the one with the smallest `|W - J|`, where all
+entries of J are 1 / n. This norm is the second largest absolute value of an eigenvalue
+of W. W solves a convex programme: it has the smallest t with
 
     -t I <= I - J - Delta(w) <= t I,   w >= 0,   sum of w at a node <= 1.
 
 Newton's method minimises c t plus logarithmic barriers of all constraints. At the
 minimum, t is at most `(3 n + E) / c` above the optimum, so c determines the accuracy.
-Derivatives of `log det` by the weight of an edge (v, w) need only `u' X u`, with u =
-e_v - e_w and the inverse matrix X.
+The derivative of `log det` with respect to the weight of an edge (v, w) needs only `u'
+X u`, with u = e_v - e_w and the inverse matrix X.
 
 References:
     Boyd, Diaconis, Xiao, "Fastest mixing Markov chain on a graph", SIAM Review, 2004.
@@ -41,8 +41,9 @@ _MOST = 1000
 def fastest_mixing(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """The sparse, doubly stochastic W of a graph with the smallest `|W - J|`.
 
-    The norm is right to 1e-6. It is never larger than with `gossip_matrix` or
-    `max_degree`. The computation takes seconds for 200 edges, and a minute for 1,000.
+    The error of this norm is at most 1e-6. The norm is never larger than for
+    `gossip_matrix` or `max_degree`. The computation takes seconds for 200 edges, and a
+    minute for 1,000.
 
     >>> path = torch.tensor([[0, 1], [1, 2], [2, 3]])
     >>> found = fastest_mixing(path, 4).to_dense()

@@ -14,15 +14,16 @@ rates maximise
     Phi(p) = lambda_2(Delta(K(p))) - price sum_e p_e tau_e
 
 over p >= 0; edges with p_e = 0 are not used. Phi is neither concave nor smooth, so the
-result need not be the best. It is at least as good as p_e = 1 / tau_e on all edges, and
-as p_e = 1 / tau_e on only the edges up to some delay.
+result may not be the best one. It is at least as good as p_e = 1 / tau_e on all edges.
+It is also at least as good as the rates p_e = 1 / tau_e on only those edges whose
+delays are below some limit.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, sections 4.2.3 and 4.6, hal tel-04877971.
 
-Differences: the thesis leaves `price` open. Here it is proportional to the eigengap of
-p_e = 1 / tau_e, so that time may have any unit.
+Differences: the thesis leaves `price` open. Our default is proportional to the eigengap
+of p_e = 1 / tau_e, so that time may have any unit.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ MOST_TUNED = 500
 def delayed_gains(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
 ) -> Float64[Tensor, " e"]:
-    """K_e of (4.11), at equality.
+    """The gain K_e of every edge: the largest that (4.11) allows.
 
     >>> delayed_gains(torch.tensor([[0, 1]]), torch.ones(1), torch.zeros(1))
     tensor([1.], dtype=torch.float64)
@@ -67,7 +68,7 @@ def slowdowns(
 def delayed_shares(
     edges: Int[Tensor, "e 2"], rates: Float[Tensor, " e"], delays: Float[Tensor, " e"]
 ) -> Float64[Tensor, " e"]:
-    """s_e = K_e / (2 p_e), also for an edge that never rings.
+    """The shares s_e = K_e / (2 p_e), also for edges that never ring.
 
     >>> alone = torch.tensor([[0, 1]])
     >>> delayed_shares(alone, torch.ones(1), torch.zeros(1))
@@ -96,7 +97,7 @@ def tuned_rates(
     price: float | None = None,
     steps: int = 2000,
 ) -> Float64[Tensor, " e"]:
-    """Rates p with a large Phi(p); edges that slow down others too much have rate 0.
+    """Rates p with a large Phi(p); an edge that slows others down too much has rate 0.
 
     Args:
         edges: they must join all nodes 0, ..., n - 1.

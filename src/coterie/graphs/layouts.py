@@ -17,11 +17,11 @@ _SPRINGS = 500
 
 
 def places(edges: Int[Tensor, "e 2"], n: int) -> Float64[np.ndarray, "n 2"]:
-    """(n, 2) positions between -1 and 1; every call gives the same.
+    """(n, 2) positions between -1 and 1; every call returns the same positions.
 
-    Up to 80 nodes, distances on paper resemble those in the graph (Kamada and Kawai).
-    Up to 500 nodes, edges are springs (Fruchterman and Reingold). For more nodes,
-    eigenvectors of the Laplacian are coordinates: 10,000 nodes take a second.
+    Up to 80 nodes, distances on paper resemble distances in the graph (Kamada and
+    Kawai). Up to 500 nodes, edges are springs (Fruchterman and Reingold). For more
+    nodes, eigenvectors of the Laplacian are coordinates: 10,000 nodes take a second.
 
     Args:
         edges: the edges of the graph, which may have several components.

@@ -5,7 +5,8 @@ sum to 0. `W = I - Delta(nu)` is symmetric and its rows sum to 1. It is a gossip
 if no entry is negative.
 
 Differences:
-    The thesis prints `W = I + (D - A) / d`, which diverges; it is `I - (D - A) / d`.
+    The thesis prints `W = I + (D - A) / d`, which diverges. The right formula is `I -
+    (D - A) / d`.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -27,7 +28,7 @@ from .families import nodes_of, not_negative, refuse_apart
 def gossip_matrix(edges: Int[Tensor, "e 2"], n: int) -> Float64[Tensor, "n n"]:
     """Metropolis weights `W_vw = 1 / (1 + max(d_v, d_w))`, the rest on the diagonal.
 
-    The matrix is sparse (COO), symmetric and doubly stochastic. To compute it,
+    The matrix is sparse (COO), symmetric and doubly stochastic. To compute the matrix,
     neighbours need only tell each other how many neighbours they have.
 
     >>> gossip_matrix(torch.tensor([[0, 1]]), 3).to_dense()
@@ -150,7 +151,7 @@ Gossip = Annotated[Tensor, symmetric, connected]
 def among_present(
     matrix: Float[Tensor, "n n"], present: Bool[Tensor, " n"]
 ) -> Float[Tensor, "n n"]:
-    """The matrix for a round: clients add the weights of absent clients to their own.
+    """The matrix of a round: clients add the weights of absent clients to their own.
 
     Rows still sum to 1, and columns too if the matrix is symmetric. Absent clients keep
     their values.

@@ -3,16 +3,16 @@
 With conductances nu, `R(v, w) = (e_v - e_w)' Delta(nu)^+ (e_v - e_w)`. We compute the
 resistances exactly, up to rounding, in two steps:
 
-- A node with few neighbours is replaced by links between them (star and mesh). Let c_i
-  be the conductances to its neighbours, and C their sum. Then the conductance between
-  neighbours i and k increases by `c_i c_k / C`. The resistances between the other nodes
-  do not change. Afterwards, with p = c / C, the removed node v has the resistances
-  `R(v, j) = 1 / C + sum_i p_i R(i, j) - sum_ik p_i p_k R(i, k) / 2`.
-  This removes all nodes of rings and trees, and most nodes of every sparse graph.
-- The nodes that are left have many neighbours. We invert their dense matrix.
+- A node with few neighbours is replaced by links between its neighbours (star and
+  mesh). Let c_i be the conductances to its neighbours, and C their sum. Then the
+  conductance between neighbours i and k increases by `c_i c_k / C`. The resistances
+  between the other nodes do not change. Afterwards, with p = c / C, the removed node v
+  has the resistances `R(v, j) = 1 / C + sum_i p_i R(i, j) - sum_ik p_i p_k R(i, k) /
+  2`. This removes all nodes of rings and trees, and most nodes of every sparse graph.
+- The remaining nodes have many neighbours. We invert their dense matrix.
 
-10,000 nodes take seconds. This holds even for an expander, where the first step leaves
-some 3,500 nodes.
+10,000 nodes take seconds, even in an expander, where some 3,500 nodes remain after the
+first step.
 
 References:
     Doyle, Snell, "Random walks and electric networks", 1984, arXiv:math/0001057.

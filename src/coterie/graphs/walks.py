@@ -6,15 +6,15 @@ probability
     metropolis        P_vw = 1 / (1 + max(d_v, d_w)) for neighbours; otherwise it stays
     simple            P_vw = 1 / d_v for neighbours
     lazy              P_vw = 1 / (d_v + 1) for neighbours and v itself
-    non_backtracking  1 / (d_v - 1) for neighbours but the one it came from
+    non_backtracking  1 / (d_v - 1) for neighbours except the one it came from
     cyclic            to v + 1, and from the last client to the first
     reshuffled        uniform over the clients not visited in this epoch
     iid               uniform over all clients, v included
 
 where d_v is the number of neighbours. At a client with one neighbour, a
-non-backtracking token goes back. In the long run, metropolis and the last three walks
-visit all clients equally often. Simple and non-backtracking walks visit v in proportion
-to d_v, and lazy walks in proportion to d_v + 1. Hitting times are in
+non-backtracking token goes back. In the long run, `metropolis`, `cyclic`, `reshuffled`
+and `iid` visit all clients equally often. Simple and non-backtracking walks visit v in
+proportion to d_v, and lazy walks in proportion to d_v + 1. Hitting times are in
 `coterie.graphs.chains`.
 
 References:
@@ -61,7 +61,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk on a graph. Its trail is a list of the numbers that it must remember.
+    """A walk on a graph. Its trail is a list of numbers that the walk must remember.
 
     >>> around = walk_on("cyclic", torch.tensor([[0, 1], [1, 2], [0, 2]]), 3)
     >>> around.following(2, around.trail(2), torch.Generator())

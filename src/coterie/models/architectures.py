@@ -1,8 +1,8 @@
-"""Architectures: how a model is made again from its factory, options and seed.
+"""Architectures: rebuild a model from its factory, options and seed.
 
 A row holds the parameters that a client trained. An architecture rebuilds the module
 for a row, without data. Frozen parameters and buffers are not in the row. The factory
-makes them again from the seed. A digest (hash) shows whether they are the same as
+makes them again from the seed. A digest (hash) shows whether these are the same as
 before.
 """
 

@@ -11,13 +11,13 @@ the variance of m. So we can use these values as if m were a mean over samples. 
 AUC the estimate is DeLong's. For a sensitivity it is the usual variance of a
 proportion. The classes are the strata, if two conditions hold: the measure does not
 depend on class frequencies, and every class has at least two samples. Otherwise there
-is one stratum with n_c = n. If a sample is the only one of its class, a measure may be
-undefined without it. Then m_j counts as 0.
+is one stratum with n_c = n. If sample j is the only sample of its class, a measure may
+be undefined without it. Then m_j counts as 0.
 
-A calibration error is a sum over bins of |gap|. It has no slope where a gap is about 0,
-and its jackknife would give twice its variance. So we replace |gap| - |gap without j|
-by erf(gap / s) times what j adds to the gap. Here s^2 is the sum of the squares of what
-samples add. The factor erf(gap / s) is the slope of |gap| after smoothing over half the
+A calibration error is a sum over bins of |gap|. Near gap 0, |gap| has no slope, and the
+jackknife would give twice the variance. Let a_j be the part of the gap that sample j
+adds, and s^2 the sum of all a_j^2. We replace |gap| - |gap without j| by erf(gap / s)
+a_j. The factor erf(gap / s) is the slope of |gap| after smoothing over half the
 variance of the gap.
 
 References:
@@ -121,7 +121,7 @@ def _strata(of: OfClient, targets: Tensor) -> np.ndarray:
 
 
 def steps(of: OfClient, outputs: Tensor, targets: Tensor) -> np.ndarray:
-    """(B,) the approximate change in a measure of counts by one more correct sample.
+    """(B,) about how much one more correct prediction changes a measure of counts.
 
     With two classes, sensitivity and F1 count samples of class 1, and specificity
     counts samples of class 0. With more classes, all classes have the same weight. One

@@ -1,7 +1,7 @@
 """Layers that behave differently in training: dropout, augmentation, normalisation.
 
-If a user calls a module, it is not in training: dropout and augmentation do nothing,
-and normalisation uses its running statistics. In training, a kernel gives every layer a
+A module that a user calls is not in training: dropout and augmentation do nothing, and
+normalisation uses its running statistics. In training, a kernel gives every layer a
 random key for each sample. Masks and crops are a pure function of the key, the layer's
 name and the position in the sample. So a run gives the same bits again, even if it is
 divided among processes or resumed. No layer draws from a random generator.
@@ -10,10 +10,10 @@ Running statistics m and v are columns of a row, like weights. A training pass a
 
     |m - mean|^2 / 2 + |v - var|^2 / 2
 
-to the loss, with the mean and the variance of the batch. So their entries in a gradient
-are m - mean and v - var. A local step moves them by the share `momentum` of the layer
-towards the statistics of the batch, as torch does, whatever the optimiser is. Clients
-average running statistics or keep them at home, as they do with weights.
+to the loss, with the mean and the variance of the batch. So the gradient in these
+columns is m - mean and v - var. With any optimiser, a local step moves m and v towards
+the statistics of the batch by the share `momentum` of the layer, as torch does. As with
+weights, clients either average running statistics or keep them at home.
 
 References:
     Srivastava, Hinton, Krizhevsky, Sutskever, Salakhutdinov. Dropout. JMLR 15, 2014.
@@ -97,7 +97,7 @@ class Augment(nn.Module):
     - `flip` mirrors half of the samples left to right;
     - `noise(s)` adds Gaussian noise of standard deviation s to every number.
 
-    They are applied in the order in which they are given.
+    These changes are applied in the given order.
     """
 
     keys: Tensor

@@ -64,9 +64,9 @@ def columns(model: Layout | nn.Module, patterns: Sequence[str]) -> Bool[Tensor, 
 
     A shell pattern such as `body.1`, `norm*` or `head` can match the dotted name of a
     parameter, the path of a module around it, or the name of any module on that path.
-    It can also match the last part of a parameter's name, such as `B`. Patterns do not
-    match the last parts `weight` and `bias`, because all layers have them. So `b*`
-    matches only `body`.
+    It can also match the last part of a parameter's name, such as `B`. But patterns do
+    not match the last parts `weight` and `bias`, because all layers have them. So `b*`
+    matches `body` and no `bias`.
 
     >>> columns(nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)), ["1"]).tolist()
     [False, False, False, True, True]
@@ -187,8 +187,8 @@ def build(
 ) -> nn.Module:
     """The module of a factory, with parameters drawn from the stream (seed, "start").
 
-    Modules draw their parameters from torch's global generator. Afterwards, its state
-    is what it was before.
+    Modules draw their parameters from torch's global generator. The state of this
+    generator is restored afterwards.
     """
     with _GLOBAL, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seeds.key(seed, "start") >> 1)

@@ -123,7 +123,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss_named(name: str, text: str, task: str | None = None) -> PerSample:
-    """The loss that a text names: ours as in "focal(2)", a user's as "module:function".
+    """The loss that a text names: one of ours, as "focal(2)", or "module:function".
 
     >>> loss_named("loss", "absolute", "regression").__name__
     'absolute_error'

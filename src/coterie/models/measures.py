@@ -2,9 +2,9 @@
 
 For labels, a model has one output for each class. With two classes it may have a single
 logit instead; class 1 is the positive class. With two classes, F1, sensitivity and
-specificity are those of class 1. With more classes, they are means over the classes
-that the client has. If a measure is undefined for a client's samples, it is NaN for
-every model. So all models are compared on the same clients.
+specificity are about class 1. With more classes, they are means over the classes that
+the client has. If a measure is undefined for a client's samples, it is NaN for every
+model. So all models are compared on the same clients.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def f1_of(table: np.ndarray) -> float:
 
 
 def sensitivity(outputs: Tensor, targets: Tensor) -> float:
-    """The share of samples of class 1 that are predicted as class 1; NaN without any.
+    """The share of samples of class 1 that are predicted as class 1, or NaN.
 
     With more than two classes, it is the mean over the classes that the client has.
     """
@@ -114,7 +114,7 @@ def sensitivity_of(table: np.ndarray) -> float:
 
 
 def specificity(outputs: Tensor, targets: Tensor) -> float:
-    """The share of samples of class 0 that are predicted as class 0; NaN without any.
+    """The share of samples of class 0 that are predicted as class 0, or NaN.
 
     With more than two classes, it is the mean over the classes that the client has.
     """
@@ -141,7 +141,7 @@ def balanced_accuracy_of(table: np.ndarray) -> float:
 
 
 def auc(outputs: Tensor, targets: Tensor) -> float:
-    """How often a sample of class 1 has a larger output than one of class 0.
+    """How often a sample of class 1 has a larger output than a sample of class 0.
 
     This is the area under the ROC curve; ties count half. It is NaN for a single class.
     With more than two classes, there is an area for each class of the client, against
@@ -298,7 +298,7 @@ OF_ONE_CLASS = ("auc", "f1", "sensitivity", "specificity")
 
 
 def measure_words(measure: str, task: str, classes: Sequence[str]) -> str:
-    """The name of a measure; with two classes, also the class that it is about.
+    """The name of a measure. With two classes, it includes the class that counts.
 
     >>> measure_words("f1", "binary", ["well", "ill"])
     'f1 for ill'

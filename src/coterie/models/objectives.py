@@ -2,9 +2,9 @@
 
 An objective has a loss, measures, and a score, by which models are compared. The loss
 and most measures map a model's outputs (B, ...) and targets (B, ...) to one number per
-sample (B,). So sums over parts of the samples can be added up. Other measures are of a
-client as a whole: they map outputs and targets of all its samples, for example all test
-samples, to one number.
+sample (B,). So sums over parts of the samples can be added up. Other measures are for a
+client as a whole: they map the outputs and targets of all its samples (for example all
+test samples) to one number.
 
 The task of a data set is one word that says what to learn from it. It is also the name
 of the objective of a study, unless the study names another one.
@@ -142,9 +142,9 @@ def adapt_objective(
         objective: the objective to change.
         task: the task of the data.
         loss: text of `model.loss`; empty keeps the loss.
-        measures: texts of `model.measures`, added to those of the objective.
-        score: text of `model.score`. If it names one of our measures that the objective
-            lacks, the measure is added. Empty keeps the score.
+        measures: texts of `model.measures`, added to the measures of the objective.
+        score: text of `model.score`. If the text names one of our measures that the
+            objective lacks, the measure is added. An empty text keeps the score.
     """
     if loss:
         objective = objective._replace(loss=loss_named("model.loss", loss, task))

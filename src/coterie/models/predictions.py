@@ -30,7 +30,7 @@ class Tally(NamedTuple):
 def tally(clients: Iterable[int], pairs: Iterable[tuple[Tensor, Tensor]]) -> Tally:
     """The tables for these clients, from the outputs and targets of each client.
 
-    A client whose outputs are not all numbers has no rows.
+    A client has no rows if some of its outputs are NaN.
     """
     confusions, calibrations = [], []
     for client, (outputs, targets) in zip(clients, pairs, strict=True):

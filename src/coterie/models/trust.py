@@ -1,8 +1,8 @@
 """Decides which code may run when somebody else's folder is read.
 
-A run or an export may name code: "module:factory". When its folder is read, this module
-is imported only if the reader has also named it as trusted. A trusted module comes from
-Python's own path and never from the folder.
+A run or an export may name code: "module:factory". When its folder is read, coterie
+imports this module only if the reader has named the module as trusted. A trusted module
+comes from Python's own path and never from the folder.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ strongly convex. Nesterov's method starts from the result of the last call:
     beta = (1 - r) / (1 + r),    r = sqrt(lr curvature).
 
 After k steps, the squared distance to the minimiser is at most (1 + 1 / r^2) (1 - r)^k
-times that at the start. We take enough steps to reduce the distance to the share
-`accuracy`. `coterie_theory.descent.dual` has closed forms for quadratics; we do not use
-them here.
+times the squared distance at the start. We take enough steps to reduce the distance to
+`accuracy` times the distance at the start. `coterie_theory.descent.dual` has closed
+forms for quadratics; we do not use them here.
 
 References:
     Nesterov, "Lectures on convex optimization", Springer, 2018, section 2.2.
@@ -53,7 +53,7 @@ class ConvexLoss(NamedTuple):
         return self
 
     def steps(self, accuracy: float) -> int:
-        """The number of steps that reduce the distance to this share or less.
+        """The number of steps after which at most this share of the distance is left.
 
         >>> ConvexLoss(0.1, 1.0).steps(0.1), ConvexLoss(1.0, 1.0).steps(0.1)
         (19, 1)

@@ -22,9 +22,9 @@ def factor(late: str, workers: int, tau: int) -> float:
 
     The three forms are `constant`, `adaptive` and `heterogeneous`. tau is the delay of
     an answer, counted in answers, and M the number of workers. The mean of tau is at
-    most M, however slow a worker is. So only few answers get a much smaller weight. The
-    second form is from Theorem 3.2.1 of Even's thesis. The third is from Theorem 3.2.3,
-    and from Theorem 3.3 for clients with different data.
+    most M, even if some workers are very slow. So only few answers get a much smaller
+    weight. The second form is from Theorem 3.2.1 of Even's thesis. The third is from
+    Theorem 3.2.3, and from Theorem 3.3 for clients with different data.
 
     >>> factor("adaptive", 10, 5), factor("adaptive", 10, 40)
     (1.0, 0.25)
@@ -40,8 +40,8 @@ def balance(most: float, answers: list[int], client: int) -> float:
     """The factor `p_bar / p_i`, at most `most`, for equal influence of all clients.
 
     p_i is the client's share of all answers so far, and p_bar the mean of these shares.
-    The limit keeps the steps of clients that answer very rarely short. So these clients
-    still have less influence. If `most` is 0, all factors are 1.
+    If a client answers very rarely, the limit `most` keeps its steps short, so it still
+    has less influence. If `most` is 0, all factors are 1.
 
     >>> balance(10, [6, 2], 0), balance(10, [6, 2], 1), balance(10, [99, 1], 1)
     (0.6666666666666666, 2.0, 10)

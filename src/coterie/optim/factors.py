@@ -1,8 +1,9 @@
 """Personal low-rank corrections: a product A_l B_l for each matrix of a model.
 
-A row of factors holds A_l (o, k) and then B_l (k, i), for one matrix (o, i) after
-another, where k = min(rank, o, i). The products change only the matrices of a model.
-Let G_l be the gradient by matrix l. Then the gradients by its factors are
+For each matrix (o, i) in turn, a row of factors holds A_l (o, k) and then B_l (k, i),
+where k = min(rank, o, i). The products change only the matrices of a model. Let G_l be
+the gradient with respect to matrix l. Then the gradients with respect to its factors
+are
 
     grad A_l = G_l B_l',    grad B_l = A_l' G_l.
 

@@ -52,8 +52,8 @@ def sharpness(
 ) -> Float[Tensor, "n 1"]:
     """A client program: the eigenvalue of each Hessian with the largest absolute value.
 
-    The result is the Rayleigh quotient of power iteration on all training data, so it
-    is never too large. Gradient descent with step sizes above 2 / result moves away
+    Power iteration on all training data gives a Rayleigh quotient. Its absolute value
+    is never too large. With step sizes above 2 / result, gradient descent moves away
     from x.
 
     Args:

@@ -7,7 +7,7 @@ of an edge,
     R_e = (e_v - e_w)' Laplacian(q)^+ (e_v - e_w).
 
 Between rings, every node mixes its two vectors at the rate eta. When a clock rings, the
-second vectors of both nodes move by alpha times the difference of the first ones:
+second vectors of both nodes move by alpha times the difference of their first vectors:
 
     eta = sqrt(mu / (2 R)),    alpha = 1 / sqrt(2 mu R).
 
@@ -96,7 +96,7 @@ class Companions:
 
 
 def companions(start: Float[Tensor, "n d"], eta: float = 0.0) -> Companions:
-    """`Companions` at time 0, where both rows of every node are those of `start`."""
+    """`Companions` at time 0: both rows of every node are its row of `start`."""
     return Companions(start.clone(), start.clone(), [0.0] * len(start), eta)
 
 

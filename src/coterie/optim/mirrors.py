@@ -28,7 +28,8 @@ class Newton(NamedTuple):
 
     Args:
         newton: steps of Newton's method in a round.
-        inner: products with a Hessian in each step; the number of parameters is enough.
+        inner: products with a Hessian in each step; as many as the model has parameters
+            are enough.
     """
 
     newton: Count = 3
@@ -86,7 +87,7 @@ def inverse_mirror(
             samples in every call.
         x: the starting points.
         target: the gradients to reach.
-        ridge: the curvature that phi has in addition to that of the loss.
+        ridge: the curvature that phi has in addition to the curvature of the loss.
         solver: the largest number of steps.
     """
     left = target - clients.grad(x) - ridge * x

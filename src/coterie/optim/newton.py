@@ -1,11 +1,11 @@
 """Newton's method for maximising a concave function of multipliers lam >= 0.
 
 The function is the dual of projecting v onto {x : d_p(x)^2 <= R_p for all p}, where d_p
-is a distance, such as that of a pair p. Its gradient is (d_p^2 - R_p) / 2. Every step
-maximises the quadratic model of this function over lam >= 0 on a working set. This set
-has all p with a positive multiplier, and the most violated of the others. If v violates
-the bounds by far, Newton steps would be short and the working set large. So the code
-lowers the squared radii to R in stages.
+is a distance, for example between the two models of a pair p. Its gradient is (d_p^2 -
+R_p) / 2. Every step maximises the quadratic model of this function over lam >= 0 on a
+working set. This set has all p with a positive multiplier, and those other p that are
+most violated. If v violates the bounds by far, Newton steps would be short and the
+working set large. So the code lowers the squared radii to R in stages.
 
 Vectors and matrices are small and in double precision. NumPy starts an operation faster
 than torch, so we use torch only for large matrices, where several threads help.
@@ -87,7 +87,8 @@ class DualProblem(Protocol):
 
         Args:
             held: which constraints have a positive multiplier.
-            violated: how much each other constraint is violated; 0 if it is not.
+            violated: how much each constraint without a multiplier is violated; 0 if it
+                is not.
             room: the number of violated constraints to take, if this is more than
                 usual.
         """

@@ -4,7 +4,6 @@
     lr = "curvature(1, clip=2)"          c over the curvature of a client's loss
     lr = "adam(0.001, beta2=0.99)"       Adam with decoupled weight decay (AdamW)
     lr = "adam(0.001, decoupled=false)"  Adam with weight decay in the gradient
-    lr = "adam(0.001, fused=true)"       the same steps in one pass over large models
 
 All of these texts may have two more numbers. `clip` is the largest norm of a client's
 gradient. `warmup` is the number of steps in which the step size grows linearly to its
@@ -34,7 +33,7 @@ from torch import Tensor
 from ..checks import InputError, brief, integer, number, one_of, suggestion
 
 _LARGE = 4096
-"""From this number of parameters on, one pass over memory is faster."""
+"""From this number of parameters on, torch's kernel is faster: one pass over memory."""
 
 _PIECE = {"cpu": 2**18, "cuda": 2**24}
 """Adam's step is computed for this number of values at once; they fit in the cache.
@@ -56,11 +55,10 @@ class Optimiser(NamedTuple):
     beta2: float = 0.999
     epsilon: float = 1e-8
     decoupled: bool = True  # whether weight decay stays out of Adam's means
-    fused: bool = False  # torch's kernel, with another rounding
 
     @property
     def is_adam(self) -> bool:
-        """Whether steps are those of Adam."""
+        """Whether Adam takes the steps."""
         return self.word == "adam"
 
     def columns(self, parameters: int, momentum: float) -> int:
@@ -74,7 +72,7 @@ _SHARED = ("clip", "warmup")
 _OPTIONS = {
     "sgd": (*_SHARED, "nesterov"),
     "curvature": (*_SHARED, "nesterov"),
-    "adam": (*_SHARED, "beta1", "beta2", "epsilon", "decoupled", "fused"),
+    "adam": (*_SHARED, "beta1", "beta2", "epsilon", "decoupled"),
 }
 """The options in the brackets of each word."""
 
@@ -115,7 +113,7 @@ def optimiser_of(name: str, text: str) -> Optimiser:
 
 def _value(name: str, key: str, text: str) -> Any:
     """The value of an option, of the type of its default."""
-    if key in ("nesterov", "decoupled", "fused"):
+    if key in ("nesterov", "decoupled"):
         return one_of(name, text, ("true", "false")) == "true"
     if key == "warmup":
         if not re.fullmatch(r"[+-]?\d{1,15}", text):
@@ -143,8 +141,12 @@ def adam_step(
     lr: Float[Tensor, "n 1"],
     decay: Tensor | None,
     reuse: bool = False,
+    one_lr: bool = True,
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
-    """Models and buffer after a step of Adam, in the memory of g (and v, with `reuse`).
+    """Models and buffer after a step of Adam.
+
+    The memory of g is overwritten, and with `reuse` that of x and v, too. `one_lr` says
+    that all clients have the same step size.
 
         m <- b1 m + (1 - b1) g,   s <- b2 s + (1 - b2) g^2,   k <- k + 1
         x <- x (1 - lr decay) - lr m / (1 - b1^k) / (sqrt(s / (1 - b2^k)) + epsilon)
@@ -160,10 +162,11 @@ def adam_step(
         )
     after = v if reuse else torch.empty_like(v)
     torch.add(v[:, 2 * d :], 1, out=after[:, 2 * d :])
-    if optimiser.fused and d >= _LARGE:
+    if one_lr and d >= _LARGE:
         if not reuse:
-            after[:, : 2 * d] = v[:, : 2 * d]
-        return _fused_step(x, g, after, optimiser, lr=lr, decay=decay), after
+            x, after[:, : 2 * d] = x.clone(), v[:, : 2 * d]
+        _fused_step(x, g, after, optimiser, lr=lr, decay=decay)
+        return x, after
     k = after[:, 2 * d :].double()
     first, second = (-1 / (1 - b1**k)).to(x), (1 - b2**k).to(x)
     root = None  # (some, D), in the same memory for all pieces
@@ -190,17 +193,15 @@ def _fused_step(
     *,
     lr: Tensor,
     decay: Tensor | None,
-) -> Tensor:
-    """Models after a step of Adam. Changes m and s in `after`, which has the new k."""
+) -> None:
+    """A step of Adam, which changes x, and m and s in `after`, which has the new k."""
     d = x.shape[1]
     if decay is not None and optimiser.decoupled:
-        moved = x * (1 - lr * decay)
-    else:
-        moved = x.clone()
-        if decay is not None:
-            g.addcmul_(decay.expand_as(x), x)
+        x.mul_(1 - lr * decay)
+    elif decay is not None:
+        g.addcmul_(decay.expand_as(x), x)
     torch._fused_adam_(
-        moved.unbind(),
+        x.unbind(),
         g.unbind(),
         after[:, :d].unbind(),
         after[:, d : 2 * d].unbind(),
@@ -214,7 +215,6 @@ def _fused_step(
         amsgrad=False,
         maximize=False,
     )
-    return moved
 
 
 def _pieces(x: Tensor) -> Iterator[slice]:

@@ -14,8 +14,8 @@ D) then gives x. The curvature of the dual function is
 `project_onto_balls` is the same for single points and fixed centres.
 
 The result has a bound on its error. The code moves x towards the mean until x is
-feasible. `gap` is the objective of x minus the dual value. The objective is strongly
-convex, so the exact projection lies within sqrt(2 gap) of x.
+feasible. The `gap` is the objective at x minus the dual value. The objective is
+strongly convex, so the exact projection lies within sqrt(2 gap) of x.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def squared_radii(
     Args:
         dissimilarity: D; infinite for two clients without a bound.
         t: the mean of the bounds.
-        among: D has the mean 1 over pairs of the first `among` clients; None: of all.
+        among: D is scaled to the mean 1 over pairs of the first `among` clients; None:
+            of all clients.
     """
     here = dissimilarity[:among, :among]
     tied = here.isfinite().fill_diagonal_(False)
@@ -85,8 +86,8 @@ def project(
     """The point nearest to x with |x_i - x_j|^2 <= squared_radius_ij for all pairs.
 
     The result is feasible up to rounding. A squared radius of 0 makes two models
-    exactly equal; an infinite one sets no bound. Models that are already feasible are
-    returned unchanged.
+    exactly equal; an infinite radius sets no bound. Models that are already feasible
+    are returned unchanged.
 
     Args:
         x: the models, on any device; the CPU solves the dual problem.
@@ -239,17 +240,17 @@ def onto_balls(
     """A function that projects points (m, d), each onto the intersection of its balls.
 
     x_j is the point nearest to points[j] with |x_j - centres_k|^2 <= squared_radius_jk.
-    The centres are the same for all rows; the radii differ. If the balls of a row have
-    no common point, x_j makes the largest excess |x_j - centres_k|^2 -
-    squared_radius_jk as small as possible. In both cases, x_j is (nearly) the minimum
-    of
+    The centres are the same for all rows; the radii differ. Let the excess be the
+    largest value of |x_j - centres_k|^2 - squared_radius_jk over k. If the balls of a
+    row have no common point, x_j makes the excess as small as possible. In both cases,
+    x_j is (nearly) the minimum of
 
         1/2 |x_j - p_j|^2 + stiffness / 2 excess^2,     excess >= 0.
 
     If the balls have a common point, the large stiffness keeps the excess below about
     1e-12 of the largest squared distance, times |x_j - p_j| over the radius. A squared
     radius of 0 gives the centre itself (or the mean of several such centres); an
-    infinite one sets no bound. The arguments of the function are points, and
+    infinite radius sets no bound. The arguments of the function are points, and
     multipliers of an earlier call with similar points.
 
     Args:

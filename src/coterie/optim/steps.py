@@ -110,7 +110,7 @@ class LocalDescent(NamedTuple):
         weight_decay: adds this number times the model to each gradient. `samples(k)` is
             k divided by the number of samples on which the model is trained, and
             `samples(k, s)` has s in place of k for models that clients share.
-        schedule: as in `Descent`.
+        schedule: the same option as in `Descent`.
     """
 
     lr: LocalLr = 0.1
@@ -328,9 +328,9 @@ def descend(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v"]]:
     """Models and momentum after gradient step t.
 
-    One result is written to the memory of g, which saves N D values in every step. With
-    `reuse`, the other may be written to the memory of v. Then the caller must not use v
-    any more.
+    Results may be written to the memory of g, which saves N D values in every step.
+    With `reuse`, the memory of x and v may be used, too. Then the caller must not use
+    these any more.
     """
     if isinstance(t, StepNumbers):
         return _descend_in_epochs(rule, x, g, v, t, reuse)
@@ -382,10 +382,14 @@ def _optimise_rows(
     if optimiser.clip < math.inf:
         g = cap_norms(g, optimiser.clip)
     if optimiser.is_adam:
-        differ = optimiser.warmup or rule.schedule != "constant"
-        if isinstance(t, StepNumbers) and differ:  # one pass takes one lr for all
-            optimiser = optimiser._replace(fused=False)
-        return adam_step(x, g, v, optimiser, lr=lr, decay=decay, reuse=reuse)
+        constant = not optimiser.warmup and rule.schedule == "constant"
+        return adam_step(
+            *(x, g, v, optimiser),
+            lr=lr,
+            decay=decay,
+            reuse=reuse,
+            one_lr=constant or not isinstance(t, StepNumbers),
+        )
     if decay is not None:
         g = g.addcmul_(decay.expand_as(x), x)
     if rule.momentum:

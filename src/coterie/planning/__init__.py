@@ -4,7 +4,7 @@
 derives weights from these, and `trials` tests them on held-out samples. `expectations`
 turns the trial into scores and intervals. `plans` does all of this for a study, and
 `pages` shows the result. `waiting` says what clients lose by waiting for each other.
-`links` says which links of a network to leave out. `private` says what accuracy an
+`links` says which links of a network to leave out. `private` says how much accuracy an
 epsilon costs.
 """
 

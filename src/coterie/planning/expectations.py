@@ -3,14 +3,15 @@
 A trial gives four values per client, one for each held-out quarter. The error of their
 mean follows from how the quarters of all clients differ. We model clients' true values
 as draws from a normal law (random effects). So the values of other clients say
-something about a client with few samples. We choose the variance of the law so that the
-sum of squared deviations is at its median.
+something about a client with few samples. We choose the variance of the law such that
+the observed sum of squared deviations is the median of its distribution.
 
-A client that trains alone on m samples has a cost that we model as c / m above its
-limit. Models from one quarter and from three quarters of the samples give c. With three
-quarters, E = c / m is the most that a client can gain. If learning together gains D, it
-is worth g = 1 / (1 - D / E) times the client's own samples. The interval of g contains
-all values for which D - (1 - 1 / g) E may be zero (Fieller's interval of a ratio).
+Our model: if a client trains alone on m samples, its cost is c / m above its limit.
+Models from one quarter and from three quarters of the samples give c. If m is three
+quarters of the samples, a client can gain at most E = c / m. If learning together gains
+D, it is worth g = 1 / (1 - D / E) times the client's own samples. The interval of g
+contains all values for which D - (1 - 1 / g) E may be zero (Fieller's interval of a
+ratio).
 
 References:
     DerSimonian, Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials,
@@ -53,15 +54,15 @@ class Expectation(NamedTuple):
 
     @property
     def with_mean(self) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " c"]]:
-        """Values and errors of all clients, with those of their mean at the end."""
+        """Values and errors of all clients; at the end, the mean with its error."""
         return np.append(self.value, self.mean), np.append(self.error, self.mean_error)
 
 
 def errors_of(values: Float[np.ndarray, "4 n"], sizes: Values) -> Values:
     """Standard errors of the means of four quarters.
 
-    Four values say little about a variance. So we take the mean of the client's own
-    variance and the common one, which is in proportion to 1 / samples.
+    Four values say little about a variance. So we take the mean of two variances: the
+    client's own, and a common one, which is in proportion to 1 / samples.
     """
     own = values.var(0, ddof=1)
     common = float((own * sizes).mean()) / sizes
@@ -98,9 +99,9 @@ def pool_values(values: Values, errors: Values) -> Expectation:
 
 
 class Outlook(NamedTuple):
-    """Expected scores and worth per client with the planned samples, the mean last.
+    """Scores and worth that clients can expect with the planned samples.
 
-    Scores are costs: lower is better.
+    The last entry is the mean over clients. Scores are costs: lower is better.
     """
 
     alone: Float[np.ndarray, "3 c"]  # low end, value, high end
@@ -122,8 +123,8 @@ def outlook_of(
     """Expected scores and worth, from a trial and from the prospects of gradients.
 
     Args:
-        cost: of the trial's models, by the measure that people decide by.
-        loss: of the trial's models.
+        cost: the cost of the trial's models, in the measure by which people decide.
+        loss: the loss of the trial's models.
         sizes: training samples of the pilot.
         planned: training samples that are planned for.
         now: prospects with the trial's samples.

@@ -101,9 +101,9 @@ def network_of(
         graph: a name of `GRAPHS` with its numbers, or a CSV file with the columns v, w
             and optionally delay.
         nodes: number of nodes of a named graph.
-        delays: a CSV file with the columns v, w and delay, in seconds. None takes those
-            of the graph's file, or 1 for all.
-        seed: of random graphs.
+        delays: a CSV file with the columns v, w and delay, in seconds. None takes the
+            delays in the graph's file, or 1 for all edges.
+        seed: the seed of random graphs.
 
     Raises:
         InputError: if a file cannot be read or does not fit.

@@ -1,11 +1,11 @@
 """The findings of a pilot: the noise of clients' gradients, and their distances.
 
 The training samples of every client are divided into quarters. FedAvg trains a common
-model on two of them. Its gradients on the other two, which it has not seen, are a and
-b. Products of a and b give unbiased squared distances, and a - b is noise. Then the
-quarters change roles, and both results are averaged. If clients turn out to be far
-apart, a common model fits nobody and makes all gradients noisy. Then all of this is
-done again with a model for each group.
+model on two of them. Its gradients on the two other quarters, which it has not seen,
+are a and b. Products of a and b give unbiased squared distances, and a - b is noise.
+Then the quarters change roles, and both results are averaged. If clients turn out to be
+far apart, a common model fits nobody and makes all gradients noisy. Then the whole
+pilot is repeated with a model for each group.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Simulate = Callable[[Federation], Simulation]
 
 
 class Pilot(NamedTuple):
-    """The findings of all quarters, and those of each half."""
+    """The findings of all quarters together, and of each half."""
 
     findings: PilotFindings
     halves: tuple[PilotFindings, PilotFindings]  # gradients of the last, the first half
@@ -283,13 +283,13 @@ def combine_comparisons(
 
 
 def shrink_to_mean(looks: Float[np.ndarray, "l n"]) -> Float[np.ndarray, " n"]:
-    """(N,) the mean of each client's positive estimates, shrunk to the mean of clients.
+    """(N,) means of clients' positive estimates, shrunk to the mean over clients.
 
     Each row of `looks` has one estimate for every client. This is James-Stein shrinkage
-    on a logarithmic scale. Shrinkage is stronger if a client's estimates differ much,
-    compared with the differences between clients. Without it, some clients would seem
-    to have no noise, if only few samples have large gradients. The mean over clients
-    does not change.
+    on a logarithmic scale. The more a client's estimates differ, compared with the
+    differences between clients, the stronger the shrinkage. Without shrinkage, some
+    clients would seem to have no noise if only few samples have large gradients. The
+    mean over clients does not change.
     """
     least = 1e-3 * float(np.median(looks.mean(0)))
     if not least > 0:

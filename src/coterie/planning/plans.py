@@ -246,7 +246,8 @@ def measure_of(
 ) -> tuple[ShownMeasure, Trial]:
     """The measure that people decide by, and the trial in this measure as costs.
 
-    The loss replaces a score that is undefined on any quarter (with one class only).
+    If the score is undefined on some quarter (with one class only), the loss replaces
+    it.
     """
     name = objective.score
     if name == "rmse" and objective.loss is squared_error:
@@ -262,7 +263,7 @@ def measure_of(
 
 
 def verdict(least: float, most: float) -> str:
-    """Whether a client should join, given the interval of what that is worth.
+    """Whether a client should join, given the interval of its worth.
 
     >>> verdict(1.8, 4.0), verdict(0.8, 1.1), verdict(1.1, 9.0)
     ('join', 'do not join', 'collect first')
@@ -273,7 +274,7 @@ def verdict(least: float, most: float) -> str:
 
 
 def advice(row: Row) -> str:
-    """The verdict of a row, with the number of samples to collect if that helps.
+    """The verdict of a row. If more samples help, it has the number to collect.
 
     >>> advice({"verdict": "collect first", "collect": 120})
     'collect 120'
@@ -324,22 +325,23 @@ def plan_study(
     samples: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Plan:
-    """What learning with others would bring to each client of a study.
+    """How much each client of a study would gain by learning with others.
 
     It uses training data only.
 
     Args:
         study: its data, split, model and run, and the step size of its algorithms.
         seed: the seed of the study to plan for; None takes the first.
-        lr: step size of the pilot's common model. None takes the first that exists: the
-            step size of the study's fedavg, that of its first algorithm with a step
-            size, or 1 over the largest curvature of any client (at most 0.1).
-        steps: local steps per round of the pilot. None takes those of the same
-            algorithm; for `epochs`, the mean number of steps that a client takes.
-        rounds: of the pilot; None takes the study's.
+        lr: step size of the pilot's common model. None takes the step size of the
+            study's fedavg. If there is none, it takes the step size of the first
+            algorithm that has one. Otherwise it takes 1 over the largest curvature of
+            any client (at most 0.1).
+        steps: local steps per round of the pilot. None takes the steps of the algorithm
+            that gives `lr`. For `epochs`, it takes the mean number of steps of clients.
+        rounds: the number of rounds of the pilot; None takes the study's.
         samples: number of training samples per client to plan for; 0 takes the number
             that each client has.
-        progress: called with the number of rounds that are done, and the total.
+        progress: a function of the number of finished rounds, and of all rounds.
     """
     seed = study.run.seeds[0] if seed is None else integer("seed", seed, at_least=0)
     lr, steps, rounds, epochs = _training_of(study, lr, steps, rounds)

@@ -1,8 +1,8 @@
 """The noise that an epsilon needs, and the accuracy that it costs.
 
-The noise follows from what a method sends in all planned rounds, without any data. To
-find the cost, we train with and without privacy, and compare scores on validation data.
-No epsilon covers these trials. So use pilot data, or similar public data.
+The noise follows from the messages of a method in all planned rounds, without any data.
+To find the cost, we train with and without privacy, and compare scores on validation
+data. No epsilon covers these trials. So use pilot data, or similar public data.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def plan_privacy(
     """The score that every method of a study reaches, by epsilon.
 
     Args:
-        study: its [privacy] says how rows are clipped.
-        epsilon: None takes that of [privacy].
-        delta: None takes that of [privacy], or 1e-5.
-        progress: called with the number of trainings that are done, and the total.
+        study: the table [privacy] of the study says how rows are clipped.
+        epsilon: None takes the epsilon in [privacy].
+        delta: None takes the delta in [privacy], or 1e-5.
+        progress: a function of the number of finished trainings, and of all trainings.
     """
     settings = _settings(study, epsilon, delta)
     middle = settings.epsilon

@@ -5,10 +5,10 @@ on all clients, which sum to 1, the squared error of the blend is
 
     risk_i(l) = |sum_j l_j (g_j - g_i)|^2 + sum_j l_j^2 sigma_j^2 / m_j,
 
-the sum of its squared bias and its variance (Theorem 8.2 of the thesis, before the bias
-is bounded by sum_j l_j |g_j - g_i|^2). Alone the risk is sigma_i^2 / m_i. The `gain` is
-this risk over the least risk: learning with others is worth `gain` times the client's
-own samples.
+the sum of its squared bias and its variance. (In Theorem 8.2 of the thesis, the bias is
+then bounded by sum_j l_j |g_j - g_i|^2.) Alone, the risk is sigma_i^2 / m_i. The `gain`
+is this risk divided by the least risk: learning with others is worth as much as `gain`
+times the client's own samples.
 
 We know the vectors g_i only by noisy squared distances. `structure_of` models them as
 g_i = p_i + t_i. The p_i lie in the few directions that stand out from the noise. The
@@ -75,7 +75,7 @@ class Prospects(NamedTuple):
 def prospects_of(found: PilotFindings) -> Prospects:
     """The gains and weights that follow from the findings, with 90 % intervals.
 
-    All clients are assumed to differ from the rest by the same amount on average.
+    We assume that every client differs by the same amount, on average, from all others.
     """
     noise, shape = found.variance / found.sizes, structure_of(found)
     n = len(noise)
@@ -92,14 +92,14 @@ def prospects_of(found: PilotFindings) -> Prospects:
 
 
 def structure_of(found: PilotFindings) -> Structure:
-    """Common directions, and the mean square of the rest, from noisy squared distances.
+    """Estimates from noisy distances the directions p, and the mean square of the t_i.
 
     The distances give the matrix C of products of gradients minus a mean. With f =
     `floor`, its noise has standard deviation f_i on the diagonal and sqrt(f_i f_j / 2)
-    off it. So eigenvalues of C_ij / sqrt(f_i f_j) that are noise reach at most
-    sqrt(2 n), and larger ones stand out. The rest R is A T A' for the products T of the
-    t_i and the projection A. On average, R_ii + R_jj - 2 R_ij is
-    sum_k (A_ik - A_jk)^2 |t_k|^2, which gives the mean square of the t_i.
+    off it. So eigenvalues of C_ij / sqrt(f_i f_j) that are noise reach at most sqrt(2
+    n). Larger eigenvalues stand out. The rest R is A T A' for the products T of the t_i
+    and the projection A. On average, R_ii + R_jj - 2 R_ij is sum_k (A_ik - A_jk)^2
+    |t_k|^2, which gives the mean square of the t_i.
     """
     n, f = len(found.squared), found.floor
     root = np.sqrt(f)

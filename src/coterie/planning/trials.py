@@ -1,9 +1,10 @@
 """A trial of proposed weights: models alone and together, on unseen samples.
 
-Each quarter in turn is held out. On the three others we train each client alone, each
-client alone with one quarter only, and all clients by All-for-one. Its weights come
-from the half without the held-out quarter. So the samples that judge a client neither
-chose its partners nor trained its model.
+Each quarter in turn is held out. On the three other quarters, we train each client
+alone, and all clients by All-for-one. We also train each client alone on one quarter
+only. The weights of All-for-one come from the half without the held-out quarter. So the
+samples on which a client is judged did not choose its partners, and did not train its
+model.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def run_trial(
     """The scores of clients' models on samples they have not seen, by measure.
 
     Args:
-        federation: its training samples are divided as in the pilot.
+        federation: the clients; their training samples are divided as in the pilot.
         simulate: makes a simulation of a federation.
         proposed: weights that were found without the first two quarters, and weights
             that were found without the last two.

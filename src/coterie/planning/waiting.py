@@ -26,7 +26,7 @@ class WaitingCost(NamedTuple):
 
 
 def waiting_of(clock: Clock, clients: int) -> WaitingCost:
-    """What these clients would save by not waiting.
+    """How much time these clients would save without waiting.
 
     If all tasks of a client take equally long, `speed_up` is `mean_m s_max / s_m`, as
     in Table 3.2. Times that vary make rounds even longer.

@@ -1,9 +1,9 @@
 """What leaves a client, and what it reveals: three packages.
 
 - `accounting`: what a ledger of releases reveals of each client. It uses neither of the
-others.
+other two packages.
 - `mechanisms`: how rows leave, clipped and with noise. It appends to a ledger.
-- `attacks`: what an attacker finds out from releases. It may use both others.
+- `attacks`: what an attacker finds out from releases. It may use both other packages.
 """
 
 from . import accounting

@@ -69,7 +69,7 @@ POOLED = "linear pooled"
 
 
 class Baselines(NamedTuple):
-    """The scores of the baselines of one seed, as cells that have ended.
+    """The scores of the baselines of one seed, in the form of finished cells.
 
     Baselines are never ranked or chosen like methods.
     """

@@ -1,6 +1,6 @@
 """Files of a run: replaced as a whole, with checksums, and refused if damaged.
 
-A file of tensors holds what `torch.save` writes, followed by a checksum of it. So
+A file of tensors holds the output of `torch.save`, followed by its checksum. So
 `torch.load` can read it, and no byte can change unnoticed.
 """
 
@@ -82,8 +82,8 @@ def writing(path: Path) -> Iterator[Path]:
 def link_file(source: Path, target: Path) -> None:
     """Makes `target` the same file as `source`, or a copy if that is not possible.
 
-    Files of a run are never changed in place, only replaced. So after a change of one
-    file, the other still has the old content.
+    Files of a run are never changed in place, only replaced. So if one of the two files
+    is replaced, the other still has the old content.
     """
     with writing(target) as temporary:
         temporary.unlink()
@@ -242,9 +242,9 @@ def _digest(stream: BinaryIO, size: int) -> bytes:
 def lock_folder(folder: Path) -> Iterator[bool]:
     """A context in which no other process may lock this folder, made if needed.
 
-    The context gives True. It gives False if the file system has no locks and so cannot
-    keep other processes away. The lock ends with the process, even if the process is
-    killed.
+    The context gives True. It gives False if the file system has no locks, so that
+    other processes can still write. The lock ends with the process, even if the process
+    is killed.
 
     Raises:
         InputError: if another process has the lock, or the system has no locks.
@@ -346,9 +346,9 @@ def drop_temporary_files(folder: Path) -> None:
 
 
 def refuse_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
-    """Refuses a file to write that exists, or that would be in a run or an export.
+    """Refuses an output file that exists, or that would be in a run or an export.
 
-    With `force` it may exist, but it may never be one of the `inputs`.
+    With `force`, the file may exist. It may never be one of the `inputs`.
     """
     for path in inputs:
         if target.exists() and path.exists() and target.samefile(path):

@@ -1,9 +1,9 @@
 """The folder runs/<id>/ of a study, and how it is written and read.
 
 Each pair of algorithm and seed is a cell. The cell's file holds its state and all that
-was recorded so far. It is replaced as a whole and so never half written: a run that was
-killed continues from a consistent point. The tables that people read are made from the
-cells.
+was recorded so far. The file is replaced as a whole, and so is never half written. A
+run that was killed therefore continues from a consistent point. The tables that people
+read are made from the cells.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Folder:
         """Writes names, sizes, clusters and preparations of the clients of one seed.
 
         Args:
-            seed: of the study.
+            seed: the seed of the study.
             federation: the clients that train.
             objective: defines the score.
             oracles: labels of the algorithms that know true clusters or optima.

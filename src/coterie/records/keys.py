@@ -1,8 +1,8 @@
 """The secret key of a runs folder, and digests that reveal nothing without it.
 
-Somebody who guesses a record can write the whole data file with that guess, compute its
-digest and compare. So a run keeps only a digest of its data with a key (HMAC). The key
-is in a file that only its owner can read.
+Without a key, digests could be used to test guesses: write the whole data file with a
+guessed record, compute its digest, and compare. So a run keeps only a digest of its
+data with a key (HMAC). The key is in a file that only its owner can read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIZE = 32  # bytes of a key
 
 
 def write_secret(path: Path, content: bytes, *, once: bool = False) -> None:
-    """Replaces a file by one that only its owner can read; on disk when it returns.
+    """Writes a file that only its owner can read; it is on disk when this returns.
 
     With `once`, an existing file stays as it is.
     """
@@ -83,7 +83,7 @@ def digest_with(key: bytes, text: str, digits: int = 32) -> str:
 
 
 def digests_with_key(read: Mapping[str, str], runs: Path) -> dict[str, str]:
-    """Digests of what a study reads, made with the key of the runs folder.
+    """Digests of the files and data of a study, made with the key of the runs folder.
 
     Digests of modules stay as they are, because programs are not data.
     """

@@ -2,8 +2,8 @@
 
 There are two kinds of files:
 
-- `cells/<cell>.reserved.json` of a run says which rounds may have been sent without
-  being in a checkpoint.
+- `cells/<cell>.reserved.json` of a run says which rounds after the last checkpoint may
+  have been sent.
 - `.ledger/<data>/` in the runs folder has one file for every algorithm, seed and study
   that trained privately on the same data. `<data>` is a digest with the key of the runs
   folder.
@@ -71,8 +71,9 @@ def write_reserved(path: Path, kept: Reservations) -> None:
 class LedgerEntry(NamedTuple):
     """What one algorithm and seed of a study has spent on a data set.
 
-    Costs are those of the client that pays most. For the unit client they are mu^2. For
-    the unit sample they are [noise, rate, held out, how often] of each kind of release.
+    Costs are the costs of the client that pays most. For the unit client, they are
+    mu^2. For the unit sample, they are lists [noise, rate, held out, how often], one
+    for each kind of release.
     """
 
     run: str  # the name of its folder

@@ -166,7 +166,7 @@ def check_rows(path: Path, rows: Any) -> None:
 
 
 def check_clients(path: Path, table: pd.DataFrame, cells: list[Cell]) -> None:
-    """Refuses a table whose clients are not those of the cells of its seed."""
+    """Refuses a table if the cells of its seed have other clients."""
     require(path, {"client", *_COUNTS} <= {*table}, len(table) > 0)
     numbers = [pd.api.types.is_integer_dtype(table[name]) for name in _COUNTS]
     require(path, *numbers, table["seed"].nunique() == 1)

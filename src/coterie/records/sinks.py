@@ -1,7 +1,7 @@
 """Sinks, which receive a run's numbers while it goes on: TensorBoard, MLflow, W&B.
 
-We call a sink when an algorithm and seed begin and end, and with the numbers in
-between. The results and files of a run do not depend on its sinks.
+We call a sink when an algorithm and seed begin, at every evaluation with its numbers,
+and at the end. The results and files of a run do not depend on its sinks.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class Log:
     def of(self, label: str, seed: int) -> Iterator[Callable[[Cell], None]]:
         """A context with the function to call with the cell after each evaluation.
 
-        Sinks begin at the first call, so a cell that had already ended reaches none.
+        Sinks begin at the first call, so a cell that had already ended is not sent to
+        them.
         """
         begun = False
 

@@ -249,7 +249,8 @@ def _read_baselines(path: Path) -> Baselines:
 def records_of(path: Path, cells: Iterable[Cell]) -> Records:
     """The records of a run folder, given all its cells (they need no states).
 
-    The study is checked before the cells are read, because reading them takes longest.
+    The study is checked before the cells are read, because reading the cells takes
+    longest.
     """
     study, about = read_sealed_toml(path / "study.toml"), read_json(path / "task.json")
     shapes.check_study(path / "study.toml", study)
@@ -330,7 +331,7 @@ def _groups(
 def _weights(
     cells: list[Cell], groups: dict[tuple[str, int], GroupLabels]
 ) -> dict[tuple[str, int], Snapshots]:
-    """Collaboration matrices over time: those recorded, then those of groups."""
+    """Collaboration matrices over time: first recorded ones, then groups' ones."""
     found = {}
     for cell in cells:
         key = cell.label, cell.seed

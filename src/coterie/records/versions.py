@@ -128,7 +128,7 @@ def digest_of(files: Iterable[Path]) -> str:
 def sources_of(module: str) -> dict[str, Path]:
     """The files of an imported module and of all modules that it uses, by module.
 
-    We do not follow what a module of an installed package, or of Python, uses.
+    For modules of Python and of installed packages, we do not look further.
     """
     path = file_of(sys.modules.get(module))
     if path is None:

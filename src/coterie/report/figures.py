@@ -56,10 +56,10 @@ from .styles import (
 def gains(records: Records) -> go.Figure:
     """Every client's gain over training alone, one view per algorithm.
 
-    The first view shows the algorithm with the best mean validation score. Its gains
-    sort the bars inside each cluster, and clients keep these places in all views.
-    Whiskers are 95 % intervals. A bar is faint if its interval contains 0. With more
-    than CROWD clients, one box per algorithm shows the distribution.
+    The first view shows the algorithm with the best mean validation score. Inside each
+    cluster, bars are sorted by the gains in this view, and clients keep these places in
+    all views. Whiskers are 95 % intervals. A bar is faint if its interval contains 0.
+    With more than CROWD clients, one box per algorithm shows the distribution.
 
     Raises:
         InputError: without results of `local`, or of anything to compare with it.
@@ -175,8 +175,8 @@ def newcomers(records: Records) -> go.Figure:
     """Each newcomer's gain over training alone, one row per algorithm.
 
     A dot is a client that was held out of training with one seed. With more than CROWD
-    dots, the figure shows only boxes. Without results of `local`, it shows scores
-    instead of gains.
+    dots, the figure shows only boxes. Without results of `local`, the figure shows
+    scores instead of gains.
 
     Raises:
         InputError: if the records have no newcomers.
@@ -262,10 +262,10 @@ def network(records: Records) -> go.Figure:
     """The graph of a study, with clients coloured by their gain over training alone.
 
     Without results of `local`, colours show final scores. There is one view per
-    algorithm. The first view shows the algorithm with the best mean validation score. A
-    link is dotted if neither of its clients uses the other's model at the end, because
-    some methods choose partners themselves. With several seeds, the graph is that of
-    the first seed.
+    algorithm. The first view shows the algorithm with the best mean validation score.
+    Some methods choose partners themselves, so a link is dotted if neither of its
+    clients uses the other's model at the end. With several seeds, the figure shows the
+    graph of the first seed.
 
     Raises:
         InputError: if the study has no [graph].

@@ -1,4 +1,4 @@
-"""Sentences about all methods: which is best, how sure that is, and at what cost.
+"""Sentences about all methods: which one is best, how sure we are, and the costs.
 
 The sentences at the top of a report are in `opening`.
 """
@@ -85,10 +85,10 @@ def certainty_text(records: Records, gain: Gain) -> str:
 
 
 def best_of(records: Records, table: pd.DataFrame) -> tuple[str, str | None]:
-    """A sentence on the algorithm with the best mean, and its label if that is sure.
+    """A sentence on the algorithm with the best mean, and its label if we are sure.
 
-    The best is sure if the 95 % interval of its lead over the second is above 0, and
-    both ran equally long. Oracles, and methods whose training failed, do not count.
+    We are sure of the best if the 95 % interval of its lead over the second is above 0,
+    and both ran equally long. Oracles, and methods whose training failed, do not count.
     """
     score = amounts_of(records)
     means_of = rank_methods(records, table["mean"])

@@ -53,10 +53,10 @@ def collaboration(
 ) -> go.Figure:
     """One algorithm's collaboration matrix over time, with a slider and a play button.
 
-    Row i shows from whom client i learns. If there are many snapshots, evenly spaced
-    ones are shown. The colour scale ends at the largest weight between two different
-    clients with this seed, so that a heavy diagonal hides nothing. By default, it shows
-    the first algorithm and seed with snapshots.
+    Row i shows from whom client i learns. If there are many snapshots, the figure shows
+    some of them, evenly spaced. The colour scale ends at the largest weight between two
+    different clients with this seed, so that a heavy diagonal hides nothing. By
+    default, the figure shows the first algorithm and seed with snapshots.
 
     Raises:
         InputError: without snapshots, or with more than CROWD clients.
@@ -108,7 +108,7 @@ def partners(records: Records) -> go.Figure:
     """The mean number of partners per client over time.
 
     If true clusters are known, solid lines count partners inside the client's own
-    cluster, and dotted lines those outside.
+    cluster, and dotted lines count partners outside.
     """
     table, axis = partner_counts(records), axis_of(records)
     known = bool(table["inside"].notna().any())
@@ -332,9 +332,9 @@ def similarity_map(
 
     Args:
         distances: squared, with their errors.
-        threshold: for squared distances; None takes `gap_threshold`.
-        confidence: see `classify_pairs`.
-        names: of the clients; None numbers them.
+        threshold: limit of squared distances; None takes `gap_threshold`.
+        confidence: the confidence of one decision, see `classify_pairs`.
+        names: the names of the clients; None numbers them.
     """
     n = len(distances.squared)
     names = [str(i) for i in range(n)] if names is None else list(names)

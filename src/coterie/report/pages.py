@@ -1,7 +1,8 @@
 """The report: one HTML page on who gains, who loses and who learned with whom.
 
-The page is a function of a study's records. It contains all it needs, also plotly.js,
-and its content security policy forbids it to fetch anything. So it opens offline.
+The page is a function of a study's records. The page contains everything it needs, also
+plotly.js, and its content security policy forbids it to fetch anything. So it opens
+offline.
 """
 
 from __future__ import annotations

@@ -279,13 +279,13 @@ def finish(
     long as making the figure.
 
     Args:
-        traces: of the figure.
-        looks: its own layout, which is added to the common one.
+        traces: the traces of the figure.
+        looks: layout of this figure, which is added to the common layout.
         title: above the figure.
-        height: in pixels.
+        height: the height in pixels.
         rows: lines of text; each adds to the height.
         menu: whether to leave room for a menu above the figure.
-        frames: of a slider.
+        frames: the frames of a slider.
     """
     title = title if title.startswith("<b>") else bold(title)
     heading = {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yanchor": "top"}
@@ -325,7 +325,7 @@ def merge_specs(old: Mapping[str, Any], new: Mapping[str, Any]) -> PlotSpec:
 
 
 def nest_keys(changes: Mapping[str, object]) -> PlotSpec:
-    """The changes of a button as a nested layout.
+    """Changes of a layout with dotted keys, written as nested dictionaries.
 
     >>> nest_keys({"xaxis.title.text": "round", "xaxis.type": "log"})
     {'xaxis': {'title': {'text': 'round'}, 'type': 'log'}}

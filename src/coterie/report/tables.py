@@ -47,7 +47,7 @@ def partner_counts(records: Records) -> pd.DataFrame:
 
     A partner of a client is another client with a positive weight in its model. Column
     `all` counts all partners. `inside` counts partners in the client's true cluster,
-    and `outside` those in other clusters. Both are NaN if no cluster is known.
+    and `outside` partners in other clusters. Both are NaN if no cluster is known.
     """
     rows = []
     for label, seed in {**records.weights, **records.groups}:
@@ -107,10 +107,10 @@ def _users(member: np.ndarray, uses: np.ndarray, kind: np.ndarray) -> np.ndarray
 def newcomer_summary(records: Records) -> pd.DataFrame:
     """One row per algorithm: test scores of newcomers, who were held out of training.
 
-    Each seed holds out its own clients, and each of them counts once. Columns:
+    Each seed holds out its own clients, and each held-out client counts once. Columns:
 
-    - `mean` with its `standard_error`, which counts seeds, their newcomers and test
-      samples (`scores.intervals`). `worst` is the worst newcomer of any seed.
+    - `mean` with its `standard_error`, for new seeds, newcomers and test samples
+      (`scores.intervals`). `worst` is the worst newcomer of any seed.
     - `better_than_local` is the share of newcomers that do strictly better than alone.
       `gain` is the mean gain over `local`, with its 95 % interval from `gain_low` to
       `gain_high`. All are NaN without `local`.
@@ -167,11 +167,11 @@ def client_summary(records: Records, label: str) -> pd.DataFrame:
 
 @cached
 def at_equal_cost(records: Records, cost: str) -> tuple[float, pd.Series]:
-    """The largest cost that every algorithm reached, and mean test scores at that cost.
+    """The largest cost that all algorithms reached, and mean test scores at this cost.
 
-    The cost is `gradients`, `bytes` or `updates`. For each seed, the score is that of
-    the last evaluation before the algorithm spent more. Algorithms without this cost do
-    not count: training alone sends no bytes.
+    The cost is `gradients`, `bytes` or `updates`. For each seed, the score is from the
+    last evaluation before the algorithm spent more. Algorithms without this cost do not
+    count; for example, training alone sends no bytes.
     """
     finals = {label: costs_of(records, label)[cost] for label in labels_of(records)}
     paid = [value for value in finals.values() if value > 0]
@@ -321,7 +321,7 @@ def confusion_of(
 ) -> pd.DataFrame:
     """The number of test samples by true class (row) and predicted class (column).
 
-    It counts the samples of one client, or of all, with all seeds.
+    The counts are of the samples of one client, or of all clients, with all seeds.
     """
     table = records.confusion
     classes = range(int(table[["target", "predicted"]].to_numpy().max()) + 1)

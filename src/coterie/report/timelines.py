@@ -44,9 +44,10 @@ _WIDE = 3
 def timeline(records: Records) -> go.Figure:
     """When each client computed, at the beginning of a run, one view per algorithm.
 
-    Each row is a client, with the slowest at the top. A bar is one computation, and in
-    a gap the client was idle. All views have the same clients and seconds (see
-    `waiting.timeline_of`). The first view is of the algorithm with the most idle time.
+    Each row is a client, with the slowest client at the top. A bar is one computation;
+    in a gap between bars, the client was idle. All views have the same clients and
+    seconds (see `waiting.timeline_of`). The first view shows the algorithm with the
+    most idle time.
 
     Raises:
         InputError: if too little was recorded.
@@ -124,13 +125,13 @@ def _bars(records: Records, drawn: Timeline, label: str) -> PlotSpec:
 
 
 def delays(records: Records) -> go.Figure:
-    """The delays of answers, one panel per algorithm that takes late ones.
+    """The delays of answers, one panel per algorithm that takes late answers.
 
     A delay is the number of answers that arrived since a client began, including its
-    own. Every answer adds one to the delays of all answers under way. Each client has
-    at most one answer under way. So the mean delay is at most the number of clients
-    (the dotted line), even if some clients are slow. If some delays are far above this
-    line, axes are logarithmic.
+    own. Every answer that arrives adds one to the delays of all answers under way, and
+    each client has at most one answer under way. So the mean delay is at most the
+    number of clients (the dotted line), even if some clients are slow. If some delays
+    are far above this line, axes are logarithmic.
 
     Raises:
         InputError: if no algorithm takes late answers.

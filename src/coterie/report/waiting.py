@@ -1,7 +1,7 @@
 """The cost of waiting in virtual time: numbers of a study with [time].
 
-Clients that wait for each other are idle. Without waiting, answers have delays, because
-others have changed the model in the meantime. `scores.finals` says what "final" means,
+Clients that wait for each other are idle. Without waiting, answers have delays: other
+clients have changed the model in the meantime. `scores.finals` says what "final" means,
 and which seeds count.
 """
 
@@ -48,14 +48,14 @@ def is_timed(records: Records) -> bool:
 
 
 def wait_summary(records: Records) -> pd.DataFrame:
-    """One row per algorithm: what waiting cost, and the gain of not waiting.
+    """One row per algorithm: the time lost by waiting, or gained without it.
 
     Columns are means over seeds. `idle` is the share of their time in which clients
     computed nothing. `updates` counts the answers that arrived until the final `time`,
     and `pace` is their number per virtual second. `mean_delay` and `largest_delay` are
     counted in answers (NaN if none can be late). `reached` is the virtual time of the
     first evaluation with a mean test score as good as `common_score`. `speed_up` is the
-    largest `reached` of all algorithms, divided by that of this algorithm.
+    largest `reached` of all algorithms, divided by the `reached` of this algorithm.
 
     Raises:
         InputError: without [time].

@@ -1,4 +1,4 @@
-"""Scores of baselines, by the same statistics as those of methods.
+"""Scores of baselines, computed in the same way as the scores of methods.
 
 Baselines are not in the metrics of a study, so they are never ranked or chosen as
 methods. To compare a method with a baseline, use `with_baselines`.

@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 
 
 def with_cache(records: Records) -> Records:
-    """The same records, with a cache that lives as long as they do.
+    """The same records, with a cache. The cache lives as long as the records.
 
     The caller must not change any table, neither of the records nor of the results.
     """

@@ -1,9 +1,9 @@
 """Scores of clients, computed from a study's records alone.
 
 "Final" means the last recorded round, never the best round. A seed counts only if it
-got as far as the furthest seed of the same algorithm. Clients are left out if they have
-no test samples, or if their test samples leave the score undefined, such as the AUC of
-one class. Any other NaN is kept, never skipped.
+has as many rounds as the longest seed of this algorithm. Clients are left out if they
+have no test samples, or if their test samples leave the score undefined, such as the
+AUC of one class. Any other NaN is kept, never skipped.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def by_measure(records: Records, measure: str) -> Records:
 def is_higher_better(records: Records, measure: str) -> bool | None:
     """Whether higher is better; None for a user's own measure, if it is not the score.
 
-    A measure on pooled test data is like the measure that it is made from.
+    For a measure on pooled test data, the measure from which it is made decides.
     """
     base = base_measure(measure)
     if base == base_measure(records.score):
@@ -209,7 +209,7 @@ def display_label(records: Records, label: str) -> str:
 
 
 def annotate_label(label: str, oracle: bool, failed: bool = False) -> str:
-    """The label of an algorithm, marked where it is an oracle or its training failed.
+    """The label of an algorithm, with a mark for oracles and for failed training.
 
     >>> annotate_label("all_for_one", True), annotate_label("oracle (clusters)", True)
     ('all_for_one (oracle)', 'oracle (clusters)')
@@ -243,8 +243,8 @@ def require_local(records: Records) -> str:
 def population(records: Records) -> pd.DataFrame:
     """One row per client: mean sizes over seeds, and its cluster (-1 if it varies).
 
-    A client is `tested` if it has test samples with every seed. It is `scored` if these
-    also define its score.
+    A client is `tested` if it has test samples with every seed. It is `scored` if, in
+    addition, its score is defined on these samples.
     """
     groups = records.clients.groupby("client")
     table = groups[["train", "validation", "test"]].mean()
@@ -256,7 +256,7 @@ def population(records: Records) -> pd.DataFrame:
 
 
 def sort_by_cluster(clients: pd.DataFrame) -> pd.DataFrame:
-    """The clients sorted by true cluster, those of unknown cluster last."""
+    """The clients sorted by true cluster; clients of unknown cluster are last."""
     unknown = clients["cluster"] < 0
     order = np.lexsort((clients["client"], clients["cluster"], unknown))
     return clients.iloc[order].reset_index(drop=True)
@@ -276,8 +276,8 @@ def is_crowd(records: Records) -> bool:
 def undefined_for(records: Records, measure: str | None = None) -> list[int]:
     """Clients whose test samples leave a measure undefined with any seed.
 
-    The cause is not the models, because no algorithm has a value in any round. By
-    default, the measure is the score.
+    For such a client, no algorithm has a value in any round. So the samples are the
+    cause, and not the models. By default, the measure is the score.
     """
     measure = measure or records.score
     column = f"test_{measure}"

@@ -2,8 +2,8 @@
 
 Algorithms are paired by seed, client and test sample (see `intervals`). Some records
 lack the values of samples: records of a run that did not end, and records of older
-versions if the measure is of a client as a whole, such as AUC. Then only seeds count,
-and `samples` is 0.
+versions (for measures of a client as a whole, such as AUC). Then only seeds count, and
+`samples` is 0.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def client_scores(
 ) -> pd.DataFrame:
     """Final test scores of clients with 95 % intervals: mean, error, low, high.
 
-    Scores are means over all seeds. With `seed`, they are of this seed, and intervals
-    count only test samples.
+    Scores are means over all seeds. With `seed`, scores are of this seed only, and
+    intervals are only for new test samples.
     """
     scores = final_scores(records, label)
     if seed is not None:
@@ -129,7 +129,7 @@ def score_error(records: Records, label: str) -> float:
 def score_estimate(records: Records, label: str) -> tuple[Estimate, int]:
     """The estimate of the mean score over clients, inside the range of its measure.
 
-    The number of test samples that count comes second (0: only seeds count).
+    The second result is the number of test samples that count (0: only seeds count).
     """
     scores = final_scores(records, label)
     trials = _trials(records, [label], scores)
@@ -163,7 +163,7 @@ def _gains(
 def _own_needed(records: Records, labels: list[str]) -> list[str]:
     """Both algorithms for a skewed measure, because its gain needs their intervals.
 
-    The gain is the score of the first minus that of the second.
+    The gain is the score of the first minus the score of the second.
     """
     return labels[:: score_of(records).sign] if is_skew(records.score) else []
 

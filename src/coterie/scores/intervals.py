@@ -10,11 +10,11 @@ D_si of client i with seed s, and u_sij = (d_sij - D_si) / (N S sqrt(n_i (n_i - 
     V_both    = (S sum_sj u_sj^2 - V_samples) / (S - 1)
 
 V_samples is the variance of the mean over samples. V_seeds holds the variance over
-seeds, and also V_both: what samples add to the differences between seeds. V_both is the
-interaction of seeds and samples if all seeds have the same test samples. It is all of
-V_samples if each seed has its own. It must count only once, so we subtract it. Shared
-samples let us estimate V_both. With few seeds, V_seeds is too often small by chance, so
-we subtract less:
+seeds, and also V_both, which samples add to the differences between seeds. If all seeds
+have the same test samples, V_both is the interaction of seeds and samples. If each seed
+has its own test samples, V_both is all of V_samples. V_both must count only once, so we
+subtract it. Shared samples let us estimate V_both. With few seeds, V_seeds is too often
+small by chance, so we subtract less:
 
     V_less  = (S - 1) / (S + 1) V_both max(0, 1 - V_both / V_samples)
     V_1     = max(0, V_samples - V_both) + V_less + 1 / K^2
@@ -29,19 +29,20 @@ S - 1 degrees of freedom. q is Student's t_f, where f follows from the samples b
 Satterthwaite's rule.
 
 For outcomes that are 0 or 1, the mean determines the variance, so q is the normal
-quantile. The term 1 / K^2 adds a pair of samples: each algorithm is right on one of
-them (Agresti and Min). Without it, the difference of a client with at most one
-differing prediction would seem to be known exactly. K is the number of effectively
-independent samples. For other outcomes, 1 / K^2 is left out.
+quantile. The term 1 / K^2 has the effect of two more samples: each algorithm is right
+on one of them (Agresti and Min). Without this term, the difference would seem to be
+known exactly for a client with at most one differing prediction. K is the number of
+effectively independent samples. For other outcomes, 1 / K^2 is left out.
 
 For one client, N = 1 and D_s is its own mean. With one seed, only samples count. If
 each seed draws its own clients (newcomers), D_s is the mean over the clients of that
 seed, and the weight of a sample in D is 1 / (S N_s n_i).
 
 A measure of a client as a whole has values of samples with the same mean and variance
-(`models.jackknife`). If it counts only some samples, as sensitivity counts those of
-class 1, K follows from how much each sample changes it (1 / n_i for a mean). These
-intervals are symmetric; `ranges` accounts for the range of a measure.
+(`models.jackknife`). If such a measure counts only some samples, as sensitivity counts
+the samples of class 1, K follows from how much each sample changes the measure (1 / n_i
+for a mean). These intervals are symmetric; `ranges` accounts for the range of a
+measure.
 
 References:
     Cochran and Cox, Experimental Designs, Wiley 1950.
@@ -193,7 +194,7 @@ def _group_estimates(
     Args:
         trials: the values.
         client: (M,) number of the client of each value.
-        cells: of the values.
+        cells: the cells of the values.
         weight: (C,) of each cell.
         group: (C,) of each cell.
         spread: V_seeds of each group.

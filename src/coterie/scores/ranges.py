@@ -1,13 +1,13 @@
 """Intervals of measures with a limited range.
 
-A share is between 0 and 1, and the difference of two is between -1 and 1. Their
-intervals are cut there.
+A share is between 0 and 1, and the difference of two shares is between -1 and 1.
+Intervals end at these limits.
 
-R2 is at most 1, and errors are at least 0. Let a be the distance of a score from that
-end. The distribution of a is skewed, like that of a square: its standard error grows in
-proportion to a. If a is small by chance, so is the error. Let h be half the width of
-Student's interval. At the far end, the error is 1 + h / a times as large, and so is the
-half interval on that side:
+R2 is at most 1, and errors are at least 0. Let a be the distance of a score from this
+limit. The distribution of a is skewed, like the distribution of a square: its standard
+error grows in proportion to a. If a is small by chance, so is its estimated standard
+error. Let h be half the width of Student's interval. At the far end, the error and the
+half interval are 1 + h / a times as large:
 
     from a - h to a + h (1 + h / a)
 
@@ -19,8 +19,9 @@ divide h between a and b in proportion to their variances, and skew each part:
     high = a - b + sqrt((g_a (1 + g_a / a))^2 + g_b^2)
 
 This is how Zou and Donner join two intervals. They use a, b and their correlation
-instead of the parts. That would be useless for two models that are right on nearly the
-same samples: each interval is long on one side, and the common part does not cancel.
+instead of the parts. This would be useless for two models that are right on nearly the
+same samples. Each interval is long on one side, and the common part of the two
+intervals does not cancel.
 
 References:
     Zou, Donner. Construction of confidence limits about effect measures: a general
@@ -68,7 +69,7 @@ def difference_interval(measure: str, found: Estimate, *own: Estimate) -> Estima
     """The estimate of a difference of scores, with an interval inside its range.
 
     Args:
-        measure: its name.
+        measure: the name of the measure.
         found: the estimate of the difference.
         own: the estimates of both scores, for a skewed measure.
     """

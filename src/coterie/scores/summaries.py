@@ -30,7 +30,7 @@ def summary(records: Records) -> pd.DataFrame:
 
     The score of a client is its mean over seeds. Columns:
 
-    - `mean` over clients. Its `standard_error` counts seeds and test samples
+    - `mean` over clients. Its `standard_error` is for new seeds and test samples
       (`scores.intervals`). `weighted_mean` weights clients by training samples, and
       `worst_decile` is the mean of the worst ceil(N / 10) clients.
     - `gain` is the mean improvement over `local`, with its 95 % interval from
@@ -82,8 +82,8 @@ def standings(records: Records) -> pd.DataFrame:
     """One row per algorithm: its mean test score at the last round, and its rank.
 
     - `mean` over clients and seeds, with its 95 % interval from `low` to `high`.
-    - `best` marks the best mean. `like_best` marks those that are not distinguishable
-      from it: the 95 % interval of the paired difference contains 0.
+    - `best` marks the best mean. `like_best` marks algorithms that are not
+      distinguishable from it: the 95 % interval of the paired difference contains 0.
     - `seeds` and `round` are numbers. `samples` is the number of test samples that
       count for the interval (0: only seeds count).
     - `ranked` is false for oracles, for failed training, and for algorithms that
@@ -159,7 +159,7 @@ def lacks_choice(records: Records) -> bool:
 
 @cached
 def favourite_of(records: Records) -> str:
-    """The algorithm to look at first, other than training alone.
+    """The algorithm to look at first; training alone is not considered.
 
     It has the best mean validation score at the last round. If no validation score is
     finite, it is the last algorithm in the study, because test data never choose. An

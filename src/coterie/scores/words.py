@@ -20,7 +20,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def some_of(names: Sequence[str], most: int = 8) -> str:
-    """The first of the names, and how many more there are.
+    """The first names of a list, and the number of all other names.
 
     >>> some_of(["a", "b", "c"], most=2)
     'a, b and 1 more'
@@ -34,7 +34,7 @@ _COUNTS = "no one two three four five six seven eight nine ten eleven twelve".sp
 
 
 def count_in_words(count: int) -> str:
-    """A number as it stands in a sentence, up to twelve as a word.
+    """A number for a sentence; numbers up to twelve are words.
 
     >>> count_in_words(6), count_in_words(13), count_in_words(1200)
     ('six', '13', '1,200')

@@ -4,8 +4,8 @@ Every distance here is |E phi(z_i) - E phi(z_j)|^2, where phi is a function of a
 z: z itself, its square z z', or the Gaussian kernel at z. Let m_i be the mean of phi
 over the S_i samples of client i, and C_i the covariance of phi(z_i). The plain estimate
 |m_i - m_j|^2 is too large by the noise tr C_i / S_i + tr C_j / S_j of the means. With
-few samples, this noise is larger than the distance. Our estimate leaves out the
-products of a sample with itself. With k(z, z') = <phi(z), phi(z')>, it is
+few samples, this noise is larger than the distance. So our estimate leaves out the
+products of a sample with itself. With k(z, z') = <phi(z), phi(z')>, the estimate is
 
     squared_ij = mean_{s != t} k(z_is, z_it) + mean_{s != t} k(z_js, z_jt)
                  - 2 mean_{s, t} k(z_is, z_jt).
@@ -22,7 +22,7 @@ matrices", JASA 2010). For tr C_i C_j we use an upper bound: the root of tr C_i^
 C_j^2. With estimates in place of d and C, L becomes L + 2 Q on average, so we subtract
 Q once.
 
-We compute for blocks of clients, so that no array of N x N x D numbers is needed.
+We treat clients in blocks, so that no array of N x N x D numbers is needed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def moment_distances(samples: Samples, *, order: int = 1) -> Distances:
     """Distances of means, |E z_i - E z_j|^2, or of second moments, |E z z' - E z z'|^2.
 
     Args:
-        samples: of the clients.
+        samples: the samples of the clients.
         order: 1 for means; 2 for second moments in Frobenius norm. If z consists of
             features and response, second moments determine linear regression.
     """
@@ -110,10 +110,10 @@ def mmd_distances(samples: Samples, *, bandwidth: float | None = None) -> Distan
     `fourier_distances` instead.
 
     Args:
-        samples: of the clients.
+        samples: the samples of the clients.
         bandwidth: h; None takes half of `median_distance`. With a small bandwidth,
-            details count more, such as which label belongs to which features, but more
-            samples are needed.
+            details count more (such as the question which label belongs to which
+            features), but more samples are needed.
     """
     check_samples(samples)
     samples = centre(samples)
@@ -168,7 +168,7 @@ def centre(samples: Samples) -> Samples:
 
 
 def squares_of(z: Float[Tensor, "*n l d"]) -> Float[Tensor, "*n l p"]:
-    """Features of z whose inner products are those of the matrices z z'."""
+    """Features of z with the same inner products as the matrices z z'."""
     row, column = torch.triu_indices(z.shape[-1], z.shape[-1], device=z.device)
     twice = (2 - (row == column).to(z)).sqrt()  # off the diagonal
     return z[..., row] * z[..., column] * twice

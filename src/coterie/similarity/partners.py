@@ -11,7 +11,7 @@ References:
     federated learning", PhD thesis, 2024, section 8.6, hal tel-04877971.
 
 Differences: we compare unbiased estimates with a threshold, so the threshold is for the
-true distance. If the samples are not enough to decide about a pair, the pair is marked.
+true distance. A pair is marked as undecided if there are too few samples to decide.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def classify_pairs(
     Args:
         distances: squared, with their errors.
         threshold: u, for squared distances.
-        confidence: of one decision, below 1. With 0.5, the smallest, every pair is
-            decided. With 0.95, about 50 of 1,000 pairs just above the threshold are
-            called near by mistake.
+        confidence: the confidence of one decision, below 1. With 0.5, the smallest,
+            every pair is decided. With 0.95, about 50 of 1,000 pairs just above the
+            threshold are called near by mistake.
     """
     checks.number("threshold", threshold, at_least=0)
     checks.number("confidence", confidence, at_least=0.5, below=1)
@@ -88,9 +88,9 @@ def classify_pairs(
 def gap_threshold(distances: Distances, *, factor: float = 1.5) -> float:
     """A threshold for squared distances, in the middle of their widest gap.
 
-    To find the gap, we sort the distances. The gap is where the ratio of a distance to
-    the next smaller one is largest. Distances below 2.5 times the lower quartile of the
-    standard errors are noise, and count as this number.
+    To find the gap, we sort the distances, and look for the largest ratio of a distance
+    to the next smaller one. Let q be 2.5 times the lower quartile of the standard
+    errors. Distances below q are noise, and count as q.
 
     Raises:
         InputError: if no ratio reaches `factor`. Then there is no gap, or noise hides
@@ -125,8 +125,8 @@ def weights_from(
 
     Args:
         distances: squared, with their errors.
-        threshold: for squared distances; None takes `gap_threshold`.
-        confidence: see `classify_pairs`.
+        threshold: limit of squared distances; None takes `gap_threshold`.
+        confidence: the confidence of one decision, see `classify_pairs`.
         undecided_is_near: whether undecided pairs learn together. If they do not,
             clients with too few samples train alone.
     """
@@ -146,7 +146,7 @@ def estimated_weights(
         name: one of `ESTIMATES`; the prefix `unlabelled_` uses features only.
         federation: the clients.
         samples: S.
-        threshold: for squared distances; None takes `gap_threshold`.
+        threshold: limit of squared distances; None takes `gap_threshold`.
     """
     plain = name.removeprefix("unlabelled_")
     chosen, _ = split_for_partners(federation, samples)

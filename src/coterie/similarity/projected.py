@@ -71,11 +71,11 @@ def sliced_distances(
 
     If two clients are equal and have equally many samples, the estimate is unbiased.
     For other pairs, the bias vanishes as folds grow. The standard error is for the
-    drawn directions: it includes the noise of samples, but not that of directions. In
-    one dimension there is only one direction, so nothing is random.
+    drawn directions: it includes the noise of samples, but not the noise of the
+    directions. In one dimension there is only one direction, so nothing is random.
 
     Args:
-        samples: of the clients.
+        samples: the samples of the clients.
         projections: the number of directions.
         folds: the number of parts of a client's samples, of at least two samples each.
         seed: names the stream of directions.

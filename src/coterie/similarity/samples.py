@@ -33,11 +33,12 @@ def split_for_partners(
 ) -> tuple[Federation, Federation]:
     """Two federations: S training samples of each client, and all other samples.
 
-    The first is for choosing partners and the second for training. If a sample is in
-    both, partners seem closer than they are. Theorem 8.4 does not allow this.
+    The first federation is for choosing partners, and the second for training. If a
+    sample were in both, partners would seem closer than they are. Theorem 8.4 does not
+    allow this.
 
     Args:
-        federation: to divide.
+        federation: the federation to divide.
         samples: S, the number of random training samples of every client.
         seed: names the random stream of each client.
     """
@@ -67,7 +68,7 @@ def deal_samples(
     The sizes of a client's parts differ by at most one.
 
     Args:
-        federation: to divide.
+        federation: the federation to divide.
         parts: the number of federations, at most the number of any client's training
             samples.
         seed: names the random stream of each client.
@@ -103,15 +104,16 @@ def samples_of(
 ) -> Samples:
     """The training samples of every client: features followed by the response.
 
-    The response is a column for each class, 1 for the right one, or the numbers
-    themselves. Features are not scaled: bring them to a common scale first.
+    For classes, the response has a column for each class, with 1 for the right class.
+    Otherwise the response is the numbers themselves. Features are not scaled: bring
+    them to a common scale first.
 
     Args:
         federation: the clients.
-        labelled: False takes features only. Then labels are not needed. But then
-            clients that label the same features differently look equal.
-        scale: a factor for the response; None makes the total variance of the response
-            equal to that of the features.
+        labelled: False takes features only, so labels are not needed. But then clients
+            that label the same features differently look equal.
+        scale: a factor for the response; with None, response and features have equal
+            total variance.
     """
     index, mask = _shuffle(federation, seed=0)
     values = federation.features[index].flatten(2)

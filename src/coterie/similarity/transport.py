@@ -16,8 +16,8 @@ data. Up to a factor, it is close to the 1-Wasserstein distance W_1. In one dime
 and with n_i = N0 samples, D_ik = sqrt(N0) W_1(i, k) exactly.
 
 A sample is its features followed by its response. For regression the response is one
-or several numbers. For classification it is a column for each class, 1 for the right
-one.
+or several numbers. For classification, it has a column for each class, with 1 for the
+right class.
 
 References:
     Erickson, Johansson, "Personalized federated learning under model dissimilarity

@@ -1,7 +1,7 @@
 """A study in several processes that each hold a block of the clients.
 
 All processes run the same code. Process 0 reads and writes the run folder. It sends the
-other processes what it reads, or the reason why it cannot read.
+other processes the data that it reads, or the reason why it cannot read them.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def read_once(group: Group, read: Callable[[], Table]) -> Table:
 
     Large tensors are written to files, which every process maps into memory. So the
     processes share the pages of a file, and a page is read when it is used. The files
-    are deleted when all processes have mapped them. A process that cannot map them,
-    because it is on another machine or out of space, reads the table itself.
+    are deleted when all processes have mapped them. If a process cannot map them,
+    because it is on another machine or out of space, it reads the table itself.
     """
     if group.size == 1:
         return read()

@@ -23,7 +23,7 @@ from ..checks import InputError
 from ..clients.compiling import can_compile
 from ..clients.groups import Group, SingleProcess
 from ..data.doubts import doubts, one_class_clients
-from ..data.federation import PARTS
+from ..data.federation import PARTS, Federation
 from ..models.measures import measure_words
 from ..privacy.mechanisms.partners import PARTNERS
 from ..records import Cell, Folder, Records, Search, load_records, lock_folder
@@ -67,6 +67,7 @@ from .setup import (
     wants_compiling,
     with_epoch_period,
 )
+from .tables import RunTable
 from .training import AnyFolder, Listeners, Say, Tell, run_cell
 from .trials import refuse_settings, search_for, tune_entry
 
@@ -176,7 +177,7 @@ class Result:
     ) -> nn.Module:
         """The model of one client, by its name or position among all; see `Run.model`.
 
-        By default it is that of the last listed algorithm and the first seed.
+        By default, it is the model of the last listed algorithm and the first seed.
         """
         return self._run.model(client, label, seed)
 
@@ -217,18 +218,18 @@ def run_study(
     group: Group | None = None,
     fresh: bool = False,
 ) -> Result:
-    """All results of a study, after running what has not run yet.
+    """All results of a study, after running everything that has not run yet.
 
-    The folder is named after the study's settings and the content of what it reads. So
-    the same study goes on where it stopped, and nothing is run twice. If another study
-    in `runs` has trained an algorithm with the same settings, data and code, its
-    results are used.
+    The name of the folder depends on the study's settings and on the content of the
+    files and data that it reads. So a repeated study goes on where it stopped, and
+    nothing is run twice. If another study in `runs` has trained an algorithm with the
+    same settings, data and code, its results are used.
 
     Args:
-        study: from `read_study` or `study_of`.
+        study: a result of `read_study` or `study_of`.
         runs: where the folder is made.
         resume: the run folder to continue instead; it must belong to the same study.
-        progress: called after every round.
+        progress: a function that is called after every round.
         notice: called with each line for the user; None: doubts about data become
             warnings.
         group: processes that divide the clients, all of which call this; None: this
@@ -457,6 +458,8 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
             f"all training data of {some_of(alone)} are of one class, from which "
             "training alone learns nothing; set `split.min_classes` to 1 or 2."
         )
+    if found := _large_batch_text(study, setup.federation):
+        say(found)
     if study.privacy is not None and setup.federation.raw is not None:
         say(
             "features were prepared with exact medians, means and scales of clients' "
@@ -469,6 +472,22 @@ def _say_beforehand(setup: Setup, say: Say, doubt: Say) -> None:
             say(unset)
     if wants_compiling(study, device) and not can_compile(device):
         say("no C++ compiler was found, so gradients are not compiled.")
+
+
+def _large_batch_text(study: Study, federation: Federation) -> str:
+    """A sentence about clients with less than a minibatch; empty if there are none.
+
+    It is for a `batch_size` that somebody wrote, not for a default.
+    """
+    size, sizes = study.run.batch_size, federation.train.size
+    small = int((sizes < size).sum())
+    if not small or "batch_size" in study.chooses or size == RunTable.batch_size:
+        return ""
+    return (
+        f"`run.batch_size` is {size:,}, but {small:,} of {len(sizes):,} clients have "
+        f"fewer training samples (the fewest: {int(sizes.min()):,}): their minibatches "
+        "repeat samples, or with `epochs` have all samples of the client."
+    )
 
 
 def _found_text(study: Study) -> str:

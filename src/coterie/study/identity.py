@@ -1,4 +1,4 @@
-"""What identifies a run: the tables of its study, and the content of what it read.
+"""What identifies a run: the tables of its study, and the content of its data.
 
 The source of this package does not count. A cell's records name the versions that made
 it.
@@ -43,7 +43,7 @@ def settings_text(study: Study, read: Mapping[str, str]) -> str:
 
 
 def whole_name(study: Study, read: Mapping[str, str]) -> str:
-    """The same text, with digests of all other files that the settings name.
+    """The text of a study, with digests of all files that the settings name.
 
     No other study has this text.
     """
@@ -72,7 +72,7 @@ def choosing_of(
 
 
 def content_of(table: Table, name: str, seed: int | None) -> dict[str, str]:
-    """Digests of the files that data were read from, or of what a user's program gave.
+    """Digests of the files that data were read from, or of data from a user's program.
 
     Args:
         table: the data.
@@ -193,9 +193,9 @@ def copies_of_modules(study: Study) -> dict[str, Path]:
 
 
 def own_modules(study: Study) -> tuple[str, ...]:
-    """The user's modules that define the model of a study, if it is not one of ours.
+    """The user's modules that define the model of a study, if it is not our model.
 
-    The factory may come from another module than the one that the study names.
+    The factory may come from a module that the study does not name.
     """
     module, own, attribute = str(study.model["name"]).partition(":")
     made = getattr(sys.modules.get(module), attribute, None) if own else None

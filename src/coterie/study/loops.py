@@ -203,10 +203,11 @@ def outcomes_of(
     they test the same samples.
 
     Args:
-        setup: of the seed.
+        setup: the setup of the seed.
         x: a model for each client at hand.
-        simulation: of these clients.
-        division: of the training clients among processes; None: all clients are here.
+        simulation: the simulation of these clients.
+        division: the division of the training clients among processes; None: all
+            clients are here.
     """
     federation = simulation.federation if division is None else setup.federation
     table = tested_samples(setup, federation)

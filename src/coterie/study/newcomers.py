@@ -1,9 +1,10 @@
 """Clients that are held out of training and join afterwards.
 
-New clients join a federation after its models are trained. They bring a little data and
-want a model from what the others have learned. A study can hold clients out to test
-that. They take no part in training, in ingredients or in any choice. When an algorithm
-has finished, its `welcome` gives each of them a model, which is evaluated on its data.
+New clients join a federation after its models are trained. They bring a little data,
+and want a model that uses what the others have learned. To test this, a study can hold
+clients out. These clients take no part in training, in ingredients or in any choice.
+When an algorithm has finished, its `welcome` gives each of them a model, which is
+evaluated on the client's data.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def hold_out(
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
     """Positions of the clients that train and of `count` newcomers, in ascending order.
 
-    The choice depends on the seed alone. A larger count holds out the same clients and
+    The choice depends on the seed alone. A larger count holds out these clients and
     more.
 
     Raises:

@@ -4,9 +4,9 @@
     as long; and so on; the best at the end is chosen
 
 Draws from ranges depend on the seed and the option alone. So all methods try the same
-step sizes, and none has more luck with them than another. The next step of a search
-follows from what it has found, so that a search that was stopped goes on where it was.
-Test data are never used.
+step sizes, and no method is luckier with them than another. The next step of a search
+follows from its results so far. So a search that was stopped goes on where it was. Test
+data are never used.
 
 References:
     Bergstra, Bengio, "Random search for hyper-parameter optimization", JMLR 2012.
@@ -14,7 +14,8 @@ References:
     optimization", AISTATS 2016, arXiv 1502.07943 (successive halving).
 
 Differences:
-    Halving stops at two settings or more: training the last one on decides nothing.
+    Halving never leaves a single setting to train on, because this would decide
+    nothing.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ def space_of(
 ) -> dict[str, Any]:
     """The checked search space of one algorithm: lists of values and ranges, by option.
 
-    The algorithm's own ranges replace the shared ones. Shared ranges count only for
-    `known` options. Without shared ranges, the step size is searched around the written
-    value. A random search then also tries the options in `OWN`.
+    The algorithm's own ranges replace shared ranges. Shared ranges count only for
+    `known` options. Without shared ranges, the step size is searched around the value
+    in the study. A random search then also tries the options in `OWN`.
     """
     space = {}
     shared = tune.space or (OWN.get(name, {}) if tune.search == "random" else {})
@@ -241,9 +242,9 @@ def choose(
     """The search after its last step, with the trial that it chose.
 
     Args:
-        search: what was found so far.
+        search: the results so far.
         train: brings a trial to the end of a rung, from where it stopped.
-        keep: called after each step with the trials that may go on.
+        keep: a function that gets, after each step, the trials that may go on.
         higher: whether a higher score is better. Ties go to the earlier trial.
 
     Raises:

@@ -319,9 +319,10 @@ def prepare(
 
 
 def with_epoch_period(study: Study, federation: Federation) -> Study:
-    """The study with the default period of [time], if it depends on clients' data.
+    """The study with a period of [time], if the default depends on clients' data.
 
-    In it, the slowest client takes all steps of the most epochs of any algorithm.
+    The period is long enough for the slowest client, with the largest number of epochs
+    of any algorithm.
     """
     time = study.time
     if time is None or time.period:
@@ -339,8 +340,8 @@ def prepared_by(
     """The federation with features that the training clients prepare together.
 
     The clients agree by averages, as in training. With `like`, the set of features
-    stays, and only the numbers that prepare them are fitted. Without raw columns,
-    nothing changes.
+    stays as it is, and only the numbers that prepare features are fitted. Data without
+    raw columns stay as they are.
     """
     if everybody.raw is None:
         return everybody

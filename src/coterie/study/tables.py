@@ -1,7 +1,7 @@
 """The tables [run], [graph], [time], [privacy] and [diagnostics].
 
-With [time], a study takes `run.rounds` rounds of `period` virtual seconds each, in
-which every client does as much as it can. Algorithms in rounds wait for the slowest
+With [time], a study takes `run.rounds` rounds of `period` virtual seconds each. In this
+time, every client does as much as it can. Algorithms in rounds wait for the slowest
 client; with `waits = false` their flows do not.
 """
 
@@ -241,7 +241,7 @@ class Time:
     def clock(self, seed: int, clients: int | None = None) -> Clock:
         """How long clients compute, for one seed of the study.
 
-        If `clients` is given, this number of clients need times.
+        If `clients` is given, the clock has times for this number of clients.
         """
         if self.trace:
             return trace(self.trace_file, clients=clients)
@@ -312,7 +312,7 @@ class Time:
         return float(messages.relay_delays(names, names, _LOOKED_AT).median())
 
     def with_period(self, steps: int) -> Time:
-        """The table with a period; by default, a round that waits for everybody.
+        """The table with a period; by default, one round waits for everybody.
 
         In that round, the slowest client computes `steps` typical gradients, and
         messages travel to it and back. So methods that wait finish their rounds, too.

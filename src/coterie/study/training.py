@@ -80,9 +80,9 @@ def run_cell(
 ) -> Cell:
     """One algorithm on one seed, trained from where it stands to its end.
 
-    The state stays in the folder. Training ends after `rounds`, by default those of the
-    study. With `until_flat`, it ends when the cell no longer improves, and may go on
-    later.
+    The folder keeps the state. Training ends after `rounds` rounds, by default the
+    rounds of the study. With `until_flat`, it ends when the cell no longer improves,
+    and may go on later.
     """
     cell = _load_or_begin(setup, entry, folder, listeners.say)
     if cell.done or (until_flat and last_round(cell) is not None):
@@ -293,7 +293,7 @@ class RoundCounts:
     """What this process has counted since all processes last added up their counts.
 
     Several processes send no message for every round. They add up when they evaluate,
-    and every few rounds. Then all of them know the sums, and whether any model was not
+    and every few rounds. Then every process knows the sums, whether any model was not
     finite, and after which round. A single process adds up after every round.
     """
 
@@ -317,9 +317,9 @@ class RoundCounts:
         return self._group.size == 1 or t % _FULL == 0
 
     def sum_up(self, *, due: bool = False) -> RoundSums:
-        """The sums over all processes, whose counts then begin again at 0.
+        """The sums over all processes; their counts then begin again at 0.
 
-        Raises a `TrainingError` in each of them, if any model was not finite. A
+        If any model was not finite, every process raises a `TrainingError`. A
         checkpoint is `due` if process 0 wants one.
         """
         said = self._group.gather((self._why, self.failed, *self._counts, due))

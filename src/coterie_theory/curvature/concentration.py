@@ -5,8 +5,8 @@ With sigma_1^2 >= sigma_2^2 >= ... the eigenvalues of a covariance Sigma,
     d_eff(r) = sum_i (sigma_i / sigma_1)^(2/r) = Tr(Sigma^(1/r)) / |Sigma^(1/r)|  (10.4)
 
 d_eff is 1 for one direction and d if all directions are equal; d_eff(1) is the stable
-rank. Bounds have universal constants that are not known; `scale` is in place of them.
-So only the growth of the bounds is meaningful.
+rank. Bounds have universal constants that are not known; `scale` takes their place. So
+only the growth of the bounds is meaningful.
 
 References:
     Even, PhD thesis, 2024, chapter 10, tel-04877971.

@@ -3,7 +3,7 @@
     tau_mix(eps) = inf{t >= 1 : max_v d_TV(P^t(v, .), pi) <= eps},   tau_mix at pi_min/2
     tau_cov = max_v E[max_w tau_w | v_0 = v],   tau_rel = 1 / (1 - max |lambda|)
 
-where lambda is any eigenvalue except 1. P, pi, tau_w and hitting times are those of
+where lambda is any eigenvalue except 1. P, pi, tau_w and hitting times are defined in
 `coterie.graphs.chains`. Mixing times are computed with dense matrices, in milliseconds
 for 200 states and a minute for 1500.
 

@@ -89,7 +89,7 @@ def secret_colluders_loss(n: int, colluders: int, degree: int, rounds: int) -> f
     """Corollary 6.D.3: the loss of a client without a link to a colluder.
 
     `min(1, 2 T d_V / (n - |V| + 1 - d_V))`, for orders up to `largest_order`. The loss
-    of a client with a link is 1. A client has one with probability `linked_chance`.
+    of a client with a link is 1. A client has a link with probability `linked_chance`.
 
     >>> round(secret_colluders_loss(2000, 3, 24, 27), 4)
     0.6565

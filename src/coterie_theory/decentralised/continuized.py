@@ -8,7 +8,7 @@ mean does not grow. Here
 
     (sqrt A)'' = (mu / 4L) sqrt A,    sqrt B = 2 sqrt L (sqrt A)'.
 
-References are those of `coterie_theory.descent.continuized`.
+References are in `coterie_theory.descent.continuized`.
 
 Differences (each with a test; see docs/errata.md): eta = sqrt(B/(LA)); (2.36) prints a
 factor 2 under the root. The bound of Theorem 2.4.1 needs a factor 2. Bounds for
@@ -186,7 +186,7 @@ def samples_bound(
     """A bound on E |x_t - x*|^2 / 2: Theorem 2.4.2.
 
     `(start / 2 + mu distance / 2) exp(-t / sqrt(kappa kappa_stat))`, where `start` is
-    |x_0 - x*|^2 and `distance` the same in the norm of H^-1.
+    |x_0 - x*|^2 and `distance` is |x_0 - x*|^2 in the norm of H^-1.
     """
     rate = 1 / math.sqrt(samples.kappa * samples.condition)
     energy = (start + samples.curvature * distance) / 2

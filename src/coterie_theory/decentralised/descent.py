@@ -2,8 +2,8 @@
 
 The methods are `coterie.algorithms.decentralised_sgd` and its variants,
 `coterie_theory.descent.dual` (Theorem 2.6) and `coterie_theory.descent.delayed` (DDO,
-Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants. Bounds for
-decentralised SGD are those of `coterie_theory.agraf` without delays.
+Theorems 4.2 to 4.4). Rates of chapter 1 are orders, without constants. For
+decentralised SGD, use the bounds of `coterie_theory.agraf` without delays.
 
 Bounds of chapter 4 are on weighted means over time,
 
@@ -184,10 +184,10 @@ def ddo_rate(
 ) -> float:
     """The gamma of Theorem 4.3: `min((sigma / 4L) lambda_2(K), 1 / tau_max)`.
 
-    lambda_2 is that of the augmented graph; (4.28) prints that of the graph. It is at
-    least a quarter of `min(lambda_2 of the graph, min_v K_v)` (Lemma 4.A.4). With
-    capacities and `limited_rates`, at least half of all ticks are accepted, and the
-    first term is half as large: Theorem 4.4.
+    lambda_2 belongs to the augmented graph; (4.28) prints the lambda_2 of the graph.
+    The lambda_2 of the augmented graph is at least a quarter of `min(lambda_2 of the
+    graph, min_v K_v)` (Lemma 4.A.4). With capacities and `limited_rates`, at least half
+    of all ticks are accepted, and the first term is half as large: Theorem 4.4.
     """
     checks.number("curvature", curvature, above=0, at_most=smoothness)
     checks.number("accepted", accepted, above=0, at_most=1)

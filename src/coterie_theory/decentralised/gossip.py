@@ -8,7 +8,7 @@ the rates, and R the largest effective resistance between the ends of an edge,
     accelerated   sqrt(mu / (2 R)) at least
     delayed       gamma <= min(lambda_2(K) / 2, 1 / tau_max), with (4.12) as the bound
 
-The second moment S of the rows obeys a linear equation, whose slowest eigenvalue is the
+The second moment S of the rows obeys a linear equation. Its slowest eigenvalue is the
 exact rate. This eigenvalue is real, because S stays positive semi-definite. A
 factorisation and a few steps find it.
 
@@ -16,8 +16,7 @@ References:
     Even, PhD thesis, 2024, chapters 1, 2, 4 and 6, tel-04877971.
 
 Differences (each with a test; see docs/errata.md): randomised gossip has half the
-printed rate. Accelerated gossip has half the printed eta, because its theorem needs
-this.
+printed rate. Accelerated gossip has half the printed eta, as its theorem needs.
 """
 
 from __future__ import annotations
@@ -115,9 +114,9 @@ def exact_accelerated_rate(
     `B = eta [[-I, I], [I, -I]]` and a meeting `J_e = I - [a/2; gamma a] [a; 0]'`.
 
     Args:
-        edges: of a connected graph.
+        edges: the edges of a connected graph.
         rates: how often the clocks of edges ring.
-        given: eta and gamma, by default those of the graph.
+        given: eta and gamma; by default, they are computed from the graph.
     """
     eta, gamma = pace(edges, rates) if given is None else given
     a, p = _differences(edges, rates)
@@ -189,7 +188,7 @@ def delayed_rate(
     The bound (4.12) itself needs a gamma below 1 / tau_max.
 
     Args:
-        edges: of a connected graph.
+        edges: the edges of a connected graph.
         gains: K_e of (4.11), as of `coterie.graphs.delayed_gains`.
         delays: tau_e.
         kept: q, a lower bound on the probability that a message is kept; 1/2 under

@@ -166,7 +166,7 @@ def largest_order(mu: float) -> float:
 def plan_noise(
     noise_after: Callable[[int], float], rounds_with: Callable[[float], int]
 ) -> PlannedNoise:
-    """The smallest number of rounds that is enough for the noise it needs; that noise.
+    """The smallest number of rounds that is enough for its noise, and this noise.
 
     Args:
         noise_after: the noise needed for a number of rounds; it grows with the rounds.
@@ -337,7 +337,7 @@ def sgd_noise(
 
     With T = kappa steps and this noise, `sgd_rate` is the trade-off of Theorems 6.7 and
     6.9. It is not a guarantee for T > 1: later steps depend on earlier messages, and
-    the theorems leave that out (docs/errata.md).
+    the theorems leave this effect out (docs/errata.md).
 
     >>> round(sgd_noise(1.0, n=100, received=400), 3)
     2.0

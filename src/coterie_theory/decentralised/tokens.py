@@ -4,10 +4,10 @@ A walk v_0, v_1, ... is a Markov chain with the stationary distribution pi, and
 
     x_{t+1} = x_t - gamma g_{v_t}(x_t)                                (7.2), MC-SGD
 
-finds the minimum of f = sum_v pi_v f_v. Times tau_mix, tau_hit and tau_cov are those of
-`coterie.graphs.chains` and `.chains` here. F_0, the `start`, is f(x_0) - f^*, and B^2,
-the `distance`, is |x_0 - x^*|^2. If a rate holds only up to constants and logarithms,
-its docstring says so.
+finds the minimum of f = sum_v pi_v f_v. Times tau_mix, tau_hit and tau_cov are defined
+in `coterie.graphs.chains` and in `.chains` of this package. F_0, the `start`, is f(x_0)
+- f^*, and B^2, the `distance`, is |x_0 - x^*|^2. If a rate holds only up to constants
+and logarithms, its docstring says so.
 
 References:
     Even, PhD thesis, 2024, chapter 7, tel-04877971.
@@ -16,8 +16,8 @@ References:
 
 Differences (each with a test; see docs/errata.md): Matthews' bound has H_n, because
 returns count. The noise term of Theorem 7.3.1 has tau. In Theorem 7.3.2, the step has L
-and the rate 1/384. The variance with two states is twice the printed one. Theorem 7.6.2
-has 1 / (4 L) and 1 / L.
+and the rate 1/384. The variance with two states is twice the printed variance. Theorem
+7.6.2 has 1 / (4 L) and 1 / L.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def stated_pathwise_bound(
 ) -> float:
     """`2 q^T B^2 + (2 gamma^3 T L / mu) sum_s q^{T-s} |G_s|^2`; Theorem 7.4.
 
-    The conditions are those of `pathwise_bound`.
+    The conditions are the same as for `pathwise_bound`.
     """
     sums, q, decay = _noise_sums(noise, lr, beta, mu)
     scale = 2 * lr**3 * len(noise) * beta / checks.number("mu", mu, above=0.0)
@@ -210,7 +210,7 @@ def strongly_convex_step(
 ) -> float:
     """`min(1 / L, ln(max(2, mu^3 T B^2 / (L s))) / (mu T))`; Corollary 7.4.1.
 
-    The thesis only asks for a good step; this one is ours. s is defined in
+    The thesis only asks for a good step; this step is ours. s is defined in
     `strongly_convex_rate`.
     """
     mu = checks.number("mu", problem.mu, above=0.0)
@@ -227,7 +227,7 @@ def strongly_convex_rate(
     """E|x_T - x^*|^2 up to constants and logarithms; Corollary 7.4.1, Theorem 7.5.
 
     `2 e^{-T / kappa} B^2 + L s / (mu^3 T)` with `s = sigma_local^2 + tau_mix(1/4)
-    sigma_*^2`. The noise within clients, sigma_local^2, does not depend on the walk.
+    sigma_*^2`. The noise within clients, sigma_local^2, is the same for every walk.
     """
     mu = checks.number("mu", problem.mu, above=0.0)
     noise = problem.beta * (local + problem.mixing * problem.variance)
@@ -300,7 +300,7 @@ def sag_descent(
 
     Args:
         lr: gamma_t.
-        gradient: of f, at x_t.
+        gradient: the gradient of f, at x_t.
         mean: h_bar_{t+1}.
         drifts: row v is `x_{d_v(t)} - x_t`, the sum of steps since the last visit to v.
         beta: L.
@@ -338,7 +338,7 @@ def hard_instance(
 ) -> tuple[Float64[Tensor, "2 d d"], Float64[Tensor, "2 d"]]:
     """Hessians A and vectors c of pi_v f_v and pi_w f_w, with gradients A x - c; 7.3.
 
-    The loss of client v has all products x(2k-1) x(2k), and that of client w all
+    The loss of client v has all products x(2k-1) x(2k). The loss of client w has all
     products x(2k) x(2k+1). A run starts at 0. Each time the walk goes from one client
     to the other, one more coordinate can become different from 0:
 

@@ -12,8 +12,8 @@ References:
     Scaman, Bach, Bubeck, Lee, Massoulié, "Optimal algorithms for smooth and strongly
     convex distributed optimization in networks", ICML 2017, arXiv:1702.08704.
 
-Differences: the thesis prints the typical time of asynchronous gossip as `1 /
-lambda_2(p)`, with probabilities p in place of rates 1 / s.
+Differences: for the typical time of asynchronous gossip, the thesis prints `1 /
+lambda_2(p)`, with probabilities p in place of the rates 1 / s.
 """
 
 from __future__ import annotations

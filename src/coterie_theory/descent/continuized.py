@@ -27,8 +27,8 @@ References:
     gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
     Even, PhD thesis, 2024, chapter 2, tel-04877971.
 
-Differences (each with a test; see docs/errata.md): gamma' is that of the time of the
-jump, T_{k+1}, not of T_k. The unified schedule is ours.
+Differences (each with a test; see docs/errata.md): we take gamma' at the time of the
+jump, T_{k+1}, not at T_k. The unified schedule is ours.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def convex(smoothness: float, *, second: float | None = None) -> Schedule:
 
     Args:
         smoothness: L, or R^2 of least squares.
-        second: gamma' is t / (2 second). By default it is L. For least squares, give
-            R^2 times the statistical condition number.
+        second: gamma' is t / (2 second). By default, `second` is L. For least squares,
+            give R^2 times the statistical condition number.
     """
     checks.number("smoothness", smoothness, above=0)
     second = smoothness if second is None else checks.number("second", second, above=0)
@@ -215,7 +215,7 @@ def continuized(
         schedule: the schedule of the parameters.
         x: the start.
         times: the times of gradients, ascending, for each run or for all.
-        rng: for the oracle.
+        rng: the generator for the oracle.
         scale: a function of the gradient for the step of x, such as factors of
             coordinates.
     """

@@ -14,9 +14,9 @@ a tick T, a node writes a change that is computed from values at T - tau:
 All start at x = y = 0. (sigma / 2) sum_v x_v + sum_v y_v stays 0, and models x_v
 converge to x*. The gains K depend on adjacent delays
 (`coterie_theory.decentralised.descent`). With capacities, a tick is dropped if too many
-others are in progress (`admissible`).
+other ticks are in progress (`admissible`).
 
-`coterie.algorithms.ddo` does the same on clients' data, without capacities.
+`coterie.algorithms.ddo` is this method on clients' data, without capacities.
 
 References:
     Even, Hendrikx, Massoulié, "Asynchronous speedup in decentralized optimization",
@@ -172,10 +172,10 @@ class Capacities(NamedTuple):
 def admissible(
     network: Network, when: RingTimes, limits: Capacities
 ) -> Bool[Tensor, " m"]:
-    """(m,) which ticks are kept if capacities limit what is in progress at a time.
+    """(m,) which ticks are kept if capacities limit how many are in progress at a time.
 
-    The rule is that of `coterie_theory.gossip.kept_by_truncation`. For the tick of an
-    edge, it limits the edge and all edges at each end. For the tick of a node, it
+    The rule is the same as in `coterie_theory.gossip.kept_by_truncation`. For the tick
+    of an edge, it limits the edge and all edges at each end. For the tick of a node, it
     limits the computations of this node.
     """
     for name, value in limits._asdict().items():

@@ -3,8 +3,8 @@
     minimise sum_v f_v(x),    f_v mu-strongly convex and L-smooth
 
 Node v has dual points y_v and z_v, which mix at rate eta as time passes. The sum of all
-y_v is 0, and so is that of all z_v. At the optimum both y_v and z_v are grad f_v(x*).
-When the clock of the edge e = {v, w} rings,
+y_v and the sum of all z_v are 0. At the optimum both y_v and z_v are grad f_v(x*). When
+the clock of the edge e = {v, w} rings,
 
     g = grad f_v^*(y_v) - grad f_w^*(y_w)
     y_v <- y_v - (mu R_e / (2 R)) g,    z_v <- z_v - gamma' g,    for w, + in place of -
@@ -13,16 +13,16 @@ Here node v computes grad f_v^*(y) = argmin_x f_v(x) - <x, y> by itself, and
 
     eta = sqrt(mu_gossip / (2 kappa R)),    gamma' = sqrt(mu L / (2 mu_gossip R))
 
-with kappa = L / mu. The eigengap mu_gossip and the resistances are those of
-`coterie.optim.meetings`. The model of node v is grad f_v^*(z_v). The code mixes the
-points of a node only when one of its edges rings, for the time that has passed.
-`coterie.algorithms.dual_accelerated` does the same on clients' data.
+with kappa = L / mu. `coterie.optim.meetings` computes the eigengap mu_gossip and the
+resistances. The model of node v is grad f_v^*(z_v). The code mixes the points of a node
+only when one of its edges rings. It then does all mixing since the last ring.
+`coterie.algorithms.dual_accelerated` is this method on clients' data.
 
 References are those of `coterie_theory.descent.continuized`.
 
 Differences (each with a test; see docs/errata.md): z moves by gamma' g, without the
-weight of the edge. The dual smoothness is 2 R / mu; with the printed one, the method
-diverges. kappa = L / mu.
+weight of the edge. The dual smoothness is 2 R / mu; with the printed smoothness, the
+method diverges. kappa = L / mu.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def dual_accelerated(
     Args:
         gradient: the dual gradient of a node.
         edges: pairs of nodes that meet.
-        steps: see `dual_steps`.
+        steps: a result of `dual_steps`.
         rings: when pairs meet, such as from `coterie.engine.clocks.Rings.until`.
         start: first dual points, which sum to 0, such as zeros.
         until: the time of the result.

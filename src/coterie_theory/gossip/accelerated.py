@@ -8,9 +8,9 @@ edge {v, w} rings,
                                    z_w <- z_w - gamma (x_w - x_v)
 
 where the right sides have the rows from just before the ring. Only x is sent. In a time
-D without a meeting, x and z of a node move towards each other by `(1 - exp(-2 eta D)) /
-2` of the way. So it is enough to compute this move when the node meets a neighbour. Let
-mu be the eigengap of the Laplacian of the rates, and R the largest effective resistance
+D without a meeting, x and z of a node each move `(1 - exp(-2 eta D)) / 2` of the way to
+the other. So it is enough to compute this move when the node meets a neighbour. Let mu
+be the eigengap of the Laplacian of the rates, and R the largest effective resistance
 between ends of an edge. Then
 
     eta = sqrt(mu / (2 R)),  gamma = 1 / sqrt(2 mu R),
@@ -25,8 +25,8 @@ References:
     of gossip algorithms", NeurIPS 2021, arXiv 2106.07644.
     Even, PhD thesis, 2024, 2.7, tel-04877971.
 
-Differences: the thesis prints twice this eta. With it, the mean square diverges on a
-line of 20 nodes; see docs/errata.md.
+Differences: the thesis prints twice this eta. With the printed eta, the mean square
+diverges on a line of 20 nodes; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -85,15 +85,15 @@ def accelerated(
 ) -> RowPairs:
     """All rows at each of these times; arguments as for `randomised`.
 
-    With `eta = 0`, x is that of `randomised`. Use double precision if x must come much
-    nearer to the mean, by many orders of magnitude.
+    With `eta = 0`, x is the result of `randomised`. Use double precision if x must come
+    nearer to the mean by many orders of magnitude.
 
     Args:
         x: the rows at time 0, of x and of z.
         edges: pairs of positions of rows.
         rings: times, ascending, and positions of edges.
         at: times, ascending.
-        pace: from `pace`, for the rates at which edges ring.
+        pace: a result of `pace`, for the rates at which edges ring.
     """
     checks.number("eta", pace.eta, at_least=0)
     checks.number("gamma", pace.gamma, at_least=0)
@@ -116,7 +116,7 @@ def accelerated(
 def flow_shares(
     ends: Int[Tensor, "m 2"], times: Float64[Tensor, " m"], nodes: int, eta: float
 ) -> Float64[Tensor, "m 2"]:
-    """The share of the way from x to z by which each end has moved since its last ring.
+    """Shares of the way from x to z that each end has moved since its last ring.
 
     >>> ends, times = torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 1.0]).double()
     >>> flow_shares(ends, times, 3, 10.0)

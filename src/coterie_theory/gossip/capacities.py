@@ -1,4 +1,4 @@
-"""Networks with capacities: which rings find both ends free, and which have no effect.
+"""Networks with capacities: which rings begin an exchange, and which have no effect.
 
 When an edge rings at time t, an exchange begins under two conditions: at t, each end
 has fewer than `capacity` exchanges in progress, and the edge fewer than
@@ -48,7 +48,7 @@ def admitted_rings(
 
     Args:
         edges: pairs of nodes.
-        rings: their times, ascending, and positions in `edges`.
+        rings: times of rings, ascending, and positions in `edges`.
         lengths: how long the exchange of each ring takes if it begins.
         capacity: the largest number of exchanges at once at a node.
         edge_capacity: exchanges at once on an edge; None: any number.
@@ -93,8 +93,8 @@ def kept_by_truncation(
     - at both ends v, fewer than `capacity` rings of edges at v lie in [t - tau_v, t),
       with tau_v the longest delay at v.
 
-    Otherwise both ends drop it, and nobody tries again. So whether a message is kept
-    depends only on the rings before it, which Theorem 4.4 needs.
+    Otherwise both ends drop it, and nobody tries again. So only the rings before a
+    message decide whether it is kept. Theorem 4.4 needs this.
 
     >>> rings = RingTimes(torch.tensor([1.0, 1.5, 2.2]).double(), torch.zeros(3).long())
     >>> edge, delay = torch.tensor([[0, 1]]), torch.ones(1)

@@ -10,7 +10,7 @@ with `s_e = K_e / (2 p_e)` and, from delays and rates of adjacent edges,
 
     K_e = p_e / (1 + sum_{e' ~ e} p_e' (tau_e + e tau_e')),    e = 2.718...    (4.11)
 
-where e' ~ e means that the edges share a node, so e ~ e. Before time 0, rows are x(0).
+Here e' ~ e means that the edges share a node, so e ~ e. Before time 0, rows are x(0).
 Messages may overlap in time. Both ends write opposite differences, so the mean of all
 rows does not change. With `gamma <= min(lambda_2(K) / 2, 1 / tau_max)`, the average of
 the past
@@ -25,8 +25,8 @@ References:
     2021, arXiv 2106.03585.
     Even, PhD thesis, 2024, 4.2, tel-04877971.
 
-Differences: the thesis prints `s_e = K_e / p_e`. With it, two nodes without delay swap
-their rows for ever; see docs/errata.md.
+Differences: the thesis prints `s_e = K_e / p_e`. With these shares, two nodes without
+delay swap their rows for ever; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def trajectory_means(
 ) -> Float[Tensor, "k n d"]:
     """Averages of the past with weights e^{gamma s}, for the rows of `delayed`.
 
-    `at` must be above 0. The other arguments are those of `delayed`.
+    `at` must be above 0. The other arguments are the same as for `delayed`.
     """
     checks.number("gamma", gamma, above=0)
     checks.number("at", float(at.min()), above=0)

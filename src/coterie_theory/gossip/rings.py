@@ -7,7 +7,8 @@ probability p_e / I. We draw rings from this process.
 Rings without a node in common may be computed in any order, or at the same time. The
 layer of a ring is one more than the highest layer of earlier rings at its two nodes. We
 compute all rings of a layer in one vectorised step. Each node does the same operations
-in the same order, so the result has the same bits as one ring after the other.
+in the same order. So the result has the same bits as if rings were computed one after
+the other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from coterie.graphs.families import nodes_of, not_negative
 def poisson_rings(
     rates: Float[Tensor, " e"], until: float, rng: torch.Generator
 ) -> RingTimes:
-    """All rings up to a time, for edges with these rates; those of rate 0 never ring.
+    """All rings up to a time, for edges with these rates; edges of rate 0 never ring.
 
     >>> rates = torch.tensor([1.0, 0.0])
     >>> rings = poisson_rings(rates, 5.0, torch.Generator().manual_seed(0))

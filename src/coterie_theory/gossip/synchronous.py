@@ -5,9 +5,10 @@
     omega = 2 (1 - sqrt(l (1 - l/4))) / (1 - l/2)^2
 
 W is doubly stochastic and sparse; the cost of a round grows with the number of edges.
-For a symmetric W, l is its absolute gap, `1 - max(|lambda_2|, |lambda_n|)`. Compared
-with the start, `|x^t - x_bar|^2` is at most `(1 - l)^{2t}` times as large for `plain`,
-and `2 exp(-t sqrt(l))` times for `chebyshev`, which needs one W for all rounds.
+For a symmetric W, l is its absolute gap, `1 - max(|lambda_2|, |lambda_n|)`. After t
+rounds, `|x^t - x_bar|^2` is at most `(1 - l)^{2t}` times its value at the start with
+`plain`, and `2 exp(-t sqrt(l))` times with `chebyshev`. `chebyshev` needs one W for all
+rounds.
 
 `mix` may be the method `mix` of an oracle instead of a product of matrices. Then each
 process holds its own rows, and messages are counted.
@@ -15,8 +16,8 @@ process holds its own rows, and messages are counted.
 References:
     Even, PhD thesis, 2024, 1.2.2 and 6.2.1, tel-04877971.
 
-Differences: the recursion begins with W. The printed one begins with omega W, which
-would change the mean; see docs/errata.md.
+Differences: the recursion begins with W. The printed recursion begins with omega W,
+which would change the mean; see docs/errata.md.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def plain(
     """The rows after t rounds: W^t x.
 
     Args:
-        x: the first rows: all rows, or those of this process if `mix` is an oracle's.
+        x: the first rows: all rows, or the rows of this process if `mix` is an
+            oracle's.
         matrix: doubly stochastic, sparse or dense.
         rounds: t.
         mix: computes the product of weights and rows.
@@ -79,13 +81,14 @@ def chebyshev(
     gap: float | None = None,
     mix: Mix = product,
 ) -> Float[Tensor, "n d"]:
-    """P_t(W) x, where P_t is the polynomial of the recursion above.
+    """The rows after t rounds of Chebyshev gossip: P_t(W) x with a polynomial P_t.
 
     Args:
         x: the first rows.
         matrix: symmetric and doubly stochastic.
         rounds: t.
-        gap: l, by default that of the matrix. A smaller number is allowed, but slower.
+        gap: l; by default, it is computed from the matrix. A smaller number is allowed,
+            but slower.
         mix: computes the product of weights and rows.
     """
     checks.integer("rounds", rounds, at_least=0)

@@ -1,6 +1,6 @@
 """Exact privacy losses of gossip, if each client has one input.
 
-The share S(u, v) and its projection are those of
+The share S(u, v) and its projection are defined in
 `coterie.privacy.accounting.projection`. For several inputs of a client,
 `coterie.privacy.accounting.joint` has a bound.
 
@@ -74,11 +74,12 @@ def exact_losses(
 def group_share(
     seen: Knowledge, clients: Sequence[int], *, each: bool = False
 ) -> float:
-    """The loss S of a group of clients whose inputs may change together.
+    """The loss S of a group of clients, if their inputs may change together.
 
-    Suppose that their inputs, as one vector, change by at most the sensitivity D. Then
-    S is the largest eigenvalue of their block of the projection. If each of k inputs
-    may change by D, S is k times as large; this also holds for inputs that are vectors.
+    Suppose that the inputs of the group, as one vector, change by at most the
+    sensitivity D. Then S is the largest eigenvalue of the group's block of the
+    projection. If each of k inputs may change by D, S is k times as large. This also
+    holds for inputs that are vectors.
 
     Args:
         seen: what an observer knows.

@@ -4,7 +4,7 @@
 
 Rows longer than `clip` are shortened to the length `clip` before noise is added. So one
 client can change its row by at most Delta = 2 clip. Every function returns the rows,
-and a ledger of what was sent. From the ledger, accountants compute what each client
+and a ledger of all messages. From the ledger, accountants compute what each client
 learned.
 
 - `synchronous`: Algorithm 6.1, rounds of Chebyshev's recursion with one matrix.
@@ -13,10 +13,11 @@ learned.
 - `randomised`: Algorithm 6.2, one random pair after another.
 - `accelerated`: random pairs in continuous time, with a second row for each client.
 - `on_secret_graph`: Algorithm 6.1 on a random graph where a client knows only its
-  neighbours. `decentralised.muffliato.secret_graph_loss` returns its loss.
+  neighbours. `decentralised.muffliato.secret_graph_loss` returns the loss of this
+  protocol.
 
-The number of rounds must not depend on the data, because then it would reveal something
-about them. Use `stopping_time` with a public bound.
+The number of rounds must not depend on the data, because it would then reveal something
+about the data. Use `stopping_time` with a public bound.
 
 References:
     Cyffers, Even, Bellet, Massoulié, "Muffliato: peer-to-peer privacy amplification for
@@ -109,7 +110,7 @@ def synchronous(
         rounds: T, from `stopping_time`.
         clip: the largest length of a row.
         noise: standard deviation of every coordinate.
-        rng: of the noise.
+        rng: the generator of the noise.
         gap: the gap of the matrix, or less; by default it is computed from the matrix.
     """
     gap = 1 - contraction([matrix]) if gap is None else gap
@@ -194,7 +195,7 @@ def on_secret_graph(
     """The result of `synchronous` on a random connected graph.
 
     There are `stopping_time` rounds. Every edge exists with probability `links`, such
-    as 1.5 ln(n) / n. Edges must stay as secret as the noise, which is that of `noisy`.
+    as 1.5 ln(n) / n. Edges must stay as secret as the noise, which comes from `noisy`.
     `spread` is a public bound on (1/n) sum |x_v - x_bar|^2, by default clip^2.
     """
     n = len(x)

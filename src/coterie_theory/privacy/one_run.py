@@ -47,7 +47,7 @@ def audit_client(
         federation: the data.
         module: architecture and first model.
         client: the position of the audited client.
-        clip: the largest length of a sample's gradient; longer ones are shortened.
+        clip: the largest length of a sample's gradient; longer gradients are shortened.
         noise: the noise, in units of `clip`.
         batch_size: the expected number of samples of a minibatch.
         rounds: the number of steps along private gradients.

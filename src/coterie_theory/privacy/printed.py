@@ -8,10 +8,10 @@ But messages contain the same noise, so together they can reveal more. On a line
 v with weights 1/3, v learns the whole noisy row of u in two exchanges: S = 1, but the
 formula gives 1/3.
 
-Over several inputs, the formula adds up rounds as if later rows contained nothing of
+Over several inputs, the formula adds up rounds. It ignores that later rows contain
 earlier inputs (6.12, 6.13). If neighbours exchange once in a round, clients that are
 not neighbours would then never learn anything. Sums over all u are right, because each
-message adds 1 to them. So mean losses (6.7) are right too. For true losses use
+message adds 1 to such a sum. So mean losses (6.7) are right too. For true losses use
 `exact_losses`, and over several inputs `joint_losses`.
 
 References:
@@ -43,7 +43,7 @@ def printed_losses(
     """The losses by (6.6), (6.13) and (6.15), which are too small for some pairs.
 
     Args:
-        ledger: of inputs, exchanges and meetings.
+        ledger: the ledger of inputs, exchanges and meetings.
         observers: groups that share all that they know (6.15); by default single
             clients.
         clients: the clients whose losses are computed, by default all; for others they

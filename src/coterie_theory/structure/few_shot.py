@@ -5,7 +5,8 @@ Equation (9.6) is
     v = argmin_{|v| <= cap} (1/m) sum_j F(U v, x_j, y_j),    model U v.
 
 The newcomer needs samples in proportion to the dimension r of the subspace, not to D.
-More samples do not remove the error of the subspace (Proposition 9.3.1).
+More samples of the newcomer do not remove the error of the subspace (Proposition
+9.3.1).
 
 References:
     Even, PhD thesis, 2024, chapter 9, Proposition 9.3.1, tel-04877971.

@@ -11,7 +11,7 @@ algorithm `nuclear_norm` needs only averages of single vectors. For any feasible
 
     L(W) - min L <= <grad L(W), W> + R |grad L(W)|_op.
 
-So this gap is a bound on the error of a result.
+So the right side, the gap, is a bound on the error of a result.
 
 References:
     Even, PhD thesis, 2024, chapter 9, Theorems 9.4 and 9.5, tel-04877971.

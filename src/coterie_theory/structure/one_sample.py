@@ -6,8 +6,8 @@ model in U that fits its sample and has norm at most `cap`:
 
     U is admissible  <=>  |U' x_i| >= |y_i| / cap  for all i            (Lemma 9.4.1)
 
-With enough clients, only subspaces near the true one are admissible (Theorem 9.3). Let
-the columns of A be a basis of U, not necessarily orthonormal. The loss
+With enough clients, only subspaces near the true subspace are admissible (Theorem 9.3).
+Let the columns of A be a basis of U, not necessarily orthonormal. The loss
 
     (1/N) sum_i [y_i^2 - cap^2 x_i' A (A' A)^-1 A' x_i]_+^2
 
@@ -75,7 +75,7 @@ def one_sample_subspace(
         data: one sample of every client, with squared errors.
         rank: dimensions of the subspace.
         cap: the largest norm of the clients' models.
-        rng: of the starts.
+        rng: the generator of the starts.
         starts: the largest number of starts; the first with an admissible result ends
             the search.
     """

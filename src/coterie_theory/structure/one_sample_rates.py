@@ -39,8 +39,9 @@ def clients_needed(
 def wrong_is_admissible(rank: int, clients: int) -> float:
     """The probability `P(chi^2_r >= chi^2_1)^N` that an orthogonal subspace fits.
 
-    The subspace fits a sample if the sample is at least as long in it as in a direction
-    of the true one.
+    Project a sample onto the wrong subspace, and onto one direction of the true
+    subspace. The wrong subspace fits if the first projection is at least as long as the
+    second.
 
     >>> [round(wrong_is_admissible(r, 1), 3) for r in (1, 2, 3, 5)]
     [0.5, 0.707, 0.818, 0.924]

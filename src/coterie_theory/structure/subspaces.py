@@ -96,8 +96,9 @@ def least_in_ball(
     """Rows v that minimise `v' H v / 2 - b' v` over |v| <= cap.
 
     v = (H + lam I)^-1 b, with the smallest lam >= 0 for which |v| <= cap. If there are
-    several such v with lam = 0, v is the shortest. 1/|v| is concave in lam. So with
-    Newton steps from lam = 0, 1/|v| rises to 1/cap and never exceeds it.
+    several such v with lam = 0, v is the shortest. As a function of lam, 1/|v| is
+    concave. So with Newton steps from lam = 0, 1/|v| rises to 1/cap and never exceeds
+    it.
     """
     known = h.values > 0
     inside = torch.where(known, (h.vectors.mT @ b[..., None])[..., 0], 0)

@@ -67,8 +67,8 @@ def tasks(
     """Samples of clients, after checks.
 
     Args:
-        features: the features of samples; a client with fewer than M has them in the
-            first places.
+        features: the features of samples; if a client has fewer than M samples, they
+            are in the first places.
         targets: responses, or 0 and 1 for `logistic`.
         sizes: the number of samples of each client, by default M.
         loss: `squared` or `logistic`.
@@ -142,8 +142,8 @@ def best_rows(
 
     Each step goes to the minimum of a quadratic above the loss, with the largest
     curvature of F. Steps end when this minimum does not move any more. For squared
-    errors one step is enough. With a start there are only a few steps, because the
-    caller alternates.
+    errors, one step is enough. If there is a start, we take only a few steps, because
+    the caller alternates.
     """
     c = CURVATURES[kind]
     data = Tasks(z, targets, weights, kind)

@@ -40,6 +40,9 @@ def test_the_renyi_divergence_is_the_integral_of_its_definition(mu, alpha):
     total, _ = quad(density, peak - 12, peak + 12)
     expected = (math.log(total) + log) / (alpha - 1)
     assert renyi(mu, alpha) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    # N(mu s, s^2) next to N(0, s^2) is the same in units of s.
+    moved = renyi(mu_from(0.7 * mu, 0.7), alpha)
+    assert moved == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("mu", MUS)

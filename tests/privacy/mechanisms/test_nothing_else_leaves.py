@@ -124,7 +124,10 @@ def private(name: str, unit: str = "client", **tables: Any) -> dict:
     }
 
 
-NEW = ("fedprox", "scaffold", "feddyn", "fedamp", "fedfomo", "fedper", "lg_fedavg")
+NEW = (
+    *("fedprox", "scaffold", "feddyn", "fedamp", "fedfomo", "fedper", "lg_fedavg"),
+    *("fedbabu", "fedala"),
+)
 BATCH = {"name": "cnn", "width": 2, "norm": "batch"}
 RANDOM = {"name": "cnn", "width": 2, "dropout": 0.2, "augment": ["crop(2)"]}
 CASES = {
@@ -132,6 +135,7 @@ CASES = {
        for unit in ("client", "sample")},
     "batch statistics": private("fedavg", model=BATCH),
     "batch statistics and a second vector": private("feddyn", model=BATCH),
+    "batch normalisation at home": private("fedbn", model=BATCH),
     "personal statistics": private(
         "fedavg", model={**BATCH, "personal": ["running_*"]}),
     "frozen statistics": private(

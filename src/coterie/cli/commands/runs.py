@@ -78,9 +78,9 @@ def run(
             study, runs, resume, fresh=fresh, quiet=quiet
         )
     if IS_MAIN_PROCESS:
+        _report(result.records, result.folder, as_json=as_json)
         if archive is not None:
             say_agreement(archive, result.folder, reused)
-        _report(result.records, result.folder, as_json=as_json)
 
 
 def _run_with_progress(

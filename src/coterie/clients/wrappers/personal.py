@@ -3,8 +3,8 @@
 `PersonalOracle` wraps an oracle. Its `average`, `mix` and `central` see only the shared
 columns, and return personal columns unchanged. If a client computes something at the
 model of another client, it combines the shared columns of that model with its own
-personal columns. So with any method, a head or normalisation layers can stay at their
-client. With FedAvg, this gives FedPer, FedBN or LG-FedAvg.
+personal columns. So with any method, for example, heads or normalisation layers can
+stay at their clients. With FedAvg, this gives FedPer, FedBN or LG-FedAvg.
 
 References:
     Arivazhagan, Aggarwal, Singh, Choudhary, "Federated learning with personalization

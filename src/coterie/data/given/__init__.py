@@ -51,7 +51,7 @@ def given_table(data: Given, given: Mapping[str, Any]) -> tuple[Table, dict[str,
     """The table of data in memory, and the options that made it.
 
     Args:
-        data: see `Given`.
+        data: the data; see `Given` for the possible types.
         given: options, the same as in [data] of a study for a file.
 
     Raises:
@@ -239,9 +239,9 @@ def table_of_tensors(
         x: features: real numbers, or whole numbers such as codes of words.
         y: targets.
         task: what to learn.
-        scale: as for an npz file.
+        scale: the same option as for an npz file.
         scale_target: as for a file; see `files.table`.
-        unit: as for a file.
+        unit: the same option as for a file.
     """
     if task is not None:
         one_of("data.task", task, OBJECTIVES)

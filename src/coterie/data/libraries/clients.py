@@ -33,10 +33,10 @@ def table_of_clients(
     """The table of all clients' samples, where `test` fixes their test parts.
 
     Args:
-        name: of the table.
+        name: the name of the table.
         train: the samples of each client, by its name.
         test: the test samples of each client; None: a study draws them.
-        task: what targets are.
+        task: the kind of targets.
         classes: how many there are; None: as many as labels say.
     """
     one_of("data.task", task, OBJECTIVES)

@@ -22,8 +22,8 @@ _CONVERTED = {"1": "L", "P": "RGB", "PA": "RGBA"}
 class EncodedImages:
     """(M, C, H, W) images of bytes, from a column of the splits of a data set.
 
-    An image has the size and the channels of the first one. This is checked when it is
-    decoded.
+    All images must have the size and the channels of the first one. This is checked
+    when an image is decoded.
     """
 
     def __init__(self, parts: Mapping[str, Any], column: str) -> None:
@@ -31,7 +31,7 @@ class EncodedImages:
 
         Args:
             parts: the splits, each a `datasets.Dataset`.
-            column: of images.
+            column: the column of images.
         """
         self._column, self._kinds, self._parts = column, [], []
         for some in parts.values():
@@ -63,7 +63,7 @@ class EncodedImages:
 
     @property
     def name(self) -> str:
-        """A name for the decoded pixels: a digest of all codes, and who decodes them.
+        """A name for the decoded pixels: a digest of all codes, and the decoder.
 
         "" if images are in files of their own.
         """

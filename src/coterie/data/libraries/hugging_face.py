@@ -46,7 +46,7 @@ def hugging_face(
         features: the column of features, or several columns of numbers; None: all
             others.
         task: what targets are; guessed as for tensors.
-        scale: as for an npz file.
+        scale: the same option as for an npz file.
     """
     folder = folder_of(path, "Hugging Face")
     try:
@@ -99,8 +99,8 @@ def from_hugging_face(
         features: the column of features, or several columns of numbers; None: all
             others.
         task: what targets are; guessed as for tensors.
-        scale: as for an npz file.
-        name: of the table.
+        scale: the same option as for an npz file.
+        name: the name of the table.
     """
     parts = _parts(dataset)
     columns = _columns(parts, client, target, features)

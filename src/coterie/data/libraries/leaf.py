@@ -30,8 +30,9 @@ def leaf(
 
     Args:
         path: the folder that holds `train` and `test`, or JSON files of all samples.
-        task: what targets are.
-        shape: of the features of a sample, such as [1, 28, 28]; (): as in the file.
+        task: the kind of targets.
+        shape: the shape of a sample's features, such as [1, 28, 28]; (): the shape in
+            the file.
     """
     for size in shape:
         integer("data.shape", size, at_least=1)

@@ -28,7 +28,7 @@ def pfllib(*, path: str = "", task: str = "classification") -> Table:
 
     Args:
         path: the folder with `train`, `test` and `config.json`, such as MNIST.
-        task: what targets are.
+        task: the kind of targets.
     """
     folder = folder_of(path, "PFLlib")
     files = {part: _files(folder / part) for part in ("train", "test")}

@@ -1,7 +1,7 @@
-"""Reads arrays that numpy has pickled, without running anything that they name.
+"""Reads arrays that numpy has pickled, without running any code named in the file.
 
-`numpy.load` with `allow_pickle=True` runs what a file asks for. Here stand-ins take the
-place of numpy's classes, and every other name is refused.
+`numpy.load` with `allow_pickle=True` runs any code that a file asks for. In this
+module, stand-ins take the place of numpy's classes, and all other names are refused.
 """
 
 from __future__ import annotations

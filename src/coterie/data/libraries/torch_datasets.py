@@ -40,16 +40,17 @@ def from_torch(
     numbers.
 
     Args:
-        dataset: has a length and samples 0, 1, ...
+        dataset: a data set with a length and samples 0, 1, ...
         client: the part of a sample that names its client, or a list or array with the
             client of each sample; None: a split makes clients.
         features: the part of a sample that holds its features.
         target: the part of a sample that is to be predicted.
         test: the clients' test samples; None: a study draws them.
-        test_client: as `client`, for `test`; None: the same part of a sample.
-        task: what targets are; guessed as for tensors.
-        scale: as for an npz file.
-        name: of the table.
+        test_client: the clients of `test`, as in `client`; None: the same part of a
+            sample.
+        task: the kind of targets; by default it is guessed, as for tensors.
+        scale: the same option as for an npz file.
+        name: the name of the table.
     """
     x, y, who = _read_parts(dataset, client, features, target, "dataset")
     is_test = None

@@ -42,10 +42,10 @@ class CodingPair(NamedTuple):
 
 
 def codings_of(profile: Profile, owner: np.ndarray) -> list[Coding]:
-    """The coding in a column of each client with enough rows.
+    """For each client with enough rows, the coding that it uses in a column.
 
     Args:
-        profile: of the column.
+        profile: the profile of the column.
         owner: the client of each row, as text; empty for none.
     """
     cells = profile.cells
@@ -77,10 +77,11 @@ def words_against_numbers(codings: Sequence[Coding]) -> CodingPair | None:
 def other_values(codings: Sequence[Coding]) -> CodingPair | None:
     """Two groups of clients without a common value, if there are exactly two groups.
 
-    There is one exception, if every client has exactly two whole numbers. Then the
-    groups may have one number in common, in two cases: one group has the other group's
-    numbers plus a constant, or one group has 0 and 1 and the other -1 and 1. If some
-    clients have one value or more than two, such pairs may come by chance.
+    There is one exception. If every client has exactly two values, which are whole
+    numbers, the groups may have one value in common. This holds in two cases: one group
+    has the other group's numbers plus a constant, or one group has 0 and 1 and the
+    other -1 and 1. If some clients have one value or more than two, such pairs may come
+    by chance.
     """
     pairs = sorted({c.values for c in codings})
     if len(pairs) == 2 and _is_shift(*map(_numbers, pairs)):

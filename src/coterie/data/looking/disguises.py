@@ -12,7 +12,7 @@ FEWEST = 20
 
 
 def gives_away(values: Float[np.ndarray, " m"], labels: Int[np.ndarray, " m"]) -> bool:
-    """Whether a column determines the labels, other than by one value per sample.
+    """Whether a column determines the labels, and not only because all values differ.
 
     If the column has few values, their mutual information with the labels must be at
     least 99 % of the entropy of the labels. Otherwise every class must be one interval
@@ -95,7 +95,7 @@ def _ranks(values: Num[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
 def least_wrong(
     values: Float[np.ndarray, " m"], labels: Int[np.ndarray, " m"]
 ) -> tuple[float, float]:
-    """The share of labels that a column predicts wrongly, and that a constant does.
+    """Two shares of wrongly predicted labels: by a column, and by a constant.
 
     A column can predict by one interval of values for each class. A column with few
     values can also predict the most frequent class of each value. The better

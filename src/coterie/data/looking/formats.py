@@ -91,9 +91,10 @@ def decode_text(raw: bytes, name: str, encoding: str = "") -> tuple[str, str]:
 
     Args:
         raw: the bytes of the file.
-        name: of the file.
-        encoding: its encoding; "": the one of the mark at the start of the file, or
-            UTF-8, or cp1252, which many programs write in Europe and America.
+        name: the name of the file.
+        encoding: the encoding of the file. With "", it is found: by the mark at the
+            start of the file, otherwise UTF-8, otherwise cp1252, which many programs
+            write in Europe and America.
     """
     marked = next((word for mark, word in _MARKS.items() if raw.startswith(mark)), "")
     if encoding or marked:
@@ -163,7 +164,8 @@ def points_for_commas(
 
     Args:
         columns: stripped cells by name.
-        separator: of the file. If it is a comma, 1,234 in quotes has thousands.
+        separator: the separator of the file. If it is a comma, 1,234 in quotes has
+            thousands.
         decimal: the decimal sign; by default it is detected in each column.
     """
     if decimal == ".":

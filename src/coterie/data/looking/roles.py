@@ -89,10 +89,10 @@ def unfit_client(profiles: Sequence[Profile]) -> str:
 def target_guess(profiles: Sequence[Profile], client: str = "") -> Guess:
     """The column that seems to be the target.
 
-    The target is the column that is called like a target. If there are several such
-    columns, the target is the last plausible column, if it is one of them. If there is
-    none, the target is the last column if it has two classes, or the only plausible
-    column.
+    If one column has a name such as outcome, it is the target. If several columns have
+    such names, the target is the last plausible column, if it is one of them. If no
+    column has such a name, the target is the last column if it has two classes, or the
+    only plausible column.
     """
     profiles = [p for p in profiles if p.name not in (client, BY_FILE, "is_test")]
     plausible = [p for p in profiles if may_be_target(p)]

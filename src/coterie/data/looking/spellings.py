@@ -33,7 +33,7 @@ def one_spelling(words: Iterable[str]) -> dict[str, str]:
 
 
 def look_alikes(words: Iterable[str]) -> list[str]:
-    """Sorted words that differ from other words only by accents and punctuation.
+    """Words that differ from other words only by accents and punctuation, sorted.
 
     >>> look_alikes(["Geneve", "Bern", "Genève", "St. Gallen", "St Gallen"])
     ['Geneve', 'Genève', 'St Gallen', 'St. Gallen']

@@ -49,10 +49,10 @@ def complete_study(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """[data] and [split] of a study, with missing options filled in.
 
-    The table is that of `source`, or of the files that [data] names. If [data] names
+    The table comes from `source`, or from the files that [data] names. If [data] names
     the target, we only add options for columns that cannot be features as they are,
-    such as dates, identifiers and free text. Otherwise all options are as `coterie
-    init` writes them.
+    such as dates, identifiers and free text. Otherwise we set all options as `coterie
+    init` does.
     """
     given, parts = dict(data), dict(split)
     asked = TextFormat(*(given.get(name, "") for name in TextFormat._fields))
@@ -130,7 +130,7 @@ def _of_mixtures(look: Inspection, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _leave_out(some: Any, names: Sequence[str]) -> Any:
-    """The list or dictionary of columns without those of these names."""
+    """The list or dictionary of columns without the columns of these names."""
     if isinstance(some, Mapping):
         return {name: value for name, value in some.items() if name not in names}
     return [name for name in some if name not in names]
@@ -211,8 +211,8 @@ def study_text(found: Findings, look: Inspection, paths: list[str], name: str) -
     Args:
         found: what the study says.
         look: the table.
-        paths: of its files, from the folder of the study.
-        name: of the file of the study.
+        paths: the paths of its files, from the folder of the study.
+        name: the name of the file of the study.
     """
     count = sum(len(frame) for frame in look.source.frames)
     usual = TextFormat(",", ".", "utf-8")

@@ -32,9 +32,9 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     """Clients that seem to use another unit, each with its factor.
 
     We assume another unit if three things hold. The client's median is more than 8
-    times the median of the others, or less than an eighth. This factor is larger than
-    the factor between small and large values of the client, and of the others. The
-    client's spread is like that of the others.
+    times the median of the others, or less than an eighth. The two medians differ by a
+    larger factor than small and large values do, within the client and within the
+    others. The client's values have about the same spread as the others.
 
     >>> kilograms, grams = np.arange(1, 7.0), 1000 * np.arange(1, 7.0)
     >>> values = np.concatenate([kilograms, kilograms, grams])
@@ -42,7 +42,7 @@ def other_units(values: np.ndarray, owner: np.ndarray) -> dict[int, float]:
     {2: 1000.0}
 
     Args:
-        values: of a column, NaN for gaps.
+        values: the values of a column, NaN for gaps.
         owner: the client of each.
     """
     there = np.isfinite(values)

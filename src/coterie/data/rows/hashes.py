@@ -22,8 +22,8 @@ _AT_ONCE = 2**16
 def hash_rows(values: Tensor, *names: str) -> Int[Tensor, " m"]:
     """(M,) the sum over each row's 64-bit words of mix(word) * factor, modulo 2^64.
 
-    A word is eight bytes of the row. Each place has a factor of its own, which depends
-    on the names.
+    A row is read as words of 64 bits (eight bytes). Each position in the row has its
+    own factor, which depends on the names.
     """
     count, entries = len(values), math.prod(values.shape[1:])
     size = entries * values.element_size()

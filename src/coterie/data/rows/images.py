@@ -1,8 +1,8 @@
 """Images that are kept as bytes or as JPEG, and become numbers when used.
 
-A study that uses few images only decodes these. But to divide images among clients, a
-study needs a hash of the numbers of every image. So the first study decodes all images
-once, and keeps the hashes in a file.
+A study that uses few images decodes only these. But to divide images among clients, it
+needs a hash of the numbers of every image. So the first study decodes all images once,
+and keeps the hashes in a file.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Images:
 
         Args:
             pixels: bytes (M, C, H, W), or images that decode into them.
-            mean: of each channel.
-            std: of each channel.
-            name: of the decoded pixels, and of the file of their hashes. "" if decoding
-                is fast: then there is no file.
+            mean: the mean of each channel.
+            std: the standard deviation of each channel.
+            name: the name of the decoded pixels, and of the file of their hashes. If
+                decoding is fast, "": no file is written.
         """
         self.shape = torch.Size(pixels.shape)
         self._pixels, self._mean, self._std = pixels, list(mean), list(std)
@@ -89,7 +89,7 @@ class Images:
         return found
 
     def are_few(self, count: int) -> bool:
-        """Whether `count` images, with all taken before, are less than half of all.
+        """Whether `count` images and all images taken before are less than half of all.
 
         Otherwise it is faster to decode all images once and to keep them.
         """

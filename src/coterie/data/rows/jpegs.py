@@ -18,8 +18,9 @@ _SIZE = (32, 32)
 class Jpegs:
     """(M, 3, 32, 32) images of bytes, from an npz file of JPEG codes.
 
-    It has the arrays `blob_PART` (all codes, one after another), `off_PART` (where each
-    begins, and the end) and `y_PART` (labels), for the parts "train" and "test".
+    The file has three arrays for each part, "train" and "test": `blob_PART` (all codes,
+    one after another), `off_PART` (the positions where each code begins, and the end)
+    and `y_PART` (labels).
     """
 
     def __init__(self, path: Path) -> None:

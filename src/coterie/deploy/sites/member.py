@@ -83,8 +83,8 @@ class Member:
         self.rank, self.group = trust.rank, SiteGroup(trust.rank, len(names))
         self._trust, self._masks, self.memory = trust, masks, SumChain()
         self.group.grid, self.group.chain = trust.grid, self.memory
-        self.group.least = trust.least if masks else 0
         self._away_told: tuple[str, str] | None = None  # signed once
+        self.group.least = trust.least if masks else 0
         self._results: list[tuple[Any, bytes]] = []  # of the last attempt at a step
         self._calls: LiveCalls | None = None
         self._replayed: LoggedStep | None = None

@@ -223,7 +223,10 @@ class SiteRun:
             oracle = training.asked.at(0, active, purpose="init")
             return replace(new, state=algorithm.init(setup.together.x, oracle))
 
-        step = RunStep(first, f"{entry.label}, seed {seed}, start")
+        # A coordinator must know all members when it begins.
+        sees_rows = algorithm.releases is not None and algorithm.releases.central > 0
+        what = f"{entry.label}, seed {seed}, start"
+        step = RunStep(first, what, everybody=sees_rows)
         return self._member.do(
             step, start, pack_cell, self._charge(setup, entry, 0, step)
         )

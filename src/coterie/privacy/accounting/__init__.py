@@ -1,8 +1,8 @@
 """What a ledger of releases reveals of each client: exact numbers and bounds.
 
-Everything here is a pure function of a ledger. Nothing here trains, draws noise or
-touches data. Other rooms may use what is listed, and the modules `accounts` (squares of
-mu by client, pair and role), `calibration`, `gaussian`, `ledger` and `subsampled`.
+All functions of this room are pure functions of a ledger. They do not train, draw noise
+or touch data. Other rooms may use the listed names, and the modules `accounts` (squares
+of mu by client, pair and role), `calibration`, `gaussian`, `ledger` and `subsampled`.
 """
 
 from .gaussian import (

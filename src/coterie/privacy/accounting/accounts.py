@@ -7,13 +7,13 @@ server and all other clients, even if they share everything.
 
 In a secure sum, sum_k p_k (x_k + noise_k), others see no single row. But a client in
 the sum knows its own noise and can subtract it. Let A be c clients that help the
-server. Towards A and the server,
+server. The clients in A and the server together learn as much as from a release with
 
     mu_i^2 = (p_i D)^2 / (s^2 sum_{k not in A} p_k^2)
 
 where D is the sensitivity of a row and s the noise that each client adds. So mu depends
-on the observer: the server (c = 0), the server with one participant (c = 1), or with
-all others. Against all others, only the client's own noise is left.
+on the observer: the server (c = 0), the server with one participant (c = 1), or the
+server with all other clients. Against all others, only the client's own noise remains.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def totals(
     """mu^2 of each client towards the server and the other clients together.
 
     Args:
-        events: in any order.
+        events: the events of a ledger, in any order.
         clients: how many there are.
-        colluders: how many of the other clients share with the server what they know
-            of sums; None: all of them. In each sum we assume the clients with the
-            largest shares. Every release outside sums counts as seen by everybody.
+        colluders: how many of the other clients share their knowledge of sums with the
+            server; None: all of them. In each sum, we take the clients with the largest
+            shares. We assume that everybody sees every release outside of sums.
     """
     spent = torch.zeros(clients, dtype=torch.float64)
     for event in events:
@@ -106,8 +106,8 @@ def remaining(
     """mu^2 of each sender in a sum, relative to its row with only its own noise.
 
     This is `p_i^2 / sum_{k not in A} p_k^2`. A holds the `colluders` other clients with
-    the largest shares. With None, A holds all others. They know all noise except that
-    of i.
+    the largest shares. With None, A holds all others, which know all noise except the
+    noise of i.
 
     >>> remaining(torch.ones(4).double(), 1).tolist()
     [0.3333333333333333, 0.3333333333333333, 0.3333333333333333, 0.3333333333333333]
@@ -124,13 +124,13 @@ def remaining(
 
 
 def at_most(events: Iterable[Event], colluders: int) -> list[Event]:
-    """The events, where all clients in a sum pay as much as the client that pays most.
+    """The events, if all clients in a sum pay as much as the client that pays most.
 
-    Plans use these events, because the shares of a client grow when others refuse.
+    Plans use these events, because the share of a client grows when others refuse.
 
     Args:
-        events: in any order.
-        colluders: how many clients share with the server what they know of sums.
+        events: the events of a ledger, in any order.
+        colluders: how many clients share their knowledge of sums with the server.
     """
 
     def one(event: Event) -> Event:
@@ -158,15 +158,16 @@ def by_role(events: Sequence[Event], clients: int) -> dict[str, Float64[Tensor, 
 def by_pairs(events: Sequence[Event], clients: int) -> Float64[Tensor, "n m"]:
     """mu^2 of client u for client v, entry (u, v); the last column is for a server.
 
-    For a server, we count what u sent to it. For a client v, we bound all that v learns
-    of u over all rounds. v also learns of u through others, because their rows depend
-    on what they received. So we count what u sent to everybody. If any chain of links
-    joins u and v, we also count all that u sent to anybody (docs/privacy_gossip.md).
-    Some gossip has all inputs before the first message. Then `joint_losses` gives their
-    cost. We do not count answers of a server: they reveal no more than `totals`.
+    For a server, we count all rows that u sent to it. For a client v, we bound all that
+    v learns of u over all rounds. We count the rows that u sent to everybody. v also
+    learns of u through others, because their rows depend on the rows that they
+    received. So if any chain of links joins u and v, we also count all rows that u sent
+    to anybody (docs/privacy_gossip.md). If all inputs of gossip are made before the
+    first message, `joint_losses` gives their cost. We do not count answers of a server:
+    they reveal no more than `totals`.
 
     Args:
-        events: in their order.
+        events: the events of a ledger, in their order.
         clients: how many there are.
     """
     spent = torch.zeros(clients, clients + 1, dtype=torch.float64)

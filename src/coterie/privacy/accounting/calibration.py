@@ -1,6 +1,6 @@
 """How much noise keeps an epsilon, and which clients may go on within a budget.
 
-Both follow from what all rounds will release, which we know before training.
+Both follow from the releases of all rounds, which we know before training.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Limits(NamedTuple):
         """(N,) which clients refuse a round that would raise spending to `after`.
 
         Args:
-            after: what each client would have spent, no matter who refuses.
+            after: what each client would have spent after the round if nobody refused.
             counted: the clients that can end training for all; None: all of them.
         """
         some = after if counted is None else after[counted]
@@ -90,7 +90,7 @@ def noise_for_samples(
         rounds: the steps of each client, with a noise of 1.
         epsilon: the limit for every client.
         delta: the delta of every account.
-        before: what each client released already, with the noise that it had.
+        before: the earlier releases of each client, with their noise.
     """
     accounts = [sum(steps, Counter[Step]()) for steps in zip(*rounds, strict=True)]
     first = before or [Counter[Step]()] * len(accounts)

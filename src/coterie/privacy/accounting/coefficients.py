@@ -1,9 +1,9 @@
-"""Every message of a linear protocol as a row of coefficients.
+"""The messages of a linear protocol as rows of coefficients.
 
 Inputs are numbered in the order of the ledger: each `Input` has one column for each of
-its clients. Column c in the row of a client is s_c times the share of input c in what
-the client holds, where s_c is the noise of input c. A message is such a row times a
-vector of unit Gaussian noise, plus a shift that depends on the data.
+its clients. Let s_c be the noise of input c. The vector that a client holds contains a
+share of input c, and column c in the client's row is s_c times this share. A message is
+such a row times a vector of unit Gaussian noise, plus a shift that depends on the data.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def links_of(event: Event, clients: int) -> Int[Tensor, "l 2"]:
 def sent_rows(ledger: Ledger) -> Iterator[SentRows]:
     """The rows that were sent, event by event.
 
-    Later events change the tensors of earlier ones in place: copy what you keep.
+    Later events change the tensors of earlier events in place, so copy tensors that you
+    keep.
 
     Raises:
         InputError: if the protocol is not linear, or an exchange mixes rows that its

@@ -1,17 +1,16 @@
-"""Gaussian releases: what noise of a given size promises.
+"""Gaussian releases: the privacy that noise of a given size promises.
 
 A release moves by at most D in L2 when the unit of privacy changes, and has noise with
 standard deviation s in every coordinate. It is mu-Gaussian private with `mu = D / s`:
-nobody can tell data with and without the change apart better than N(0, 1) from
-N(mu, 1). Releases add in squares, `mu^2 = sum mu_j^2`. This is true even if later
-releases depend on earlier ones.
+telling apart data with and without the change is at least as hard as telling apart N(0,
+1) and N(mu, 1). Releases add in squares, `mu^2 = sum mu_j^2`. This is true even if
+later releases depend on earlier ones.
 
     delta = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2)       exact
     D_alpha = alpha mu^2 / 2,  epsilon = c + 2 sqrt(c ln(1/delta)), c = mu^2/2  by Renyi
 
-Report the first epsilon, which is exact. The second epsilon is the conversion of the
-thesis, at its best order `alpha = 1 + sqrt(ln(1/delta) / c)`. It is never below the
-first.
+Report the first epsilon, which is exact. The second epsilon is the thesis's conversion,
+at its best order `alpha = 1 + sqrt(ln(1/delta) / c)`, and is never below the first.
 
 References:
     Dong, Roth, Su, "Gaussian differential privacy", JRSS B 84(1), 2022,
@@ -98,7 +97,7 @@ def compose_mu(mus: Iterable[float]) -> float:
 
 
 def replacement_sensitivity(clip: float) -> float:
-    """The sensitivity of a vector with at most this norm, if another may replace it.
+    """How far a vector with at most this norm can move, if another one replaces it.
 
     >>> replacement_sensitivity(1.0)
     2.0

@@ -1,8 +1,9 @@
-"""Bounds on what an observer learns from several inputs of a client, fixed beforehand.
+"""Bounds on what an observer learns of a client's inputs that are fixed beforehand.
 
-Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs,
-so what an observer sees is one projection P over (client, input). If the data of client
-u change, each of its inputs s moves by some d_s, at most by its sensitivity. Then
+Every client repeatedly adds noisy inputs to its row. Messages are linear in all inputs.
+So an observer learns a projection of the vector of all inputs. P is its matrix; rows
+and columns are pairs (client, input). If the data of client u change, each of its
+inputs s moves by some d_s, at most by its sensitivity. Then
 
     mu^2 = max over d of sum_{s, s'} P_{(u, s), (u, s')} <d_s, d_s'> / (noise noise')
 
@@ -13,13 +14,13 @@ and `G = diag(mu) P_uu diag(mu)`. With T inputs of u, mu^2 is at most the smalle
 
 and equals the last one if no entry of P_uu is negative.
 
-The bound holds if the inputs of other clients do not depend on the data of u. They may
-depend on those data only through what the observer has seen. **The bound does not hold
-for Muffliato-SGD.** There the next step of a client w depends on the model of w, which
+The bound holds if the inputs of other clients do not depend on the data of u, except
+through messages that the observer has seen. **The bound does not hold for
+Muffliato-SGD.** There the next step of a client w depends on the model of w, which
 holds the row of u. So the next message of w reveals u in a second way, which P does not
-count. On a star of 21 clients an attack reaches an advantage of 0.318 where this
-account allows 0.074 (docs/errata.md). For such methods `accounts.by_pairs` takes the
-total of u.
+count. On a star of 21 clients, an attack reaches an advantage of 0.318, while this
+account allows only 0.074 (docs/errata.md). For such methods, `accounts.by_pairs` takes
+the total of u.
 
 References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
@@ -52,15 +53,15 @@ def joint_losses(
 ) -> Losses:
     """Upper bounds on what every observer learns of all inputs of every client.
 
-    Inputs must be fixed beforehand, or depend only on what the observer has seen. The
-    field `unit` is mu if each client sends all its inputs unmixed. The field `share` is
-    relative to `unit`. If each client has one input, `share` is exact.
+    Inputs must be fixed beforehand, or depend only on messages that the observer has
+    seen. The field `unit` is mu if each client sends all its inputs unmixed. The field
+    `share` is relative to `unit`. If each client has one input, `share` is exact.
 
     Args:
-        ledger: of inputs, exchanges and meetings.
+        ledger: the ledger of inputs, exchanges and meetings.
         observers: who looks; None: every client by itself.
         rtol: the cut on singular values; see `projection`.
-        tau: standard deviation of the noise on what an observer reads.
+        tau: standard deviation of the noise on messages that an observer reads.
     """
     n, columns = ledger.clients, columns_of(ledger)
     if observers is None:

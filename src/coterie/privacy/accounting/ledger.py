@@ -4,7 +4,7 @@ Each verb (a call by which clients exchange rows, such as `average` or `mix`) ap
 events. Nobody changes events afterwards, and accountants are pure functions of events.
 There are two ways to be private. A `Release` carries its own noise. A gossip
 protocol draws noise once, as an `Input`. Every `Exchange` then sends linear
-combinations of all inputs so far, so what a client learns is a projection.
+combinations of all inputs so far, so a client learns a projection of the inputs.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Meetings(NamedTuple):
     """Pairs of clients that met at the same time, where both clients sent their rows x.
 
     No client is in two pairs. Every client holds a second row z, which nobody sees.
-    Inputs change z in the same way as x. Before a meeting, both clients move their x a
-    part of the way to z, and their z the same part of the way to x.
-    Then x_v, x_w <- (x_v + x_w) / 2, z_v <- z_v + gamma (x_w - x_v),
-    z_w <- z_w - gamma (x_w - x_v). If no row moves and gamma = 0, z has no effect.
+    Inputs change z in the same way as x. Before a meeting, each of the two clients
+    moves its x a part of the way to its z, and its z an equal part of the way to its x.
+    Then x_v, x_w <- (x_v + x_w) / 2, z_v <- z_v + gamma (x_w - x_v), z_w <- z_w - gamma
+    (x_w - x_v). If no row moves and gamma = 0, z has no effect.
     """
 
     round: int

@@ -1,9 +1,9 @@
 """Pairwise losses, and a few numbers that summarise them.
 
 Sending the input of client u unmixed would cost mu^2. `share[u, v]` is S, the part of
-mu^2 that reaches observer v. So the loss in the thesis, a Renyi divergence, is
-`S alpha mu^2 / 2`. The epsilon of u towards v is that of one Gaussian release with
-`mu sqrt(S)`. The mean loss is a summary and not a guarantee for any client.
+mu^2 that reaches observer v. So the loss in the thesis, a Renyi divergence, is `S alpha
+mu^2 / 2`. The epsilon of u towards v is the epsilon of one Gaussian release with `mu
+sqrt(S)`. The mean loss is a summary and not a guarantee for any client.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """The exact account of gossip: what an observer learns is a projection.
 
-Messages are linear in noisy inputs, `A (x + eta)`. Let A_v hold the messages that
-observer v reads, in units of the noise, without columns of inputs that v itself knows.
-Then
+Messages are linear in noisy inputs, `A (x + eta)`. The rows of A_v are the messages
+that observer v reads, in units of the noise. Columns of inputs that v itself knows are
+left out. Then
 
     S(u, v) = [A_v^+ A_v]_uu                          between 0 and 1
 
-is the part of mu^2 that reaches v. What v learns about input u is as if u had sent it
-once with noise s / sqrt(S). So S = 1 is local privacy, and the sum over u is the rank
-of A_v. A singular value of A_v counts as 0 if it is at most `rtol` times the largest:
-we assume that observers cannot read such weak directions. A smaller rtol makes S
-larger, and with an rtol of 0 rounding errors count too. If an observer reads every
-message with fresh noise of standard deviation tau, which enters no later mixture, no
-cut is needed:
+is the part of mu^2 that reaches v. v learns as much about input u as if u had sent it
+once with noise s / sqrt(S). So S = 1 is local privacy. The sum of S over all u is the
+rank of A_v. A singular value of A_v counts as 0 if it is at most `rtol` times the
+largest: we assume that observers cannot read such weak directions. A smaller rtol makes
+S larger, and with an rtol of 0 rounding errors count too. If an observer reads every
+message with fresh noise of standard deviation tau, which enters no later mixture, we
+need no cut:
 
     S = a_u' (A A' + tau^2 I)^{-1} a_u,
 
@@ -23,8 +23,8 @@ References:
     Even, "Towards decentralization, asynchrony, privacy and personalization in
     federated learning", PhD thesis, 2024, 6.3, hal tel-04877971.
 
-Differences: the thesis adds divergences of single messages (6.6). That is not a bound,
-because the messages share their noise: see `coterie_theory.privacy.printed` and
+Differences: the thesis adds divergences of single messages (6.6). Their sum is not a
+bound, because the messages share their noise: see `coterie_theory.privacy.printed` and
 docs/errata.md.
 """
 
@@ -78,10 +78,10 @@ def seen_by(
     """What one observer learns of all inputs.
 
     Args:
-        ledger: of inputs, exchanges and meetings.
+        ledger: the ledger of inputs, exchanges and meetings.
         observer: who looks.
         rtol: the cut on singular values.
-        tau: standard deviation of the noise on what the observer reads.
+        tau: standard deviation of the noise on messages that the observer reads.
     """
     return next(seen_by_each(ledger, [observer], rtol=rtol, tau=tau))
 

@@ -2,20 +2,21 @@
 
 In a minibatch, every sample takes part with chance q on its own (Poisson sampling). The
 release has Gaussian noise of s times its sensitivity. The release reveals less than a
-release of all data, because nobody knows whether a sample took part. We add releases up
-with dp-accounting: by the distribution of privacy losses ("pld", exact up to a fine
-grid, on the safe side) or by Renyi divergences ("rdp", faster and larger).
-`quick_epsilons` takes milliseconds. It uses the closed form of Renyi divergences of
-whole orders a:
+release of all data, because nobody knows whether a sample took part. The package
+dp-accounting adds releases up, in one of two ways: by the distribution of privacy
+losses ("pld", exact up to a fine grid, on the safe side), or by Renyi divergences
+("rdp", faster, with a larger epsilon). `quick_epsilons` takes milliseconds. It uses the
+closed form of Renyi divergences of whole orders a:
 
     R_a = log(sum_k binom(a, k) (1 - q)^(a - k) q^k exp((k^2 - k) / (2 s^2))) / (a - 1),
     epsilon = min_a R_a + log(1 - 1 / a) - log(delta a) / (a - 1).
 
-Two data sets are neighbours if in one of them a sample counts as nothing (zero-out, in
-dp-accounting `REPLACE_SPECIAL`). The number of samples of a client is public.
+Two data sets are neighbours if they differ in one sample that counts as nothing in one
+of them (zero-out, in dp-accounting `REPLACE_SPECIAL`). The number of samples of a
+client is public.
 
-A sample is either a training or a validation sample. So the epsilon of any sample of a
-client is at most the larger of the epsilons of both parts.
+A sample is either a training or a validation sample. So for any sample of a client,
+epsilon is at most the larger of two epsilons, one for each part.
 
 If a client answers several others in one event, it uses the same minibatch for all. So
 K answers, each with its own noise (`apart`), count as one release with sqrt(K) times
@@ -111,7 +112,7 @@ def sampled_epsilon(
 
     Args:
         noise: standard deviation, in units of the clipping bound.
-        delta: between 0 and 1.
+        delta: the delta of the promise, between 0 and 1.
         rate: the chance that a sample takes part in a step.
         steps: how many minibatches are released.
         accountant: `pld` or `rdp`.
@@ -151,8 +152,8 @@ def noise_within(
 ) -> float:
     """The smallest noise, to one part in a thousand, that costs at most this epsilon.
 
-    Epsilon falls with noise, nearly like a power. So a few tries are enough, each
-    between a noise that is large enough and a noise that is too small.
+    Epsilon falls with noise, nearly like a power. So a few tries are enough. Each try
+    is between a noise that is large enough and a noise that is too small.
 
     Args:
         epsilon_of: noise -> epsilon, a bound that may be slow.
@@ -203,10 +204,10 @@ def least(enough: Callable[[float], bool]) -> float:
 
 
 def covers(most: Mapping[Step, int], steps: Mapping[Step, int]) -> bool:
-    """Whether each of these steps reveals no more than a step of `most` of its own.
+    """Whether each of these steps is covered by a different step of `most`.
 
-    For every step there must be a different step in `most`, with the same or less noise
-    and the same or a higher rate.
+    A step of `most` covers one step, whose noise is at least as large and whose rate is
+    at most as large.
     """
     left = [(*step, count) for step, count in most.items() if count]
     for noise, rate, held_out, count in sorted((*s, k) for s, k in steps.items()):

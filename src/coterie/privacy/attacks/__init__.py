@@ -1,6 +1,6 @@
-"""Attacks on what clients released, and what the success of an attack proves.
+"""Attacks on the releases of clients, and the proofs that follow from their success.
 
-Attacks may use `mechanisms` and `accounting`. Other rooms may use what is listed.
+Attacks may use `mechanisms` and `accounting`. Other rooms may use the listed names.
 """
 
 from .bounds import epsilon_of_one_run, epsilon_of_rates, mu_of_rates

@@ -1,14 +1,14 @@
-"""What guesses prove: lower bounds on the epsilon of a mechanism.
+"""Lower bounds on the epsilon of a mechanism, from right and wrong guesses.
 
-An attacker guesses who was in the data. If a mechanism is (epsilon, delta)-private, no
-attacker guesses better than the laws below allow. If an attacker does guess better, the
+An attacker guesses who was in the data. If a mechanism is (epsilon, delta)-private, the
+laws below limit how well any attacker can guess. If an attacker guesses better, the
 true epsilon is larger, with the given confidence. A bound above the accountant's
-epsilon proves that the mechanism is not what it claims to be. A bound below that
-epsilon proves nothing.
+epsilon proves that the mechanism breaks its promise. A bound below that epsilon proves
+nothing.
 
 Many runs, with a sample in or out (Kairouz, Oh, Viswanath 2015): the attacker calls the
 sample in or out. The rate of right calls "in" is at most delta + e^epsilon times the
-rate of wrong calls "in". The same is true of calls "out". We limit the rates as Clopper
+rate of wrong calls "in". Calls "out" obey the same law. We limit the rates as Clopper
 and Pearson do.
 
 One run, with m canaries that are each in with chance 1/2 (Steinke et al. 2023, Theorem
@@ -18,10 +18,10 @@ One run, with m canaries that are each in with chance 1/2 (Steinke et al. 2023, 
 
 where B is binomial with r trials of chance 1/(1 + e^-epsilon).
 
-A mechanism that claims to be mu-Gaussian private (Nasr et al. 2023): no attacker tells
-canaries in and out apart better than N(0, 1) from N(mu, 1). So mu is at least
-Phi^-1(rate of right calls) - Phi^-1(rate of wrong calls). This proves far more than
-rates alone prove about epsilon.
+A mechanism that claims to be mu-Gaussian private (Nasr et al. 2023): telling apart
+canaries that are in and out is at least as hard as telling apart N(0, 1) and N(mu, 1).
+So mu is at least Phi^-1(rate of right calls) - Phi^-1(rate of wrong calls). With this
+claim, the rates prove a far larger bound.
 
 References:
     Nasr, Hayes, Steinke, Balle, Tramer, Jagielski, Carlini, Thakurta, Terzis, "Tight
@@ -66,7 +66,7 @@ def epsilon_of_rates(
         members: runs with the sample.
         wrong: runs without the sample that the attacker called "in".
         others: runs without the sample.
-        delta: of the promise.
+        delta: the delta of the promise.
         confidence: that the bound holds.
     """
     _refuse(delta, confidence)
@@ -126,7 +126,7 @@ def epsilon_of_one_run(
         right: guesses that were right.
         guesses: all guesses; the attacker may abstain.
         canaries: samples that were each in with chance 1/2.
-        delta: of the promise.
+        delta: the delta of the promise.
         confidence: that the bound holds.
     """
     _refuse_count("guesses", guesses, canaries)

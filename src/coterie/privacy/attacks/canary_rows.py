@@ -1,16 +1,16 @@
-"""Canaries whose rows an auditor chooses: how well can we tell in from out?
+"""Canaries with rows that an auditor chooses: can we tell which of two rows was sent?
 
 Privacy holds for all data, so an auditor may choose the row of a client (a canary). The
-auditor gives a mechanism rows ref + L u ("in") and ref - L u ("out"). Here ref is what
-everybody knows of the row, u has length 1, and L is far larger than the clip C. A
-correct mechanism releases ref + C u and ref - C u with noise of deviation s. The log
-likelihood ratio of in against out, over R releases z_1 .. z_R of one canary,
+auditor gives a mechanism rows ref + L u ("in") and ref - L u ("out"). Here ref is the
+part of the row that everybody knows, u has length 1, and L is far larger than the clip
+C. A correct mechanism releases ref + C u and ref - C u with noise of deviation s. The
+log likelihood ratio of in against out, over R releases z_1 .. z_R of one canary,
 
     2 C sum_t <z_t - ref_t, u> / s^2,
 
-is N(mu^2/2, mu^2) for a canary that is in, and N(-mu^2/2, mu^2) for one that is out,
-with mu = 2 C sqrt(R) / s. The auditor calls a canary in if the ratio is positive. Its
-right and wrong calls bound mu from below (`bounds.mu_of_rates`).
+is N(mu^2/2, mu^2) for a canary that is in, and N(-mu^2/2, mu^2) for a canary that is
+out, with mu = 2 C sqrt(R) / s. The auditor calls a canary in if the ratio is positive.
+Its right and wrong calls bound mu from below (`bounds.mu_of_rates`).
 
 A receiver sees only the messages that it gets. The messages are linear in all released
 rows, with known weights. The receiver decides by the likelihood ratio of all messages
@@ -93,7 +93,7 @@ def row_canaries(mechanism: Mechanism, releases: int, columns: int) -> Decisions
     Args:
         mechanism: releases rows with noise.
         releases: how often one canary is released; we may take fewer to save time.
-        columns: of a row; we use at most two.
+        columns: the number of columns of a row; we use at most two.
     """
     columns = min(columns, 2)
     releases = max(1, min(releases, _NUMBERS // (2 * TRIALS * columns)))
@@ -150,12 +150,12 @@ class View(NamedTuple):
 def view_of(
     events: Sequence[Event], clients: int, receiver: int, mechanism: Mechanism
 ) -> View:
-    """What a receiver sees of all rows that the mechanism released.
+    """The messages that a receiver sees, of all rows that the mechanism released.
 
     It ignores other releases, such as losses, sums and comparisons.
 
     Args:
-        events: of a ledger, in their order.
+        events: the events of a ledger, in their order.
         clients: how many there are.
         receiver: the client that looks; it knows its own rows.
         mechanism: how rows were released.

@@ -1,8 +1,8 @@
 """Attacks that rebuild a sample from its gradient.
 
 For one sample with inputs h, the gradient of a linear layer is e h' for its weights and
-e for its bias, where e is the slope of its outputs. So the attacker gets h exactly, by
-dividing the first gradient by the second. For deeper models, the attacker looks for
+e for its bias, where e is the slope of its outputs. The attacker divides the first
+gradient by the second, and so gets h exactly. For deeper models, the attacker looks for
 features whose gradient is the released one,
 
     minimise |gradient(features) - released|^2 over features,
@@ -54,7 +54,7 @@ def rebuilt(
     steps: int = 200,
     seed: int = 0,
 ) -> Tensor:
-    """The features whose gradient is nearest to a released one.
+    """The features whose gradient is nearest to a released gradient.
 
     Args:
         module: architecture of the model.
@@ -64,7 +64,7 @@ def rebuilt(
         target: the label of that sample, as a batch of one.
         like: any tensor with the shape of a sample.
         steps: number of L-BFGS steps.
-        seed: of the random start.
+        seed: the seed of the random start.
     """
     integer("steps", steps, at_least=1)
     parameters = layout(module).unravel(point.detach().clone().requires_grad_())

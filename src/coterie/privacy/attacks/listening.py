@@ -1,9 +1,9 @@
 """An attacker that sees all that leaves clients, and looks for canaries there.
 
-The attacker is an oracle that wraps an oracle, at the place where rows leave. Client k
-sends rows z_t. From each row, the attacker subtracts the answer that the previous row
-got. Every canary j of client k moves rows in a direction u_j. The attacker projects the
-difference on u_j:
+The attacker is an oracle. It wraps another oracle at the place where rows leave. Client
+k sends rows z_t. From each row, the attacker subtracts the answer that the client
+received for its previous row. Every canary j of client k moves rows in a direction u_j.
+The attacker projects the difference on u_j:
 
     along_t = <z_t - answer_(t-1), u_j>.
 
@@ -12,7 +12,7 @@ clients.
 
 The attacker also adds up all mean losses that clients send (`told_losses`). If several
 clients have the same model, the attacker has that model too. For every question t about
-losses, it computes the loss that it expects with canary j, a_tj, and without, b_tj. In
+losses, it computes two expected losses: a_tj with canary j, and b_tj without it. In
 both, every other canary of the client counts half. Then it solves least squares over
 the questions, for all canaries j of a client together,
 
@@ -185,7 +185,8 @@ class Listener:
 class ListeningOracle(Wrapping[Sending]):
     """An oracle with a listener; see `coterie.types.Oracle`.
 
-    It does not hear gradients, comparisons, or client programs (but see `told_losses`).
+    It does not see gradients, comparisons, or results of client programs (but see
+    `told_losses` for losses).
     """
 
     def __init__(self, oracle: Sending, listener: Listener) -> None:

@@ -12,9 +12,9 @@ direction u_j and looks at
                                                 step, and gradients soon change.
 
 With shadow models (Carlini et al. 2022, LiRA), many models are each trained on a random
-half of the samples. The shadow models show how sure a model is of a sample that it has
-seen, and of a sample that it has not seen. We fit a Gaussian to each case. The ratio of
-both likelihoods decides for a sample of the audited model.
+half of the samples. The shadow models show how sure a model is of a sample in two
+cases: the model has seen the sample, or it has not. We fit a Gaussian to each case. For
+a sample of the audited model, the ratio of the two likelihoods decides.
 
 Reference:
     Carlini, Chien, Nasr, Song, Terzis, Tramer, "Membership inference attacks from first
@@ -79,10 +79,10 @@ def audit_scores(
     """The best bound of several attacks; all bounds hold together with the confidence.
 
     Args:
-        scores: of each attack, larger for members.
-        members: which canaries were in.
+        scores: the scores of each attack, larger for members.
+        members: which canaries were in the data.
         upper: the accountant's epsilon.
-        delta: of both bounds.
+        delta: the delta of both bounds.
         confidence: that the lower bound holds.
         abstain: the share of canaries with middle scores, which are not guessed.
     """
@@ -119,7 +119,7 @@ def _count_guesses(values: Tensor, members: Tensor, abstain: float) -> tuple[int
 def confidence_of(losses: Float[Tensor, "*k m"]) -> Float64[Tensor, "*k m"]:
     """Logit of the probability of the right class, from the cross-entropy.
 
-    Over models, the logit is nearly Gaussian. The loss is not.
+    From model to model, the logit varies nearly like a Gaussian. The loss does not.
     """
     losses = losses.double().clamp(min=1e-12)
     return -losses - torch.log(-torch.expm1(-losses))
@@ -130,10 +130,11 @@ def likelihood_scores(
     shadows: Float64[Tensor, "k m"],
     members: Bool[Tensor, "k m"],
 ) -> Float64[Tensor, " m"]:
-    """Log-likelihood ratio of in against out for each sample of the audited model.
+    """Log-likelihood ratios, sample by sample, of "the model has seen it" to "has not".
 
-    Both Gaussians use one variance for all samples, because a few shadow models say
-    little about the variance of one sample.
+    For each sample, the confidence is taken as Gaussian, with one mean for models that
+    have seen the sample and another for models that have not. The variance is the same
+    for all samples, because a few shadow models say little about one sample.
 
     Args:
         target: confidence of the audited model in each sample.

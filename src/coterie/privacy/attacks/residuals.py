@@ -1,7 +1,8 @@
-"""Tests of an auditor inside clients: is noise as large as promised, are rows clipped?
+"""Tests by an auditor inside clients: is there enough noise, and are rows clipped?
 
-The auditor knows each row x before its release, its reference, the clip C and the
-standard deviation s of the ledger. It sees the row z that leaves. Then the residuals
+The auditor knows each row x before its release, and its reference. It also knows the
+clip C and the standard deviation s in the ledger. It sees the row z that leaves. Then
+the residuals
 
     r = (z - ref - clip_C(x - ref)) / s
 
@@ -148,7 +149,7 @@ class Residuals:
         return self
 
     def check(self, level: float) -> NoiseCheck | None:
-        """What the residuals say; None if nothing left with noise.
+        """The results of both tests; None if no row left with noise.
 
         Args:
             level: the chance that we accuse a correct mechanism.

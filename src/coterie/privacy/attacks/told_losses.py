@@ -1,8 +1,8 @@
 """An attacker that sees every loss that clients release.
 
 If a method chooses by losses, its clients release every loss as soon as the method asks
-(`privacy.mechanisms` and its `per_sample`). So we wrap the method from outside. There
-the losses have already left their clients, bounded and with noise.
+(`privacy.mechanisms` and its `per_sample`). So we wrap the private method. Outside of
+it, losses have already left their clients, bounded and with noise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mechanisms that make releases private: they clip rows and samples, and add noise.
 
-Every release enters a ledger of `accounting` before it leaves. Other rooms may use what
-is listed, and the packages `noise`, `per_sample` and `dry_run`.
+Every release enters a ledger of `accounting` before it leaves. Other rooms may use the
+listed names, and the packages `noise`, `per_sample` and `dry_run`.
 """
 
 from .dry_run.foreseen import CallPlan, plan_calls

@@ -1,18 +1,17 @@
-"""A flow whose clients answer with clipped gradients and noise.
+"""A flow in which clients answer with clipped gradients and noise.
 
 A flow is a method without rounds, where no client waits for others. Every gradient gets
 noise as soon as a client answers with it. So all that the method sends is computed from
-releases: models that mix with those of neighbours, or a token that walks from client to
-client. Each answer of a client adds to its cost, no matter who sees the answer: we do
-not claim that the path of a row hides anything. A client that has spent its budget
-answers with zeros, which do not change a token. If a method declares
-that it sends nothing, as `local` does, answers stay with their clients and cost
-nothing.
+releases. Examples are models that mix with neighbours' models, or a token that walks
+from client to client. Each answer of a client adds to its cost, no matter who sees the
+answer: we do not claim that the path of a row hides anything. A client that has spent
+its budget answers with zeros, which do not change a token. If a method declares that it
+sends nothing, as `local` does, answers stay with their clients and cost nothing.
 
 References:
     Even, "Stochastic gradient descent under Markovian sampling schemes", ICML 2023,
-    arXiv 2302.14428, (7.5) of the thesis: private token SGD. No theorem covers it
-    beyond this account.
+    arXiv 2302.14428, (7.5) of the thesis: private token SGD. There is no theorem that
+    proves more than this account.
 """
 
 from __future__ import annotations
@@ -51,10 +50,10 @@ def make_private_in_time(
     label: str,
     limits: Limits,
 ) -> Algorithm:
-    """The algorithm, whose clients answer with clipped gradients and noise.
+    """The algorithm, in which clients answer with clipped gradients and noise.
 
     Args:
-        algorithm: with a flow.
+        algorithm: a method with a flow.
         mechanism: how answers are clipped and get noise.
         names: identities of all clients, which name their noise.
         label: the name of the method in errors.

@@ -1,8 +1,8 @@
 """Makes a private method from any method.
 
-The private method wraps another method. Its state holds the state of that method, what
-clients already know of each other's rows, and the ledger. So a run that stops and
-resumes gives the same results, and counts every release.
+The private method wraps another method. Its state holds three things: the state of that
+method, the rows that clients already know of each other, and the ledger. So a run that
+stops and resumes gives the same results, and counts every release.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ def make_private(
     witness: Witness | None = None,
     watched: bool = True,
 ) -> Algorithm:
-    """The algorithm, whose clients release nothing but clipped rows with noise.
+    """The algorithm, in which clients release only clipped rows with noise.
 
     Args:
-        algorithm: with rounds.
-        foreseen: its calls, from a dry run.
+        algorithm: a method with rounds.
+        foreseen: the calls of the method, from a dry run.
         mechanism: how rows are clipped and get noise.
         names: identities of all clients, which name their noise.
         limits: budgets.
-        costs: (N,) for each round, the mu^2 that it may cost; see `costs_of`.
+        costs: for each round, (N,) the mu^2 that it may cost; see `costs_of`.
         before: releases before training, when the algorithm was made.
-        witness: sees rows before their release, in an audit.
+        witness: in an audit, a function that gets rows before their release.
         watched: whether clients have data, which must not leave without noise.
     """
 
@@ -201,10 +201,10 @@ def costs_of(
 ) -> list[Tensor]:
     """(N,) costs of the beginning and of each round, in units of (2 C / s)^2.
 
-    A secure sum costs what the server and the colluders see together. To find costs, we
-    run the private method without data. If the method chooses partners during training,
-    all clients help each other in this run, so no real run costs more. If the method
-    releases losses, we run it several times (see `scenarios`).
+    A secure sum costs as much as the server and the colluders see together. To find
+    costs, we run the private method without data. If the method chooses partners during
+    training, all clients help each other in this run, so no real run costs more. If the
+    method releases losses, we run it several times (see `scenarios`).
     """
     n = len(actives[0])
     # Methods that choose by losses must see them through the noise.

@@ -1,20 +1,20 @@
-"""An oracle whose clients release clipped rows with noise, and record every release.
+"""An oracle for clients that release clipped rows with noise, and record releases.
 
-It wraps an oracle. A method asks an oracle by calls, the verbs. Verbs that stay inside
-a client do not change. The dry run (`foreseen`) finds which rows leave a client and
-reveal something new. Such a row goes through a mechanism:
+`PrivateOracle` wraps an oracle. A method asks an oracle by calls, the verbs. Calls that
+stay inside a client do not change. The dry run (`foreseen`) finds which rows leave a
+client and reveal something new. These rows go through a mechanism:
 
 - `average`, `mix`, `central`: each client releases a row once. The result uses the
-  released row even for the client's own part, so it is computed from releases only. In
-  a secure sum, no client pays more if others refuse: the remaining clients add more
-  noise.
+  released row even for the client's own part, so it is computed from releases only. If
+  clients refuse to take part in a secure sum, the remaining clients add more noise, so
+  that no client pays more.
 - `blended`: every contributor releases its gradient at every reader's model. Each
   gradient has its own noise, and the contributor pays for each. If the model of a
-  reader ever goes to others, the reader also releases its own gradient. So that model
-  is computed from releases, and costs nothing.
+  reader ever goes to others, the reader also releases its own gradient. Then its model
+  is computed from releases only, and costs nothing.
 - `compare`: each half of a client's samples gives a gradient with its own noise, so
-  that estimates from products of halves stay unbiased. We subtract from norms what
-  noise adds to them.
+  that estimates from products of halves stay unbiased. Noise makes norms larger; we
+  subtract this.
 - `each`: if a method sends losses, or choices made by losses, every mean loss is
   released as soon as the method asks for it, bounded and with noise (`telling`).
 """
@@ -74,7 +74,8 @@ class PrivateOracle(Wrapping[Sending]):
             oracle: the oracle to wrap.
             mechanism: how rows are clipped and get noise.
             foreseen: the planned calls of the method.
-            calls: those of this round in their order; None: see `CallPlan.by_key`.
+            calls: the planned calls of this round in their order; None: see
+                `CallPlan.by_key`.
             refs: references of the rows of each client at hand, by place.
             names: identities of all clients, which name their noise.
             t: the round.

@@ -1,12 +1,12 @@
-"""Chooses partners from mean features that leave clients with noise.
+"""Chooses partners by mean features, to which clients add noise before they send them.
 
 A sample z has features phi(z), with a norm of at most 1. Client i divides S of its
 samples into two halves of h samples, and releases the mean of the first half
 
     a_i = 1 / h sum_{z in the first} phi(z) + N(0, s^2 I),
 
-and the mean b_i of the other half, and nothing else. The halves share neither samples
-nor noise. So <a_i - a_j, b_i - b_j> is an unbiased estimate of
+and in the same way the mean b_i of the other half. It releases nothing else. The halves
+share neither samples nor noise. So <a_i - a_j, b_i - b_j> is an unbiased estimate of
 |E phi(z_i) - E phi(z_j)|^2, whatever the noise. The difference between the halves shows
 how precise the estimate is.
 
@@ -96,10 +96,11 @@ class PartnerMechanism(NamedTuple):
     def private_means(
         self, name: str, federation: Federation, samples: int
     ) -> Float[Tensor, "n 2 p"]:
-        """Both halves of each client, as they leave it.
+        """The means of both halves of each client, as they leave the client.
 
         Args:
-            name: of the features; with the prefix `unlabelled_`, without targets.
+            name: the name of the features; with the prefix `unlabelled_`, without
+                targets.
             federation: the clients and their data.
             samples: S; a client with fewer samples uses all of them.
         """
@@ -183,10 +184,10 @@ def private_distances(told: Float[Tensor, "n 2 p"]) -> Distances:
     """Unbiased squared distances of mean features, and their errors.
 
     Let S_i be the covariance of the mean of a half. Then s^2 = tr (S_i + S_j)^2 in
-    `from_halves`. Clients may have very different noise. On average,
-    t_i = |a_i - b_i|^2 / 2 is tr S_i, so we take s = sqrt(r) (t_i + t_j). Here 1 / r is
-    the number of directions in which halves differ. We estimate r by the mean squared
-    cosine between the differences a_i - b_i of two clients.
+    `from_halves`. The noise of clients may be very different. On average, t_i = |a_i -
+    b_i|^2 / 2 is tr S_i, so we take s = sqrt(r) (t_i + t_j), where 1 / r is the number
+    of directions in which halves differ. The mean squared cosine between the
+    differences a_i - b_i of two clients estimates r.
 
     Args:
         told: both halves of each client.
@@ -221,10 +222,10 @@ def private_weights(
         federation: the clients and their data.
         samples: S; a client with fewer samples uses all of them.
         choosing: how clients release their means.
-        threshold: for squared distances; None: we look for a gap.
+        threshold: limit of squared distances; None: we look for a gap.
 
     Raises:
-        InputError: if there is no gap, or too much noise to see one.
+        InputError: if there is no gap, or too much noise to see a gap.
     """
     told = choosing.private_means(name, federation, samples)
     try:

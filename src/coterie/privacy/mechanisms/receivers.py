@@ -1,4 +1,4 @@
-"""Which clients have received what, if clients hide single samples.
+"""Which clients have received whose rows, if clients hide single samples.
 
 A client u sends rows computed from its private answers. Others compute rows from the
 rows of u, and send them on. So a client that receives such rows, at any time and from
@@ -42,12 +42,12 @@ def no_receipts(clients: int) -> Receipts:
 
 
 def add_round(told: Receipts, asked: Ledger, oracle: Oracle) -> Receipts:
-    """The receipts after a round.
+    """What each client has received from the others, after one more round.
 
     Args:
         told: the receipts before the round.
         asked: the releases of the round.
-        oracle: of the round, which knows what was sent.
+        oracle: the oracle of the round, which knows the messages.
     """
     n, present = asked.clients, oracle.present.cpu()
     events = [event for event in asked if isinstance(event, Release)]

@@ -1,17 +1,18 @@
-"""Clips a row around what everybody knows already, and adds Gaussian noise.
+"""Clips a row around a reference that everybody knows, and adds Gaussian noise.
 
     z = ref + clip_C(x - ref) + N(0, s^2 I),    clip_C(y) = y min(1, C / |y|)
 
 clip_C(x - ref) has a norm of at most C. So replacing all data of a client moves z by at
-most 2 C: its sensitivity. `ref` is computed from earlier releases only.
+most 2 C, the sensitivity of z. `ref` is computed from earlier releases only.
 
 If a row or its norm is not finite, the client releases `ref` with noise in its place.
 The ledger counts this release like any other.
 
 Noise from a seed has a stream with the name (seed, "privacy", round, verb, client), so
-that a simulation can be repeated. Every run needs its own seed: with the same one,
-noise cancels in the difference of two runs. Studies derive it from all their settings.
-Secret noise has no names, and cannot be repeated (`coterie.privacy.mechanisms.noise`).
+that a simulation can be repeated. Every run needs its own seed: if two runs had the
+same seed, noise would cancel in their difference. Studies derive the seed from all
+their settings. Secret noise has no names, and cannot be repeated
+(`coterie.privacy.mechanisms.noise`).
 """
 
 from __future__ import annotations
@@ -69,13 +70,15 @@ class Mechanism(NamedTuple):
     ) -> float:
         """The noise that each client adds to its row in an average, in units of s.
 
-        For a secure sum of m rows, each client adds 1 / sqrt(m). If clients refuse, the
-        others add more, because otherwise the sum would reveal more than planned to the
-        server and its `colluders`. Between organisations, m is the number of all
-        members, also of the absent ones: `colluders` counts those who may be absent.
+        For a secure sum of m rows, each client adds 1 / sqrt(m). If some clients
+        refuse, the other clients add more noise. Otherwise the sum would reveal more
+        than planned to the server and its `colluders`. Between organisations, m is the
+        number of all members, also of the absent ones: `colluders` counts those who may
+        be absent.
 
         Args:
-            shares: of clients in each average; a secure sum has only one average.
+            shares: the shares of clients in each average; a secure sum has only one
+                average.
             present: which clients take part.
             planned: which clients would take part if none refused.
         """
@@ -100,11 +103,11 @@ class Mechanism(NamedTuple):
         *,
         summed: bool = False,
     ) -> Float[Tensor, "n d"]:
-        """The rows as they leave.
+        """The rows as they leave their clients: clipped, with noise.
 
         Args:
             x: the rows.
-            ref: what everybody knows of them.
+            ref: the references of the rows, which everybody knows.
             stream: names the noise.
             clients: identities of the clients, which name it too.
             share: the part of the noise that each client adds.

@@ -101,12 +101,12 @@ def count_releases(
     planned: StepPlan | None = None,
     before: Sequence[Release] = (),
 ) -> Algorithm:
-    """The algorithm, with a state that counts what these clients release.
+    """The algorithm, with a state that counts the releases of these clients.
 
     Args:
-        algorithm: with rounds.
+        algorithm: a method with rounds.
         clients: make the oracles that the algorithm gets.
-        planned: what it may release; None: no limit.
+        planned: the releases that are allowed; None: no limit.
         before: releases before training, when the algorithm was made.
     """
 
@@ -181,10 +181,10 @@ def plan_steps(
     asks for losses, we run it several times (see `scenarios`).
 
     Args:
-        algorithm: with rounds.
-        clients: know the rates of their minibatches.
+        algorithm: a method with rounds.
+        clients: the clients, which know the rates of their minibatches.
         actives: which clients take part in each round.
-        seed: of the study, which names what the algorithm draws.
+        seed: the seed of the study, for the algorithm's random draws.
         personal: whether some columns never leave their clients.
     """
 

@@ -171,7 +171,7 @@ class Privacy:
         """How rows are clipped and get noise.
 
         Args:
-            costs: of the beginning and each round; see `methods.costs_of`.
+            costs: the costs of the beginning and each round; see `methods.costs_of`.
             seed: names the noise.
             loss_clip: the bound of losses, if the settings have none.
             before: mu^2 that is already spent.
@@ -204,7 +204,7 @@ class Privacy:
         """The budgets: mu^2, or epsilon for the unit sample.
 
         Args:
-            places: from every name of a client to its position.
+            places: maps every name of a client to its position.
         """
         if self.budget is None:
             return Limits()

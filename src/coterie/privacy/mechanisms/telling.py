@@ -1,8 +1,8 @@
 """Clients that release a loss whenever a program asks for it.
 
-A method may send losses, or choices that it makes by losses. With these clients, both
-are computed from releases only. Other results of client programs stay with clients, or
-leave as rows do: clipped and with noise.
+A method may send losses, or choices that it makes by losses. With the clients of this
+module, both are computed from releases only. Other results of client programs stay with
+clients, or leave as rows do: clipped and with noise.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Questions:
         """Starts with no question.
 
         Args:
-            mechanism: for losses.
+            mechanism: the mechanism that releases losses.
             names: identities of the clients at hand.
             call: the round, and the number of this call of `each` in the round.
         """

@@ -1,10 +1,10 @@
-"""Watches a method in training: what leaves without noise must not depend on data.
+"""Watches a method in training: rows without noise must not depend on data.
 
 A dry run plans what a method will send before training (`foreseen`). In training, a
-method may still do something else: in a later round, or if a released value is large.
-So we also follow it in every round of training. Answers of clients are marked, and
-marks follow values (`origins`). The run ends before anything marked leaves without
-noise. Clients themselves compute as usual, and are not watched.
+method may still do something else, for example in a later round, or when a released
+value is large. So we also watch the method in every round of training. Answers of
+clients are marked, and marks follow values (`origins`). The run ends before anything
+marked leaves without noise. Clients themselves compute as usual, and are not watched.
 
 Marks are a part of the state, because they must survive a stop: `marks_of` and
 `with_marks`.
@@ -97,7 +97,7 @@ class Watch:
             following: marks values, and knows whether earlier rounds read numbers.
             t: the round.
             tells: whether clients release losses as soon as a program asks for them.
-            witness: sees rows before their release, in an audit.
+            witness: in an audit, a function that gets rows before their release.
         """
         self._witness = witness
         self.following, self.tells, self._t = following, tells, t

@@ -2,7 +2,7 @@
 
 A spreadsheet would run a text that begins like a formula: `=cmd|'/c calc'!A0`. Such a
 text gets an apostrophe in front. So does a formula after a semicolon, where
-spreadsheets of some countries begin a new cell. Control characters, and those that
+spreadsheets of some countries begin a new cell. Control characters, and characters that
 reverse the direction of a line, become escapes. Numbers stay as they are. Different
 texts stay different.
 """

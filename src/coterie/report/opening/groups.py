@@ -78,7 +78,7 @@ def last_labels(records: Records, label: str, seed: int) -> tuple[np.ndarray, ..
 
 
 def groups_of_labels(member: np.ndarray, uses: np.ndarray) -> Groups:
-    """The groups of clients that use the same model, and those with their own.
+    """The groups of clients that use the same model, and clients with their own model.
 
     Args:
         member: (N,) the group that a client trains with, or ALONE.
@@ -114,9 +114,9 @@ def partners_of(records: Records, label: str, seed: int) -> np.ndarray:
 
 
 def groups_of(used: np.ndarray) -> Groups | None:
-    """The groups whose members use the same clients, or None if there are no groups.
+    """The groups in which members use the same clients, or None if there are no groups.
 
-    In addition to each other, members may use clients that use nobody else.
+    Besides each other, members may also use clients that use nobody but themselves.
     """
     rows = used | np.eye(len(used), dtype=bool)
     _, group = np.unique(rows, axis=0, return_inverse=True)
@@ -137,9 +137,10 @@ def groups_of(used: np.ndarray) -> Groups | None:
 def usual_groups(share: np.ndarray) -> Groups | None:
     """The usual groups over seeds, or None if they vary too much.
 
-    Two clients of a group use each other in at least a third of all cases, and in two
-    thirds on average. Two clients of different groups do so in less than a third.
     `share` (N, N) is the share of seeds with which client i uses what client k learns.
+    Any two clients of a group use each other with at least a third of the seeds, and
+    with two thirds on average. Any two clients of different groups use each other with
+    less than a third.
     """
     share = (share + share.T) / 2
     _, group = connected_components(share > 0.5, directed=False)

@@ -74,9 +74,9 @@ def undertrained_text(records: Records) -> str:
 def still_falls(records: Records, label: str) -> bool:
     """Whether the mean validation loss fell much in the last fifth of the rounds.
 
-    The answer is yes if the loss ends at its lowest value, and more than a twentieth of
-    its fall is in the last fifth of the rounds. Without validation data, the training
-    loss counts.
+    The answer is yes if two things hold: the loss ends at its lowest value, and more
+    than a twentieth of its whole decrease is in the last fifth of the rounds. Without
+    validation data, the training loss counts.
     """
     names = ("validation_loss", "train_loss")
     column = next((name for name in names if name in records.metrics), None)

@@ -96,9 +96,9 @@ def gain_table(records: Records, label: str) -> pd.DataFrame:
 def axis_limits(table: pd.DataFrame) -> tuple[float, float]:
     """The ends of the axis, beyond which intervals are cut.
 
-    The axis holds all intervals, unless the unusual ones would take up more than a
-    third of it. An interval is unusual if its client has few test samples, or if it is
-    more than three times as long as the median.
+    The axis holds all intervals, unless unusual intervals would take up more than a
+    third of the axis. An interval is unusual if its client has few test samples, or if
+    it is more than three times as long as the median.
     """
     width = table["high"] - table["low"]
     known = table[np.isfinite(width)]

@@ -1,9 +1,9 @@
 """The result of a study in a few everyday sentences, for the page and the terminal.
 
-"Better" and "worse" compare a client's measured test score with that of training alone.
-We are "sure" if the 95 % interval of the difference is on one side of zero. A text says
-that a method helps only if it also beats a constant prediction. The method is the one
-that validation data choose, and not an oracle.
+"Better" and "worse" compare a client's measured test score with training alone. We are
+"sure" if the 95 % interval of the difference is on one side of zero. A text says that a
+method helps only if it also beats a constant prediction. Validation data choose this
+method; it is never an oracle.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The main figures of a report as PDF files for a paper.
 
-They are vector graphics in the width of a column, with embedded TrueType fonts and
-colours that people with the common kinds of colour blindness can tell apart. The same
-records give the same bytes. matplotlib draws them: it needs no browser. plotly, which
-draws the figures of the report, needs Chrome to write a PDF.
+The figures are vector graphics in the width of a column, with embedded TrueType fonts.
+People with the common kinds of colour blindness can tell their colours apart. The same
+records give the same bytes. matplotlib draws the figures, because it needs no browser.
+plotly, which draws the figures of the report, needs Chrome to write a PDF.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def write_figures(
     each client over training alone, for every algorithm except `local`.
 
     Args:
-        records: of a run, finished or not.
-        folder: for the files; it may exist.
-        width: of the figures, in inches.
+        records: the records of a run, finished or not.
+        folder: the folder for the files; it may exist.
+        width: the width of the figures, in inches.
         overwrite: whether files of the same names may be replaced.
 
     Raises:
@@ -198,7 +198,7 @@ def _legend_above(figure: Figure, axes: Axes) -> None:
 def draw_gains(records: Records, label: str, figure: Figure) -> None:
     """Draws how much better each client is than alone, with 95 % intervals.
 
-    Clients are sorted by true cluster, and by this gain inside each cluster. A bar is
+    Clients are sorted by true cluster, and inside each cluster by their gain. A bar is
     faint if its interval contains 0. Above CROWD clients, a line has the sorted gains
     and a band their intervals. All algorithms have the same vertical scale.
     """

@@ -1,8 +1,8 @@
 """A table for a paper: a row per algorithm, a column per run or per measure.
 
 A cell has the mean test score at the last round with its 95 % interval. The best mean
-of a column is bold. A dagger marks algorithms that are not distinguishable from it (see
-`scores.summaries.standings`). Runs are never compared with each other.
+of a column is bold. A dagger marks algorithms that are not distinguishable from the
+best (see `scores.summaries.standings`). Runs are never compared with each other.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def paper_columns(
 
     Args:
         runs: the records, by the name that a column shows.
-        measures: of test data. If there are none, the score of each run.
+        measures: the measures of test data. If there are none, the score of each run.
 
     Raises:
         InputError: if a run has no results, or lacks a measure.
@@ -247,7 +247,7 @@ _UNSAFE: dict[str, str | int | None] = {
 
 
 def latex_text(text: str) -> str:
-    r"""The text with what LaTeX would read as commands escaped.
+    r"""The text, in which characters that LaTeX reads as commands are escaped.
 
     >>> latex_text("50 % of a_b & $c")
     '50\\,\\% of a\\_b \\& \\$c'
@@ -265,7 +265,7 @@ def as_latex(columns: Sequence[PaperColumn], label: str = "results") -> str:
     """The table as a LaTeX environment, which needs the package booktabs.
 
     Args:
-        columns: of the table.
+        columns: the columns of the table.
         label: the table's name in the paper, after "tab:".
     """
     head = " & ".join(["Method", *map(latex_text, titles(columns))])

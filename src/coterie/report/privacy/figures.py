@@ -32,7 +32,7 @@ def epsilon_by_client(records: Records) -> pd.DataFrame:
 
 
 def epsilon_curves(records: Records) -> go.Figure:
-    """Epsilon over rounds: of the client with the most, and the mean over clients.
+    """Epsilon over rounds: the largest of all clients, and the mean over clients.
 
     Raises:
         InputError: without [privacy].

@@ -40,8 +40,8 @@ SIGHTS = (
     ),
     Sight(
         ("scaffold",),
-        "one model of each client and, unless steps are plain, how its mean gradient "
-        "changes; with secure sums, only their sums",
+        "one model of each client and, unless steps are plain, the change of its mean "
+        "gradient; with secure sums, only the sums of these",
         "the averages",
     ),
     Sight(
@@ -116,18 +116,20 @@ SIGHTS = (
 ROLES = {
     "Server": "Sees what the table of methods says, knows the settings of the study, "
     "and follows the protocol. With [privacy], epsilon bounds what it can learn.",
-    "Partner": "Another client. Sees what the table of methods says and its own model.",
-    "Colluders": "Several partners, with or without the server, that share everything "
-    "they see. With secure sums, the report has one epsilon for each such group. "
-    "Otherwise one epsilon holds against the server and all other clients together.",
+    "Partner": "Another client. Sees its own model, and what the table of methods "
+    "says.",
+    "Colluders": "Several partners who share everything they see with each other, "
+    "and perhaps with the server. With secure sums, the report has one epsilon for "
+    "each such group. Otherwise one epsilon holds against the server and all other "
+    "clients together.",
     "Reader of the report": "Sees the settings, names of clients, numbers of samples, "
     "and who learned with whom. Also sees scores and losses of every client and of its "
     "baselines, which are trained without noise. No epsilon covers "
     "scores and losses. Give the report only to people who may see them.",
     "Recipient of a model": "Sees one client's model, its card, scores of that client, "
     "names of partners, and the medians, means and scales that prepare features. "
-    "Epsilon covers what came from other clients. It does not cover the client's own "
-    "data: a personal model may reveal them.",
+    "Epsilon covers the data of other clients in this model. It does not cover the "
+    "client's own data: a personal model may reveal them.",
     "Owner of the run folder": "Sees everything: all models, exact losses, outcomes of "
     "test samples, the ledger and its key.",
 }

@@ -1,11 +1,12 @@
-"""Canaries: an attacker guesses which of these clients or samples are in the data.
+"""Canaries: for each, an attacker guesses whether it is in the data.
 
 For the unit client, every client is a canary. It uses either its own training and
 validation data or replacements. Replacements have negated and larger features, so that
-they teach a model the opposite. For the unit sample, canaries replace some training
-samples of each client. A canary is noise with another target, and each canary is in the
-data or not. If features are ids of words, only the targets are replaced: by the next
-class, or by a quantity two standard deviations larger.
+a model learns the opposite from them. For the unit sample, canaries replace some
+training samples of each client. The features of a canary are noise, and its target is
+replaced: by the next class, or by a quantity two standard deviations larger. If
+features are ids of words, only the target is replaced. A coin decides for each canary
+whether it is in the data.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Samples rebuilt from what a training releases, with the noise of a study and without.
+"""Samples rebuilt from the releases of a training, with a study's noise and without.
 
 Every client gets a single training sample, which is the best case for an attacker. The
-study's first round is trained with the study's own noise. The attacker records what
-each client releases in that round (`privacy.attacks.Listener`) and rebuilds its sample.
-A second training, without noise, shows what a release is: a gradient at the first
-model, or a difference of models after a step, which is c times that gradient. The
-attacker knows c, so it knows how much clipping has removed. If the attacker sees only
-sums, we assume that it knows the data of all other clients. It then subtracts what they
-would send without noise.
+study's first round is trained with the study's own noise. The attacker records the
+releases of each client in this round (`privacy.attacks.Listener`), and rebuilds the
+client's sample. A second training, without noise, shows what kind of release there is:
+a gradient at the first model, or a difference of models after a step, which is c times
+this gradient. The attacker knows c, so it knows how much clipping has removed. If the
+attacker sees only sums, we assume that it knows the data of all other clients. The
+attacker then subtracts the rows that these clients would send without noise.
 """
 
 from __future__ import annotations

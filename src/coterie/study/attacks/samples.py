@@ -48,12 +48,12 @@ def residuals_of_samples(
     clip: float,
     noise: float,
 ) -> Residuals:
-    """Differences between clients' private answers and the same sums by a plain loop.
+    """Differences between clients' private answers and sums computed by a plain loop.
 
     Args:
         clients: the clients, which answer privately.
         kernel: evaluates models, without clipping.
-        federation: has the samples of these clients.
+        federation: the samples of these clients.
         x: a model for each client; it is moved at random before the client answers.
         clip: C, the length to which gradients are cut.
         noise: standard deviation of the noise in a sum of samples.
@@ -95,14 +95,14 @@ def _cut_sums(
 def sample_canaries(
     setup: Setup, canaries: Canaries, clip: float, noise: float
 ) -> Decisions:
-    """How well an observer of a client's answers tells whether it has a sample.
+    """How well an observer of a client's answers tells whether the client has a sample.
 
     Made-up clients have one ordinary sample each, and every second client also has a
     canary. They are asked for the gradient of all their samples. The auditor subtracts
-    what the ordinary sample adds. It knows the canary's gradient g, and computes the
-    log likelihood ratio of R answers. With the canary this ratio is N(mu^2/2, mu^2),
-    and without it N(-mu^2/2, mu^2), where mu = sqrt(R) |g| / (C noise) and g is cut to
-    C.
+    the gradient of the ordinary sample. It knows the canary's gradient g, and computes
+    the log likelihood ratio of R answers. With the canary this ratio is N(mu^2/2,
+    mu^2), and without it N(-mu^2/2, mu^2), where mu = sqrt(R) |g| / (C noise) and g is
+    cut to C.
 
     Args:
         setup: says how clients answer.

@@ -1,11 +1,11 @@
-"""An audit of a study: what its own training reveals about units of privacy.
+"""An audit of a study: how much its training reveals about units of privacy.
 
 The study is trained many times. Each time, a coin decides for each canary whether it is
 in the data. An attacker reads everything that leaves a client, and sees the models of
 all other clients. It knows the coins of some trainings (shadow runs), and learns from
-them how a canary changes what it sees. It guesses the coins of the other trainings. A
-canary changes only its own run. So all guesses count as guesses about one run of a
-mechanism that has the canaries of all runs. The theorem for one run
+them how a canary changes the rows and models. It guesses the coins of the other
+trainings. A canary changes only its own run. So we may treat all runs together as one
+run of a mechanism, with the canaries of all runs. The theorem for one run
 (`coterie.privacy.attacks.bounds`) then bounds epsilon from below.
 """
 
@@ -109,7 +109,7 @@ def audit_study(
             promised.
         runs: trainings of each algorithm; about a quarter of them teach the attacker.
         confidence: probability that all lower bounds hold together.
-        progress: called with the number of trainings that are done, and of all.
+        progress: a function of the number of finished trainings, and of all trainings.
     """
     integer("runs", runs, at_least=_FEWEST)
     number("confidence", confidence, above=0, below=1)

@@ -26,8 +26,8 @@ _ALPHAS = np.logspace(-3, 3, 13)
 def constant_output(task: str, targets: Tensor, outputs: int) -> Tensor:
     """The best constant prediction on the training data.
 
-    For classes it is their frequencies by Laplace's rule, (k + 1) / (n + C), and for
-    quantities their mean.
+    For classes, it is the frequency of each class by Laplace's rule, (k + 1) / (n + C).
+    For quantities, it is the mean.
     """
     if task in ("binary", "classification"):
         classes = 2 if task == "binary" else outputs

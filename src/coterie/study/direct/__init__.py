@@ -29,7 +29,7 @@ def train(
 ) -> Result:
     """Trains a model for each client, and returns scores, models and a report.
 
-    The same call again trains nothing: it reads what is in its folder.
+    If you repeat a call, it trains nothing, and reads the results in its folder.
 
     Args:
         data: the path of a file, or what `study_of` takes as `data`: a pandas frame, a
@@ -37,14 +37,15 @@ def train(
         client: the column that names the client.
         target: the column to predict.
         method: a single name is compared with `local`, which trains each client alone.
-            A list is used as given, and `result.model` gives models of its last method.
+            With a list, exactly these methods are trained, and `result.model` gives
+            models of the last one.
         runs: where the run folder is made; None: in a new temporary folder.
-        progress: called after every round.
-        notice: called with each line for the user.
+        progress: a function that is called after every round.
+        notice: a function that gets each line for the user.
         settings: tables of a study (`model="mlp"`, `split={"test": 0.3}`), options of
             its tables [data] (`task="regression"`, `drop=["id"]`) and [run]
-            (`rounds=20`, `seeds=[0, 1]`), or options of the methods (`lr=0.1`), for
-            those that have them. The defaults are those of a study file.
+            (`rounds=20`, `seeds=[0, 1]`), or options of methods (`lr=0.1`), which apply
+            to all methods that have them. The defaults are those of a study file.
     """
     named = {"client": client, "target": target}
     own = {key: value for key, value in named.items() if value is not None}

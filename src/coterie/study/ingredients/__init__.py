@@ -1,4 +1,4 @@
-"""What a study gives an algorithm besides numbers: sizes, weights, biases, precisions.
+"""The inputs of an algorithm that are made from data: sizes, weights, biases, ...
 
 The positional parameters of an algorithm's factory are ingredients. Each ingredient has
 a recipe here. A recipe makes it from a short text in the study, such as

@@ -27,8 +27,8 @@ def mixing(choice: str, context: Context) -> Tensor:
             clients.
         A NumPy file has a doubly stochastic matrix.
 
-    Edges of a graph or a CSV file have weights of the kind that [graph] names, which is
-    Metropolis by default.
+    Edges of a graph or a CSV file have weights of the kind that [graph] names (by
+    default Metropolis).
     """
     n, file = len(context.federation), file_of(choice)
     if file and file.suffix == ".npy":

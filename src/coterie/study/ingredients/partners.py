@@ -58,10 +58,11 @@ def weights(choice: str, context: Context) -> Tensor:
             variance.
         `means(S)`, `moments(S)`, `mmd(S)` and `sliced(S)`: join clients that
             are near by these distances, from S training samples of each.
-        `unlabelled_means(S)` and so on: the same without labels.
+        `unlabelled_means(S)` and so on: as above, without labels.
 
-    A second number of the last two kinds is the threshold for squared distances,
-    instead of the widest gap among them (see `coterie.similarity.partners`).
+    The last two kinds may have a second number: the threshold for squared distances.
+    Without it, the threshold is in the widest gap among them (see
+    `coterie.similarity.partners`).
 
     With `on graph` after a name, as in `clusters on graph`, only the weights of the
     client and its neighbours on [graph] are kept, divided by their sum.
@@ -167,8 +168,8 @@ def radius(choice: str, context: Context) -> Tensor:
         `transport(size, most)`: how differently the training data of two clients lie
             around a reference of `size` samples (100). Each client uses at most `most`
             samples (0: all).
-        `cosine(size, most)`: the same with another ground cost, for classes
-            (see `similarity.transport`).
+        `cosine(size, most)`: as `transport`, with another ground cost, for classes (see
+            `similarity.transport`).
         `clusters`: 0 within a true cluster, and 1 between two.
         `optima`: the squared distance of known optima.
 

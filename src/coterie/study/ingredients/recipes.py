@@ -82,7 +82,7 @@ def is_from_data(name: str, choice: str) -> bool:
 
 
 def can_have_noise(name: str, choice: str) -> bool:
-    """Whether an ingredient made from data can use what clients release with noise.
+    """Whether an ingredient made from data can be made from releases with noise.
 
     >>> [can_have_noise("weights", f"{name}(9)") for name in ("mmd", "sliced")]
     [True, False]

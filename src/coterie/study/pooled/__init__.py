@@ -7,9 +7,9 @@ each measure M,
     pooled_M   of each client's own model, when the method has ended.
 
 The mean of pooled_M over clients says how well personal models do on everybody's data.
-For a method whose clients all use the global model, both are the same. Only a
-simulation can compute them, because a federation does not pool test data. The measures
-change nothing in training, and do not count as gradients or bytes.
+If all clients of a method use its global model, both measures are the same. Only a
+simulation can compute them, because a real federation does not pool test data. The
+measures change nothing in training, and do not count as gradients or bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def with_global(
     values: dict[str, Tensor], setup: Setup, training: Training, cell: Cell
 ) -> dict[str, Tensor]:
-    """The measures of an evaluation with those of the global model, (N,) each.
+    """The measures of an evaluation, and of the global model, (N,) each.
 
     Measures of a global model are NaN if there is none. Measures of personal models are
     NaN until the method has ended.

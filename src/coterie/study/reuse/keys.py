@@ -56,8 +56,9 @@ def seed_key(setup: Setup, read: Mapping[str, str]) -> Key:
     """The parts of keys that all cells of a seed share.
 
     Args:
-        setup: of the seed.
-        read: digests of what the study reads, made with the key of the runs folder.
+        setup: the setup of the seed.
+        read: digests of the study's files and data, made with the key of the runs
+            folder.
     """
     study = setup.study
     tables = {k: v for k, v in study.tables().items() if k not in _NOT_SHARED}

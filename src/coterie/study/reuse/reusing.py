@@ -54,11 +54,13 @@ class Reuse:
         """Nothing is written or read yet.
 
         Args:
-            folder: of the run, which is locked.
-            read: digests of what the study reads, made with the key of the runs folder.
-            ledger: of the data, with [privacy].
+            folder: the folder of the run, which is locked.
+            read: digests of the study's files and data, made with the key of the runs
+                folder.
+            ledger: the ledger of the data, with [privacy].
             say: called with lines for the user.
-            fresh: whether to delete what the run has, and to use nothing of others.
+            fresh: whether to delete the cells of the run, and to use no cells of other
+                runs.
         """
         self._folder, self._read, self._ledger = folder, read, ledger
         self._say, self._fresh = say, fresh

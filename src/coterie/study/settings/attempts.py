@@ -26,8 +26,8 @@ def find_or_load_settings(
     """The settings that were found for a setup, now or in an earlier run.
 
     The settings are saved in the folder. None: the study sets all of them itself.
-    `reduced` says how often steps were made smaller for entries that come from
-    elsewhere.
+    `reduced` says, for entries that come from elsewhere, how often their steps were
+    made smaller.
     """
     if not needs_rule(setup):
         if any(measures_clients(entry) for entry in setup.study.algorithms):

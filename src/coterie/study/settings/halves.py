@@ -42,11 +42,11 @@ _ENOUGH = 8
 
 
 def find_settings(setup: Setup) -> FoundSettings:
-    """The settings of all entries whose steps are automatic.
+    """The settings of all entries with automatic steps.
 
-    Clients measure the curvature of their losses, which stays with them. For a linear
-    model they also train on halves of their data, alone and together, and report the
-    scores of each k. No validation data are used.
+    Clients measure the curvature of their losses. These curvatures stay with the
+    clients. For a linear model they also train on halves of their data, alone and
+    together, and report the scores of each k. No validation data are used.
     """
     study, simulation, division = setup.study, setup.simulation, setup.division
     cost = simulation.measure(setup.x)

@@ -75,8 +75,7 @@ def adam(
     schedule: Schedule = "constant",
 ) -> LocalDescent:
     """Adam, with weight decay as a part of the gradient, as in torch."""
-    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-    own |= {"decoupled": False, "fused": True}
+    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "decoupled": False}
     rule = _text("adam", lr, own | _clip_and_warmup(clip, warmup))
     return LocalDescent(rule, 0.0, weight_decay, schedule)
 
@@ -93,7 +92,7 @@ def adamw(
     schedule: Schedule = "constant",
 ) -> LocalDescent:
     """Adam, with weight decay outside of the gradient, as in torch."""
-    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon, "fused": True}
+    own = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
     rule = _text("adam", lr, own | _clip_and_warmup(clip, warmup))
     return LocalDescent(rule, 0.0, weight_decay, schedule)
 
@@ -246,15 +245,15 @@ def table_for(
     known: Mapping[str, inspect.Parameter],
     said: Mapping[str, Any],
 ) -> Table:
-    """The options that a method uses: those of the study's table, and its own.
+    """The options that a method uses, from the study's table and from its own table.
 
     Args:
-        table: of the study.
-        own: of the method, which must use all of it.
-        name: of the method.
-        label: its name in errors.
-        known: its options.
-        said: its options that were written.
+        table: the table [optimizer] of the study.
+        own: the method's table; the method must use all options in this table.
+        name: the name of the method.
+        label: the name of the method in errors.
+        known: the options that the method has.
+        said: the options of the method that the study sets.
     """
     local, server = local_part(table), _server_part(table)
     if local_part(own) and not uses_local(known):
@@ -308,7 +307,7 @@ TUNED = "optimizer."
 def tunable_keys(
     name: str, known: Mapping[str, inspect.Parameter]
 ) -> dict[str, inspect.Parameter]:
-    """The keys of the table that can be searched for a method, with their prefix.
+    """The keys of [optimizer] that a search may set for a method, with their prefix.
 
     Options that the method has itself are searched by their own names.
     """
@@ -324,7 +323,7 @@ def tunable_keys(
 
 
 def flat_space(space: Table) -> Table:
-    """A search space, whose table `optimizer` is written as "optimizer.clip" and so on.
+    """A search space without nested tables: "clip" of `optimizer` is "optimizer.clip".
 
     >>> flat_space({"optimizer": {"clip": [1.0, 2.0]}})
     {'optimizer.clip': [1.0, 2.0]}
@@ -337,7 +336,7 @@ def flat_space(space: Table) -> Table:
 
 
 def split_setting(setting: Mapping[str, Any]) -> tuple[Table, Table]:
-    """The options of a method in a setting of a search, and those of its table."""
+    """Divides a setting of a search into options of the method and of [optimizer]."""
     table = {
         key.removeprefix(TUNED): value
         for key, value in setting.items()
@@ -408,13 +407,13 @@ def server_of(table: Table) -> Server | None:
 def refuse_in_time(
     table: Table, options: Mapping[str, Any], maker: Callable[..., Any], label: str
 ) -> None:
-    """Refuses options that need a memory if the method in time keeps none.
+    """Refuses options that need a memory, if the method keeps no memory with [time].
 
     Args:
-        table: the options of [optimizer] that it uses.
-        options: those with which it is made.
-        maker: of the method.
-        label: its name in errors.
+        table: the options of [optimizer] that the method uses.
+        options: the options with which the method is made.
+        maker: the factory of the method.
+        label: the name of the method in errors.
     """
     local, unused = local_part(table), unused_options(maker, waits=False)
     if local.get("name", "sgd") != "sgd" and "momentum" in unused:

@@ -15,7 +15,7 @@ _IMPROVED = 1e-3
 
 
 def last_round(cell: Cell) -> int | None:
-    """The round after which a cell no longer improved; None while it may.
+    """The round after which a cell no longer improved; None if it may still improve.
 
     It depends on the cell's records alone, so that a run that was stopped ends at the
     same round.

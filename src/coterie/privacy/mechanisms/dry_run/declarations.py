@@ -1,8 +1,8 @@
-"""Compares what a method declares to release with what a dry run found.
+"""Compares the releases that a method declares with the releases in a dry run.
 
-A method declares `Releases` in its own file. The dry run counts what it would release,
-and we refuse a method that releases more than it declares. A declaration never changes
-an account, because noise and epsilon follow what the dry run found.
+A method declares `Releases` in its own file. The dry run counts what the method would
+release, and we refuse a method that releases more than it declares. A declaration never
+changes an account, because noise and epsilon follow from the dry run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def refuse_undeclared(algorithm: Algorithm, found: Releases, label: str) -> None
     """Refuses a method that releases more than it declares.
 
     Args:
-        algorithm: may declare nothing; then it may release what was found.
-        found: what a dry run found.
+        algorithm: if it declares nothing, it may release whatever was found.
+        found: the releases that a dry run found.
         label: the name of the algorithm in errors.
     """
     declared = algorithm.releases

@@ -1,8 +1,8 @@
-"""A double of an oracle, without data, to see what a method would send.
+"""A double of an oracle, without data, which shows the messages of a method.
 
 Gradients and losses are random numbers that depend on a `world`, and models are short.
-A method asks clients by calls, the verbs. A verb that sends rows may answer as it did
-in a run in another world. Then two worlds differ only in what clients know and never
+A method asks clients by calls, the verbs. A verb that sends rows may repeat its answers
+of a run in another world. Then the two worlds differ only in data that clients have not
 released. Answers of clients are marked (`origins`).
 """
 
@@ -88,7 +88,7 @@ class DoubleClients:
 
         Args:
             rng: draws their answers.
-            who: their positions.
+            who: positions of the clients.
             told: draws their losses; None: `rng` does.
             root: the first name of every stream, which is the same in all worlds.
         """
@@ -144,8 +144,8 @@ class DoubleClients:
         """Random losses of thirty samples.
 
         Losses differ most between questions, less between clients, and least between
-        samples. So a method that looks for models that are surely better for many
-        clients sometimes finds such models.
+        samples. So if a method looks for models that are surely better for many
+        clients, it sometimes finds them.
         """
         rand, n = self._rand, len(points)
         each = 0.1 * rand(points, n, 1) + 0.1 * rand(points, n, 30)
@@ -411,7 +411,7 @@ class Stage(NamedTuple):
 
 
 def small_stage(clients: int, personal: bool) -> Stage:
-    """A stage with few columns, whose number always differs from that of clients."""
+    """A stage with few columns: always another number than there are clients."""
     return Stage(clients, personal, _COLUMNS + 2 * (clients == _COLUMNS))
 
 

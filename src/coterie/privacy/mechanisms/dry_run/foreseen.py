@@ -1,4 +1,4 @@
-"""Plans what a method will send, by a dry run on clients without data.
+"""Plans the messages of a method, by a dry run on clients without data.
 
 We run the method through all its rounds twice, in two worlds. Clients have other data
 in the second world, but every verb (a call by which clients exchange rows) answers as
@@ -6,22 +6,23 @@ in the first world. If a client sends the same row in both worlds, the row revea
 nothing new, and may leave as it is. If the rows differ, they depend on data. A row with
 the length of a model is then released with noise, and clipped around a reference:
 
-    zero, the last row that was released there, or the last result of that call.
+    zero, the last row that was released in this call, or the last result of this call.
 
-The dry run, not the data, also finds which reference is nearest. Clipping cannot bound
-other numbers that depend on data, such as counts or weights that others see. So we
-refuse a method that sends them.
+The dry run also finds which reference is nearest; it uses no data for this. Clipping
+cannot bound other numbers that depend on data, such as counts or weights that others
+see. So we refuse a method that sends such numbers.
 
-Losses can be bounded. So a method that would be refused gets a second dry run. There,
+Losses can be bounded. So a method that would be refused gets a second dry run, in which
 clients release every loss that a client program asks for. So losses, too, are the same
 in both worlds. The next steps of the method may depend on released losses. So we run
-the method in several scenarios of losses, and identify calls by their sort, not by
-their order.
+the method in several scenarios of losses. There we identify calls by their sort,
+because their order may change.
 
-If two worlds differ, data matter. If they agree, data may still matter elsewhere. So we
-also track marks (`origins`) through all rounds. Everything computed from clients'
-answers counts as new, even if both worlds agree. If a row is new in any round, it
-counts as new in all rounds. We try many rounds even for a short run.
+If a row differs between the two worlds, it depends on data. If it does not differ, it
+may still depend on data in other worlds. So we also track marks (`origins`) through all
+rounds. Everything computed from clients' answers counts as new, even if both worlds
+agree. If a row is new in any round, it counts as new in all rounds. We try many rounds
+even for a short run.
 
 The dry run also checks what a method declares (`declarations`), and refuses a method
 that releases more. All this is a plan, and every round of training is checked against
@@ -121,12 +122,13 @@ def plan_calls(
     """All calls of an algorithm, round by round.
 
     Args:
-        algorithm: with rounds.
+        algorithm: a method with rounds.
         actives: which clients take part in each round.
-        seed: of the study, which names what the algorithm draws.
+        seed: the seed of the study, for the algorithm's random draws.
         label: the name of the algorithm in errors.
         personal: whether some columns never leave their clients.
-        columns: of the model, for methods that work with no other number.
+        columns: the number of columns of the model, for methods that work only with
+            this number.
 
     Raises:
         Refusal: if it sends something that cannot be made private.
@@ -159,9 +161,9 @@ def verify_releases(
 ) -> None:
     """Refuses a method that releases more than it declares; see `plan_calls`.
 
-    If privacy protects single samples, we need no plan of calls, only this check. The
-    check includes releases that nothing bounds. If a method does not run on short
-    models without data, we cannot check the method, and do not refuse it.
+    If privacy protects single samples, we need only this check and no plan of calls.
+    The check includes releases that nothing bounds. If a method does not run on short
+    models without data, we cannot check it, and do not refuse it.
     """
     if algorithm.releases is None:
         return

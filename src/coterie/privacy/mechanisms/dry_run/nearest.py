@@ -32,11 +32,11 @@ def sort_of(
     """The sort of a call, which does not depend on earlier calls of the round.
 
     Args:
-        verb: of the call.
-        rows: what clients give.
+        verb: the verb of the call.
+        rows: the rows that clients give to the verb.
         others: shares or weights, and groups or pairs.
-        program: of a coordinator.
-        columns: of a model.
+        program: the program of a coordinator.
+        columns: the number of columns of a model.
     """
     models = "".join("x" if is_model(row, columns) else "." for row in rows)
     several = "".join(str(other.dim()) for other in others)
@@ -90,10 +90,10 @@ class NearestRefs:
                     self._average.add(place)
 
     def choose(self, secret: Set[Key] = frozenset()) -> dict[tuple[Key, int], int]:
-        """The reference to keep for each row of each call, if the nearest is not zero.
+        """The nearest reference of each row of each call; left out where it is zero.
 
         Args:
-            secret: calls whose weights depend on data, so that results stay secret.
+            secret: calls with weights that depend on data. Their results stay secret.
         """
 
         def kinds_of(place: tuple[Key, int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Tracks where values come from: marks what is computed from clients' answers.
+"""Tracks where values come from: marks values computed from clients' answers.
 
 Answers of clients are marked. Everything that torch computes from a marked tensor is
 marked too. Answers of verbs between clients are computed from releases, and have no
@@ -66,7 +66,7 @@ def has_read() -> str:
 
 
 def refuse_sent_on(weights: Tensor, exchanges: Any, gamma: Any) -> None:
-    """Refuses a `mix` whose later exchanges would show what was not released.
+    """Refuses a `mix` if its later exchanges would reveal more than released rows.
 
     The first exchange sends released rows, and every reader applies its weights itself.
     Later exchanges send mixtures. The mixtures show the weights, the number of
@@ -116,7 +116,7 @@ def unmarked_copy(values: Tensor) -> Tensor:
 def mark_answer(
     answer: Any, made: tuple[bool, ...], *, weighed: bool, absent: bool
 ) -> Any:
-    """The answer of a verb between clients, marked unless made only of releases.
+    """The answer of a verb between clients; marked, unless it is made only of releases.
 
     If a client chooses weights by its data, its answer shows the choice. An absent
     client releases nothing, and its answer is its own row.

@@ -1,11 +1,12 @@
-"""The most that a method may ask clients, if its questions depend on earlier answers.
+"""The most that a method may ask clients, if earlier answers decide its questions.
 
-A method that chooses by losses asks more when it tries something. Nobody knows in
-advance how often it tries. So we run the method without data several times, each time
-with other losses: a scenario. We plan every round like the most expensive round of all
-scenarios. The first round may be special, and has its own plan. For later rounds, there
-is one plan for active clients and one for absent clients. Training ends if the method
-asks for more than planned. It spends less if the method asks for less.
+A method that chooses by losses asks more questions whenever it tries something, and
+nobody knows in advance how often it tries. So we run the method without data several
+times. Each run has other losses, and is called a scenario. We plan every round like the
+most expensive round of all scenarios. The first round may be special, and has its own
+plan. For later rounds, there is one plan for active clients and one for absent clients.
+Training ends if the method asks for more than planned. It spends less if the method
+asks for less.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@
 operating system when a stream is made. The key stays in memory, and is never written,
 shown or copied. A stream only moves forward, so every bit is used once. A resumed run,
 a repeated round, another run, another process and a forked process all have their own
-keys. There is one exception. For means that clients release before training, the key is
+keys. There is one exception: for means that clients release before training, the key is
 made of a secret and of all settings and data. So a resumed run releases the same means
-again, and nothing new. AES is a permutation, so after b blocks it differs from random
-by at most b^2 / 2^129. A new key after 2^30 blocks keeps this difference below 2^-69.
+once more, which reveals nothing new. AES is a permutation, so after b blocks it differs
+from random by at most b^2 / 2^129. A new key after 2^30 blocks keeps this difference
+below 2^-69.
 
 **Draws.** A word of 64 bits is a sign and a probability v of 63 bits. In the centre,
 |v| < 1 - 33 / 2^15, the draw is sqrt(2) erfinv(v). In the tails we draw 106 more bits,
@@ -18,29 +19,30 @@ is Phi^-1 of it, so noise reaches beyond 12 standard deviations.
 
     z = g rint((y + s' W) / g),   s' = (1 + 2^-10) s,   g = 2^k in (s'/512, s'/256].
 
-**Why that is private.** Let D be how far y moves in L2, d its length and mu = D / s. If
-W were Gaussian, y + s' W would be a Gaussian release of D / s'. We compute z from this
-release by a function that does not depend on data. So rounding costs nothing, whatever
-y is, and the low bits of z reveal nothing of y. (Without rounding, the low bits reveal
-y: Mironov, "On significance of the least significant bits for differential privacy",
-CCS 2012.)
+**Why this release is private.** Let D be how far y moves in L2, d its length and mu = D
+/ s. If W were Gaussian, y + s' W would be a Gaussian release of D / s'. We compute z
+from this release by a function that does not depend on data. So rounding costs nothing,
+and the low bits of z reveal nothing of y. (Without rounding, the low bits reveal y:
+Mironov, "On significance of the least significant bits for differential privacy", CCS
+2012.)
 
-We compute W in double precision. Each word stands for an interval of probability, so
-there is a Gaussian W' with |W - W'| <= e, except with a chance of 2^-116:
+We compute W in double precision. Each word stands for an interval of probability. So
+there is a Gaussian W' such that |W - W'| <= e, with probability 1 - 2^-116:
 
     e <= 2^-44 + 2^-53 (14 + r)          the draw, and the sum y + s' W, |y| <= r s.
 
-Let p be the chance of a cell of the grid under W', and q that under W. Then q is at
-most p for the cell made larger by e on both sides, and at least p for the cell made
-smaller. The cell is at least s' / 512 wide, and within it the density changes by at
-most 6 %, 14 standard deviations away. So |ln(q / p)| <= eta = 1152 e. Two distributions
-with |ln(q / p)| <= eta are sqrt(pi / 2) eta-Gaussian private from each other, and d of
-them sqrt(d pi / 2) eta. So the mechanism that we draw is
+For a cell of the grid, let p be its chance under W', and q its chance under W. Then q
+is at most the p of a cell that is larger by e on both sides, and at least the p of a
+cell that is smaller by e on both sides. The cell is at least s' / 512 wide, and within
+it the density changes by at most 6 %, 14 standard deviations away. So |ln(q / p)| <=
+eta = 1152 e. Two distributions with |ln(q / p)| <= eta are sqrt(pi / 2) eta-Gaussian
+private from each other. For d numbers, this becomes sqrt(d pi / 2) eta. So the
+mechanism that we draw is
 
     mu / (1 + 2^-10) + 2 sqrt(d pi / 2) eta
 
 Gaussian private (Dong, Roth, Su, "Gaussian differential privacy", JRSS B 2022, Theorems
-2.14 and 3.2). This is at most mu, which accountants charge, if
+2.14 and 3.2). Accountants charge mu. The mechanism costs at most mu if
 
     sqrt(d) e <= mu / (2.96e6),
 
@@ -50,8 +52,8 @@ for each number, and the difference between AES and random bits. Their sum is be
 
 **What is not proved.** The sum of several rounded rows is not a rounded sum. So if
 others see only a sum of rows (secure sums), we do not round rows. Then epsilon holds
-only for exact arithmetic. The same is true of pairs of clients that see mixtures of
-rows.
+only for exact arithmetic. Epsilon also holds only for exact arithmetic if a client sees
+only mixtures of another client's rows.
 """
 
 from __future__ import annotations
@@ -144,9 +146,9 @@ class GaussianDraws:
         """Prepares to draw.
 
         Args:
-            stream: of the bits.
+            stream: the stream of the bits.
             most: the most numbers at once.
-            device: of the numbers.
+            device: the device of the numbers.
         """
         self._stream = stream
         self._words = torch.empty(most, dtype=torch.int64, device=device)
@@ -184,7 +186,7 @@ def _tails(words: Int64[Tensor, " n"]) -> Int64[Tensor, " m"]:
 
 
 def refuse_inexact(columns: int, mu: float, reach: float | None = None) -> None:
-    """Refuses rows whose noise we cannot draw as exactly as we charge for.
+    """Refuses rows if we cannot draw their noise as exactly as accounts assume.
 
     Args:
         columns: d, of a row.
@@ -212,7 +214,7 @@ def add_secret(
 ) -> Float[Tensor, "n d"]:
     """Adds noise with the standard deviation scale[j] to row j, in place.
 
-    The arguments are those of `NoiseSource.add`.
+    The arguments are the same as for `NoiseSource.add`.
     """
     n, d = rows.shape
     if not n or not d:

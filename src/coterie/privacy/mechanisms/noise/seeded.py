@@ -6,13 +6,13 @@ and these two numbers give two draws:
     sqrt(-2 ln u) cos(v)  and  sqrt(-2 ln u) sin(v),   u in [2^-32, 1], v in [-pi, pi)
 
 So |noise| is at most sqrt(64 ln 2) = 6.66, which a Gaussian exceeds with chance 3e-11.
-Keys have 64 bits. Seeds of torch's own CPU generator have 32 bits, so among a hundred
-thousand streams, two would have the same noise.
+Keys have 64 bits. With torch's own CPU generator, seeds have 32 bits, so among a
+hundred thousand streams, two would have the same noise.
 
-**Simulation only.** Anybody who knows the seed can subtract this noise. So can anybody
-who knows a few numbers of a row, because the generator is invertible. Rounding in
-floating point reveals more, and noise never exceeds 6.66 standard deviations. For real
-data take secret noise (`coterie.privacy.mechanisms.noise.secret`).
+**Simulation only.** Anybody who knows the seed can subtract this noise. Anybody who
+knows a few numbers of a row can do this, too, because the generator is invertible.
+Rounding in floating point reveals more, and noise never exceeds 6.66 standard
+deviations. For real data take secret noise (`coterie.privacy.mechanisms.noise.secret`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def normals(
         streams: a key for all, or one for each row.
         clients: identities of the clients.
         size: how many to draw for each.
-        dtype: of the draws.
+        dtype: the type of the draws.
     """
     out = torch.zeros(len(clients), size, dtype=dtype, device=clients.device)
     return add_noise(out, streams, clients, torch.ones_like(out[:, 0]))

@@ -118,13 +118,14 @@ class NoiseSource:
         """Adds noise with the standard deviation scale[j] to row j, in place.
 
         Args:
-            rows: the rows to hide, minus what everybody knows of them.
+            rows: the rows to hide, minus their references, which everybody knows.
             stream: names noise that comes from a seed.
-            clients: identities of the clients, which name it too.
+            clients: identities of the clients, which also name the noise.
             scale: the standard deviation that we charge for.
             mu: how far a row may move, in units of `scale`.
             reach: how far a row may be from 0, in units of `scale`; None: mu.
-            rounded: whether rows leave one by one, and not only in sums.
+            rounded: whether rows leave one by one. If they leave only in sums, they are
+                not rounded.
         """
         assert rounded or self.whole is None, "noise of sums is added later"
         if self._stream is None:

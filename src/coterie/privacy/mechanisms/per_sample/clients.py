@@ -44,8 +44,8 @@ class Use:
 class Uses:
     """The questions of a client program.
 
-    In debug mode, a program runs once for each client and asks the same questions
-    again. They count once.
+    In debug mode, a program runs once for each client and repeats its questions.
+    Repeated questions count once.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,8 @@ class PrivateClients:
             said: the name of the client program in errors.
             used: collects questions; None: they enter the ledger at once.
             numbers: numbers the questions, over all clients of a program.
-            use: counts questions about the same samples; None: fresh samples each time.
+            use: counts questions about the same samples; None: every question has fresh
+                samples.
             calls: gives the clients of the same task in another call.
         """
         self._clients, self._log, self._call = clients, log, call

@@ -2,13 +2,13 @@
 
 In the gradient of row j, every sample's own gradient is clipped to the length C,
 
-    sum_b weight[j, b] min(1, C / |g_jb|) g_jb    with g_jb that of sample b alone,
+    sum_b weight[j, b] min(1, C / |g_jb|) g_jb    with g_jb the gradient of sample b.
 
-so removing a sample moves it by at most C times the weight of the sample.
+So removing a sample moves the sum by at most C times the weight of the sample.
 
-The g_jb of all clients and samples would be n B rows of D numbers, but we do not need
-them. In a linear layer with inputs h and slopes e of its outputs, the gradient of a
-sample is the product e h', whose length is |e| |h|. Once we know the lengths, the
+The g_jb of all clients and samples would be n B rows of D numbers, but we do not
+compute them. In a linear layer with inputs h and slopes e of its outputs, the gradient
+of a sample is the product e h', whose length is |e| |h|. Once we know the lengths, the
 clipped sum is one product of matrices. So a step costs as much as an ordinary step
 (forward, and backward to every layer's outputs), plus the cost of the lengths.
 
@@ -19,7 +19,7 @@ from the gradient itself, whichever is smaller.
 All this needs samples that do not influence each other. Models that consist of known
 layers (`layers.keeps_samples_apart`) guarantee it. Every other model, for example one
 with its own `forward`, gets one sample at a time, for gradients and for losses. We
-refuse a model if its answers for single samples differ from those for a batch.
+refuse a model if its answers for single samples differ from its answers for a batch.
 
 References:
     Goodfellow, "Efficient per-example gradient computations", 2015, arXiv 1510.01799.
@@ -64,7 +64,7 @@ class ClippedKernel:
     def __init__(
         self, kernel: Kernel, clip: float, loss_clip: float = math.inf
     ) -> None:
-        """Bounds what a kernel answers.
+        """Bounds the answers of a kernel.
 
         Args:
             kernel: evaluates models.
@@ -163,7 +163,7 @@ class ClippedKernel:
         return (torch.where(batch.weight > 0, losses, 0) * batch.weight).sum(1)
 
     def losses(self, points: Tensor, batch: Batch) -> Float[Tensor, "n b"]:
-        """Row j has the losses of its samples in [0, C], NaN at those without a weight.
+        """Row j has the losses of its samples in [0, C], NaN if a sample has no weight.
 
         None of our losses is below 0.
         """

@@ -1,7 +1,8 @@
-"""Gradients of single samples in a layer, as products that we need not compute.
+"""Gradients of single samples in a layer, kept as products that are not multiplied out.
 
 A layer works at places t, with inputs h_t. Let e_t be the slopes of its outputs: the
-derivatives of the loss by them. Then the gradient of a sample is sum_t e_t h_t'.
+derivatives of the loss with respect to the outputs. Then the gradient of a sample is
+sum_t e_t h_t'.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _ALONE: set[type[nn.Module]] = {
 def keeps_samples_apart(module: nn.Module) -> bool:
     """Whether a module consists of layers that treat every sample by itself.
 
-    A module of another type may do anything with a batch, and a test on a few samples
-    proves nothing about others. So we also answer no if a layer has hooks, or if an
-    object has its own version of a method of its type.
+    A module of an unknown type may do anything with a batch, and a test on a few
+    samples proves nothing about other samples. So we also answer no if a layer has
+    hooks, or if an object replaces a method of its type by its own.
     """
     return all(
         (type(layer) in _ALONE or _flattens_one_sample(layer))

@@ -8,9 +8,9 @@ Replacing all data of a client moves f by at most C, and removing one sample by 
 C / m, where m is public. A model that overflows has the loss C.
 
 Some methods ask for the losses of all samples, and find the error of the mean from the
-spread of the losses. Such a method gets m numbers, which we make of the released mean
-only. The mean of the numbers is the released mean. Their variance accounts for noise
-and for samples between 0 and C:
+spread of the losses. Such a method gets m made-up numbers. We make them from the
+released mean, which is also their mean. Their variance accounts for noise and for
+samples between 0 and C:
 
     variance = m deviation^2 + f (C - f).
 
@@ -50,7 +50,7 @@ def bounded_mean(losses: Float[Tensor, "n b"], most: float) -> Float[Tensor, " n
     """Means over the samples of each client, NaN if it has none.
 
     Args:
-        losses: of samples, NaN where a client has fewer samples than others.
+        losses: the losses of samples, NaN where a client has fewer samples than others.
         most: C.
     """
     return losses.clamp(0, most).nanmean(1) if losses.shape[1] else losses.sum(1) / 0
@@ -67,9 +67,9 @@ def as_samples(
     """Numbers in place of the losses of samples, with these released means.
 
     Args:
-        mean: as it was released.
+        mean: the released means.
         losses: used only for the number of samples of each client.
-        deviation: of the noise on each mean.
+        deviation: the standard deviation of the noise on each mean.
         most: C.
         streams: names the draws.
         clients: identities of the clients.

@@ -60,8 +60,8 @@ class SampleMechanism:
 
         Args:
             g: clipped gradients, each a mean over samples.
-            keys: one for all, or one for each of them.
-            who: their positions among the clients at hand.
+            keys: one for all gradients, or one for each.
+            who: positions of their clients among the clients at hand.
             samples: the number of samples in each mean.
         """
         if not self.noise or not len(g):
@@ -89,7 +89,7 @@ class SampleMechanism:
 
         Args:
             losses: bounded losses of all training or validation samples.
-            keys: of the noise on means, and of the spread of numbers.
+            keys: the keys of the noise on means, and of the spread of numbers.
             who: positions among the clients at hand.
             held_out: whether these are validation samples.
         """
@@ -123,9 +123,10 @@ def mechanism_of(
     Args:
         simulation: the clients.
         held: the same clients with a kernel that clips.
-        bounds: of gradients, and of losses.
-        noises: in units of the bounds, for training samples, and for validation losses.
-        source: of the noise.
+        bounds: the bounds of gradients and of losses.
+        noises: the noise for training samples and for validation losses, in units of
+            the bounds.
+        source: the source of the noise.
     """
     group, clients = simulation.group, len(simulation)
     counts = blocks(clients, group.size)
@@ -182,10 +183,10 @@ class QuestionLog:
             )
 
     def enter(self, verb: str, who: Tensor, *, times: int, sampled: bool) -> None:
-        """Enters questions for gradients.
+        """Notes that clients were asked for gradients.
 
         Args:
-            verb: of the questions.
+            verb: the verb of the questions.
             who: positions among all clients.
             times: number of questions about the same samples.
             sampled: whether they are about a minibatch, and not about all data.
@@ -203,9 +204,9 @@ class QuestionLog:
                 )
 
     def enter_losses(self, who: Tensor, *, times: int, held_out: bool) -> None:
-        """Enters questions for mean losses over all samples.
+        """Notes that clients were asked for mean losses over all samples.
 
-        Each releases q times a sum of losses, with the noise of a minibatch.
+        Each question releases q times a sum of losses, with the noise of a minibatch.
 
         Args:
             who: positions among all clients.

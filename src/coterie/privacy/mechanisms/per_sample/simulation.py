@@ -7,20 +7,20 @@ samples' gradients, clipped to the length C, plus noise,
 
 where every sample takes part with chance q = B / size on its own (Poisson) and B is the
 expected size of a minibatch. For losses over all m training or validation samples, the
-answer is their mean with the noise that a minibatch of q m would have,
+answer is their mean, with as much noise as in a minibatch of q m samples,
 
     (1 / (q m)) (q sum_b min(loss_b, C') + N(0, (s C')^2)).
 
-Clients then compute everything that they send from these answers. So nobody learns more
-than the answers reveal, not even all other clients and a server together. We refuse
-questions without such bounds.
+Clients compute everything that they send from these answers. So even all other clients
+and a server together learn no more than the answers reveal. We refuse questions without
+such bounds.
 
-The ledger has one release for every minibatch, towards all that see what the client
-sends. If R questions use the same minibatch, they are one release with sqrt(R) times
-the sensitivity. It is public which samples are for training and which are for
-validation. So releases about one part reveal nothing of the other part. Questions for a
-client's own use (fine-tuning at the end) have noise too. Their answers stay with the
-client and do not enter the ledger.
+The ledger has one release for every minibatch, towards all receivers of the client's
+rows. If R questions use the same minibatch, they are one release with sqrt(R) times the
+sensitivity. It is public which samples are for training and which are for validation.
+So releases about one part reveal nothing of the other part. Questions for a client's
+own use (fine-tuning at the end) have noise too. Their answers stay with the client and
+do not enter the ledger.
 
 Reference:
     Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep learning with
@@ -82,9 +82,10 @@ class PrivateSimulation:
                 number of classes, or 1; infinity if `clip` is infinite.
             held_out_noise: s for losses of validation samples, which have their own
                 account; None: as for training samples.
-            name: of the run. With noise from a seed, every run on the same data needs
-                its own name, or another seed. Otherwise noise cancels in differences
-                between runs, and the same samples take part, so accounts do not add up.
+            name: the name of the run. With noise from a seed, every run on the same
+                data needs its own name, or another seed. Otherwise noise cancels in
+                differences between runs, and the same samples take part, so accounts do
+                not add up.
             noise_source: "seed" for simulations, where noise and minibatches are
                 functions of the seed; "system" for real data, where both are secret.
         """

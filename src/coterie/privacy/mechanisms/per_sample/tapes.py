@@ -2,8 +2,8 @@
 
 `VectorisedRecorder` works for all layers, on any device. `StackedRecorder` puts the
 samples of all clients one after the other, so that every linear layer is one batched
-product. On a CPU that is faster, because torch's vectorising takes longer than small
-products. It also takes convolutions, if there is only one client.
+product. On a CPU this is faster, because torch's vectorising takes longer than small
+products. If there is only one client, `StackedRecorder` also handles convolutions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Says what a private run has spent, and charges it before anything leaves.
+"""Says what a private run has spent, and charges costs before anything leaves.
 
-This package uses `mechanisms`, which says what a round costs at most.
+This package uses `mechanisms`, which computes the largest cost of a round.
 """

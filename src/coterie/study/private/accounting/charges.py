@@ -1,8 +1,8 @@
-"""The cost of rounds that no checkpoint has, although their releases may have left.
+"""The cost of rounds that are in no checkpoint, but may have sent their releases.
 
-For the unit client a cost is mu^2 of each client; for the unit sample it is how often
-each client makes each kind of release. Both are bounds that were found without data: no
-run of these rounds costs more.
+For the unit client, a cost is the mu^2 of each client. For the unit sample, it is the
+number of releases of each kind, for each client. Both are bounds that were found
+without data: no run of these rounds costs more.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TO_SERVER = {"average", "central"}
 def cost_of(
     setup: Setup, entry: Entry, rounds: Sequence[int], *, quick: bool = False
 ) -> Cost | None:
-    """The most that rounds cost each client; round 0 is the beginning.
+    """The largest cost of rounds for each client; round 0 is the beginning.
 
     With `quick`, the result is None if the cost must still be computed. An `InputError`
     says why a cost cannot be computed at all.
@@ -98,7 +98,7 @@ def _both(some: list[Counter[Step]], more: list[Counter[Step]]) -> list[Counter[
 
 
 def charge(state: State, cost: Cost, guard: Guard, t: int) -> State:
-    """The state of a run after round t, which has paid for lost rounds, too.
+    """The state of a run after round t, with the costs of lost rounds charged.
 
     We assume that rows have reached everybody to whom the method may send them.
     """

@@ -1,4 +1,4 @@
-"""Charges the rounds of private training before anything leaves, and records that.
+"""Charges the rounds of private training, and records this, before anything leaves.
 
 If no seed repeats the noise, a round that is trained again is another release. So
 rounds are reserved in the run folder before they begin. One reservation covers the
@@ -213,10 +213,10 @@ class CellAccount:
     def on_interrupted(self, cell: Cell) -> None:
         """Notes that the cell was saved after an interruption.
 
-        In one process, at most one round has begun since. Several processes notice a
-        failure only when they add up their counts. They then go back to the state at
-        the last sum. The rounds in between may have been sent, and are charged when the
-        run goes on.
+        In one process, at most one round has begun since then. Several processes notice
+        a failure only when they add up their counts. They then go back to the state
+        when they last did so. The rounds in between may have been sent, and are charged
+        when the run goes on.
         """
         if self._ledger is None:
             return
@@ -253,9 +253,10 @@ def total_epsilon(
 ) -> tuple[float, bool]:
     """The epsilon for somebody who sees all entries, and whether all costs are known.
 
-    The epsilon adds up the client that pays most in each entry, so it is a bound. Noise
-    that hides a whole client also hides each of its samples. Entries of the unit sample
-    promise nothing about whole clients, so they do not count for the unit client.
+    For each entry, we add the cost of the client that pays most, so the epsilon is a
+    bound. Noise that hides a whole client also hides each of its samples. Entries of
+    the unit sample promise nothing about whole clients, so they do not count for the
+    unit client.
     """
     square, steps, complete = 0.0, Counter[Step](), True
     for entry in entries:
@@ -282,7 +283,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """What a study, and all studies on its data so far, have spent in total.
 
-    The study may use cells of other runs: `others` has their run, label and seed.
+    The study may also use cells of other runs. For each such cell, `others` has the
+    run, the label and the seed.
     """
     privacy = study.privacy
     assert privacy is not None  # only called with [privacy]

@@ -1,7 +1,7 @@
 """How often each client will answer with [time], found in advance without data.
 
 Clocks, links and walks do not depend on data. So random answers come as often as true
-ones, and at the same times.
+answers, and at the same times.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ...setup import Setup, simulation_of
 def without_data(setup: Setup) -> Simulation:
     """The clients at hand, with as many samples as before, all of them zero.
 
-    A study asks these clients to find what it must refuse, and the types of a state.
+    With these clients, a study finds out what it must refuse, and the types of a state.
     """
     here = setup.simulation.federation
     blank = replace(here, features=_zeros(here.features), targets=_zeros(here.targets))

@@ -38,7 +38,7 @@ def least_of_rounds(costs: Sequence[Float64[Tensor, " n"]]) -> Least:
 def least_of_samples(
     rounds: Sequence[Sequence[Counter[Step]]], delta: float, *, own: bool
 ) -> Least:
-    """The least spending in epsilon, from what each round releases of single samples.
+    """The least spending in epsilon, from each round's releases about single samples.
 
     The first of `rounds` is the beginning. With `own`, each client may have its own
     budget.

@@ -115,7 +115,7 @@ def make_guard(
         hearing: wraps a method that reports losses, to read each loss when it is
             reported.
         held: whether `privacy.epsilon` is also a budget.
-        witness: sees rows of whole clients before they are released, in an audit.
+        witness: in an audit, gets rows of whole clients before their release.
     """
     study, privacy = setup.study, setup.study.privacy
     assert privacy is not None  # only called with [privacy]
