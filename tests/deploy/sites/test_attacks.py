@@ -246,6 +246,21 @@ def test_a_forged_log_convinces_nobody_who_was_away(sentence, tmp_path, monkeypa
     assert sentence in str(found["Basel"])
 
 
+def test_a_hub_cannot_say_that_a_step_counts_which_nobody_has_signed(
+    tmp_path, monkeypatch
+):
+    """Basel ends after its vote, so it must ask whether all have voted."""
+
+    def evil(hub, answer, rank, parcel):
+        found = answer(rank, parcel)
+        asks = rank == 1 and at(parcel, ROUND, "log")
+        return LOGS["nobody has signed"](found) if asks else found
+
+    deaths = {"Basel": [Death(ROUND, "vote", 1, False)]}
+    found = run_under(evil, tmp_path, monkeypatch, deaths)
+    assert "nobody has signed 'fedavg, seed 3, round 1'" in str(found["Basel"])
+
+
 def bits_are_fair(row: np.ndarray) -> None:
     """Raises unless bits look like fair coins, at five standard deviations."""
     bits = np.unpackbits(np.ascontiguousarray(row).view(np.uint8))

@@ -124,7 +124,9 @@ class Member:
                     votes = self._replayed.votes
                     refuse_log(votes, started, self._trust, self.memory)
             except (AttemptOver, Behind) as ended:
-                if not (voted and isinstance(ended, Behind) and self._counts(started)):
+                place = started.step, started.number, self.memory
+                late = voted and isinstance(ended, Behind)
+                if not (late and self._counts(*place)):
                     self.memory.last = before
                     continue
             finally:
@@ -210,11 +212,19 @@ class Member:
         assert self._calls is not None  # made when the attempt began
         vote(self._calls, started, self._trust, self.memory)
 
-    def _counts(self, started: LiveAttempt) -> bool:
-        """Whether this attempt is the one that was finished, by the log of the hub."""
-        found = self._ask({"kind": "log", "step": started.step}).header
+    def _counts(self, step: int, attempt: int, memory: SumChain) -> bool:
+        """Whether this attempt is the one that was finished, by the log of the hub.
+
+        Its members must have signed it after the sums that this member knows.
+        """
+        found = self._ask({"kind": "log", "step": step}).header
         steps = found.get("steps", ())
-        return bool(steps) and steps[0]["attempt"] == started.number
+        if not steps or steps[0]["attempt"] != attempt:
+            return False
+        present = tuple(steps[0]["present"])
+        ended = LiveAttempt(step, attempt, present, present, steps[0]["what"])
+        refuse_log(dict(steps[0]["votes"]), ended, self._trust, memory)
+        return True
 
     def recover(self) -> Checkpoint | None:
         """The last final state, or the prepared one if its attempt was finished.
@@ -226,7 +236,9 @@ class Member:
         last, ready = self.store.last(), self.store.prepared_state()
         if ready is None or (last is not None and ready.step <= last.step):
             return last
-        if not self._counts(LiveAttempt(ready.step, ready.attempt, (), ())):
+        memory = SumChain()
+        memory.last = bytes.fromhex(ready.value[1])
+        if not self._counts(ready.step, ready.attempt, memory):
             return last
         self.store.commit()
         return ready
