@@ -11,6 +11,8 @@ The hub knows rows only as arrays of bytes. It does not import torch.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -133,6 +135,10 @@ class Hub:
                 return self._kinds.get(kind, Hub._on_call)(self, rank, parcel)
         except WireError as error:
             return Parcel({"error": str(error)})
+        except sqlite3.Error as error:  # such as a full disk
+            with self._turn:
+                self._end(f"stopped: the hub cannot write its log: {error}")
+            return Parcel({"ended": self.ended})
 
     def _on_hello(self, rank: int, parcel: Parcel) -> Parcel:
         """A process of a member begins."""
@@ -433,7 +439,8 @@ class Hub:
 
     def _end(self, how: str) -> None:
         self.ended = self.ended or how
-        self.store.set_fact("ended", self.ended)
+        with contextlib.suppress(sqlite3.Error):  # the disk may be full
+            self.store.set_fact("ended", self.ended)
         self._turn.notify_all()
 
     # What the hub's own clock does.

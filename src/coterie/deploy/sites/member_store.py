@@ -6,12 +6,13 @@ greatest one, so that no hub can make it do a step again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,22 @@ CREATE TABLE IF NOT EXISTS lists (
 """
 
 _PREPARED, _COMMITTED = "prepared.state", "committed.state"
+
+
+class DiskError(InputError):
+    """An error if a site's own files cannot be written: then nothing leaves."""
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A context whose errors of the disk become one sentence."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise DiskError(
+            f"{path} cannot be written ({error}), so nothing is sent: make room on the "
+            "disk, and run the same command again."
+        ) from None
 
 
 class Departure(NamedTuple):
@@ -101,7 +118,7 @@ class MemberStore:
                 f"has begun attempt {before[1]} at step {before[0]} already: the hub "
                 "has an old log."
             )
-        with self._lock:
+        with _writing(self.folder), self._lock:
             self._db.execute("PRAGMA synchronous=FULL")
             row = (step, attempt, what, time.time())
             self._db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?)", row)
@@ -115,7 +132,7 @@ class MemberStore:
             place: which call of the step asked for the sum.
             ranks: of the members with a row in it.
         """
-        with self._lock:
+        with _writing(self.folder), self._lock:
             self._db.execute("PRAGMA synchronous=FULL")
             row = (step, place, json.dumps(list(ranks)))
             self._db.execute("INSERT OR REPLACE INTO lists VALUES (?, ?, ?)", row)
@@ -131,7 +148,7 @@ class MemberStore:
 
     def note(self, left: Departure) -> None:
         """Keeps that a message leaves."""
-        with self._lock:
+        with _writing(self.folder), self._lock:
             self._db.execute(
                 "INSERT INTO departures VALUES (?, ?, ?, ?, ?, ?, ?)", left
             )
@@ -145,7 +162,7 @@ class MemberStore:
     def prepare(self, checkpoint: Checkpoint) -> None:
         """Writes the state after a step to the disk, which is not yet final."""
         path = self.folder / _PREPARED
-        with path.open("wb") as file:
+        with _writing(self.folder), path.open("wb") as file:
             file.write(encode(tuple(checkpoint)))
             file.flush()
             os.fsync(file.fileno())

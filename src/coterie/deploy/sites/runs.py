@@ -36,7 +36,7 @@ from .declared import (
     with_declared_preparation,
 )
 from .member import Member, RunStep
-from .member_store import Checkpoint
+from .member_store import Checkpoint, DiskError
 from .noise import BudgetSpent, Charge, SiteLedger, privacy_at_site
 from .results import describe
 from .site_data import (
@@ -120,7 +120,7 @@ class SiteRun:
                 cells.append(self._cell(setups[seed], entry, first, last))
             member.finish(self.steps)
             return cells
-        except BudgetSpent:
+        except (BudgetSpent, DiskError):
             raise  # the others can go on
         except (InputError, TrainingError) as error:
             private = self._study.privacy is not None  # a reason may quote data
