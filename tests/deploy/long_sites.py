@@ -16,7 +16,7 @@ KINDS = ("begin", "gather", "rows", "open", "mail", "vote")
 
 def test_models_are_those_of_the_simulation_after_a_hundred_random_ends(tmp_path):
     """Every few steps, a member or two end as by `kill -9`, and come back later."""
-    rounds, methods = 150, ("ditto", "decentralised_sgd", "scaffold", "extra")
+    rounds, methods = 150, ("ditto", "decentralised_sgd", "fedprox", "extra")
     entries = "".join(f'[[algorithm]]\nname = "{m}"\nlr = 0.05\n' for m in methods)
     tables = tables_of(f"""
     [run]

@@ -236,7 +236,9 @@ def run_site(
             died = member.channel.dead
         running.ends.append(died)
         deaths = [one for one in deaths if one.step > died.step]
-        while not running.hub.step >= died.step + died.back and not running.hub.ended:
+        # If too few are left to go on, nobody waits for steps that do not come.
+        end, back = time.monotonic() + 5.0, died.step + died.back
+        while running.hub.step < back and time.monotonic() < end:
             time.sleep(0.01)
 
 
