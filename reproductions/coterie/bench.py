@@ -12,8 +12,10 @@ looked at. What a client does once to use a model (fine-tuning) is not counted.
 from __future__ import annotations
 
 import functools
+import math
 import multiprocessing
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +24,7 @@ import numpy as np
 import pandas as pd
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 import coterie as co
 from coterie.algorithms import ALGORITHMS
@@ -45,12 +47,24 @@ FIRST, SEEDS = 9900, 4
 seeds from 9700 on, which are recorded. Seeds from 9000 to 9611 are used up. Whoever
 acts on what the default shows must move it on."""
 
+
+def normalised_mlp(shape: Sequence[int], outputs: int) -> nn.Module:
+    """A layer of 32 hidden units with batch normalisation, and the head."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 32))
+    parts = {"body": body, "norm": nn.BatchNorm1d(32), "activation": nn.ReLU()}
+    module = nn.Sequential(OrderedDict(parts, head=nn.Linear(32, outputs)))
+    return co.with_batch_statistics(module)
+
+
 MODELS = {
     "linear": lambda shape, outputs: co.models.linear(shape, outputs),
     "logistic": lambda shape, outputs: co.models.logistic(shape, outputs),
     "mlp": lambda shape, outputs: co.models.mlp(shape, outputs, hidden=(32,)),
     "cnn": lambda shape, outputs: co.models.cnn(shape, outputs),
+    "normalised": normalised_mlp,
 }
+"""Models by name; `normalised` is the mlp with batch normalisation."""
+
 LR = {"digits": 0.3, "fashion_mnist": 0.05, "mnist": 0.05}
 GENERATED = "generated"
 DATA = ("digits", "fashion_mnist", GENERATED)
@@ -417,7 +431,9 @@ def jobs_of(given: dict[str, Any]) -> list[Job]:
     integer("processes", given["processes"], at_least=1)
     _makers(given["methods"])
     model = one_of(
-        "model", given["model"], [name for name in MODELS if name != "linear"]
+        "model",
+        given["model"],
+        [m for m in MODELS if m not in ("linear", "normalised")],
     )
     data, wanted = given["data"].split(","), given["families"].split(",")
     for name in data:

@@ -63,6 +63,7 @@ class Trial(NamedTuple):
 
     make: Maker
     factor: float
+    model: str = ""  # empty: that of the family
 
 
 Trials = Callable[[Training], list[Trial]]
@@ -107,6 +108,18 @@ def _served(name: str, sizes: Sequence[float]) -> Trials:
     ]
 
 
+def _normalised(make: Maker) -> Trials:
+    """A method that trains networks with batch normalisation."""
+    return lambda training: [Trial(make, factor, "normalised") for factor in FACTORS]
+
+
+def _fedbn(federation: Federation, lr: float, steps: int) -> Algorithm:
+    shape, outputs = tuple(federation.features.shape[1:]), federation.outputs
+    module = build(lambda: MODELS["normalised"](shape, outputs), 0)
+    norm = columns(module, ["norm"])
+    return ALGORITHMS["fedbn"](federation.train.size, norm, lr=lr, steps=steps)
+
+
 METHODS: dict[str, Trials] = {
     **{
         name: _plain(QUICK[name])
@@ -121,6 +134,8 @@ METHODS: dict[str, Trials] = {
         for name in ("fedper", "lg_fedavg", "fedrep", "fedbabu", "fedala")
     },
     **{name: _plain(SLOW[name]) for name in ("fedamp", "fedfomo")},
+    "fedavg, normalised": _normalised(QUICK["fedavg"]),
+    "fedbn": _normalised(_fedbn),
 }
 
 
@@ -128,19 +143,22 @@ def tuned(
     trials: list[Trial], federation: Federation, lr: float, seed: int, how: Training
 ) -> tuple[Course, float]:
     """The run of the best validation score, and the factor of its step size."""
-    runs = [(course(make, federation, f * lr, seed, how), f) for make, f in trials]
+    runs = [
+        (course(make, federation, f * lr, seed, how._replace(model=m or how.model)), f)
+        for make, f, m in trials
+    ]
     known = [(run, factor) for run, factor in runs if run is not None]
     return max(known, key=lambda one: one[0].validation)
 
 
-def measured(job: Job) -> list[dict[str, object]]:
-    """All methods on one federation."""
+def measured(job: Job, methods: Sequence[str]) -> list[dict[str, object]]:
+    """These methods on one federation; `local` and `fedavg` are two of them."""
     federation, lr, training = federation_for(job)
     # What is used for the first time takes longer.
     course(QUICK["local"], federation, lr, job.seed, training._replace(rounds=1))
     found = {
-        name: tuned(trials(training), federation, lr, job.seed, training)
-        for name, trials in METHODS.items()
+        name: tuned(METHODS[name](training), federation, lr, job.seed, training)
+        for name in methods
     }
     runs = {name: run for name, (run, _) in found.items()}
     place = {"data": job.data, "family": job.family, "seed": job.seed}
@@ -153,10 +171,15 @@ def measured(job: Job) -> list[dict[str, object]]:
 def others(overrides: Sequence[str]) -> list[Claim]:
     """Other methods with tuned step sizes on eight structures: scores and who loses.
 
-    Settings: `seeds=3`, `first=9800`, `families=alike` (a part of their names), and
+    Settings: `seeds=3`, `first=9800`, `families=alike` (a part of their names),
+    `methods=fedbn` (a part of their names; `local` and `fedavg` always run), and
     `to=table.csv` for every single run.
     """
-    given = settings(overrides, seeds=SEEDS, first=FIRST, families="", to="")
+    given = settings(
+        overrides, seeds=SEEDS, first=FIRST, families="", methods="", to=""
+    )
+    always = "local", "fedavg"  # the units of costs
+    methods = [m for m in METHODS if m in always or given["methods"] in m]
     integer("seeds", given["seeds"], at_least=1)
     torch.set_num_threads(1)
     console, rows = Console(stderr=True), []
@@ -166,7 +189,7 @@ def others(overrides: Sequence[str]) -> list[Claim]:
                 continue
             console.print(f"{data}, {family}")
             for seed in range(given["first"], given["first"] + given["seeds"]):
-                rows += measured(Job(data, family, seed))
+                rows += measured(Job(data, family, seed), methods)
     if not rows:
         known = ", ".join(name for families in PLACES.values() for name in families)
         raise InputError(
@@ -195,4 +218,4 @@ def claims(table: pd.DataFrame) -> list[Claim]:
             f"{lose[name]:.1f} % of clients lose; {each}",
         )
 
-    return [found(name) for name in METHODS]
+    return [found(name) for name in METHODS if name in means]

@@ -20,7 +20,11 @@ def near(what: str, reference: float, runs: Tensor, *, factor: float = 1.0) -> C
     It may be three standard deviations of a difference to our mean away, half a unit
     of its second digit, which is at most 5 percent, and the factor.
     """
-    mean, deviation = float(runs.mean()), float(runs.std())
+    mean = float(runs.mean())
+    if runs.numel() == 1:
+        note = "a single run says nothing of its deviation"
+        return Claim(what, f"{reference:.3g}", f"{mean:.3g}", None, note)
+    deviation = float(runs.std())
     slack = 3 * deviation * math.sqrt(1 + 1 / runs.numel()) + 0.05 * reference
     agrees = (mean - slack) / factor <= reference <= (mean + slack) * factor
     note = f"one run ±{deviation:.2g}"
@@ -38,3 +42,10 @@ def states(
 def published(what: str, ours: str, holds: Any, note: str) -> Claim:
     """A statement of the text that is known not to reproduce: shown, not judged."""
     return Claim(what, "yes", ours, None, f"{'holds' if holds else 'FAILS'}: {note}")
+
+
+def folder_of(item: str) -> Path:
+    """The folder for the pictures of an item."""
+    folder = Path("runs") / f"even2022-{item}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -11,12 +11,12 @@ from torch import Tensor
 from coterie.algorithms.all_for_all import all_for_all
 from coterie.algorithms.all_for_one import all_for_one
 from coterie.algorithms.time_adaptive_all_for_all import time_adaptive_all_for_all
-from coterie.cli import Claim, settings
+from coterie.cli import Claim, Line, Panel, draw_panels, settings
 from coterie.collaboration import threshold_weights
 from coterie.seeds import generator
 from coterie.types import Algorithm
 
-from .claims import EXPECTED, near, published, states
+from .claims import EXPECTED, folder_of, near, published, states
 from .laws import REAL, Fresh, calls, means
 
 
@@ -86,6 +86,7 @@ def fig1a(overrides: Sequence[str]) -> list[Claim]:
     error = {name: coin_errors(make, given) for name, make in BASELINES.items()}
     error["All-for-all"] = coin_errors(adaptive, given)
     literal = coin_errors(lambda c: adaptive(c, start=1.0), given).mean(1)
+    draw_coins("fig1a", {name: runs.mean(1) for name, runs in error.items()})
     claims = []
     for name, values in EXPECTED["fig1a"].items():
         for t, value in zip((10, 100, 1000), values, strict=True):
@@ -130,6 +131,21 @@ def fig1a(overrides: Sequence[str]) -> list[Claim]:
     ]
 
 
+NAMES = {"local": "no collaboration", "single": "single model"}
+
+
+def draw_coins(item: str, errors: dict[str, Tensor]) -> None:
+    """Mean errors (T,) against calls."""
+    lines = [
+        Line(NAMES.get(name, name), range(1, len(one) + 1), one.tolist())
+        for name, one in errors.items()
+    ]
+    title = "exact biases" if item == "fig1a" else "noisy biases"
+    labels = title, "samples of each client", "mean of (x_i - p_i)^2 / 2"
+    panel = Panel(lines, *labels, log_x=True, log_y=True)
+    draw_panels(folder_of(item) / "figure1.html", [panel])
+
+
 def last_below(error: Tensor, other: Tensor) -> int:
     """The last t before an error is not the smaller one any more."""
     above = (error >= other).nonzero().flatten()
@@ -144,6 +160,8 @@ def fig1b(overrides: Sequence[str]) -> list[Claim]:
     runs = {noise: coin_errors(adaptive, given, noise) for noise in noises}
     error = {noise: values.mean(1) for noise, values in runs.items()}
     local, single = base["local"].mean(1), base["single"].mean(1)
+    named = {f"All-for-all, noise {noise:g}": one for noise, one in error.items()}
+    draw_coins("fig1b", {"local": local, "single": single, **named})
     claims = []
     if given["rounds"] >= 1000:
         for noise, value in zip(noises, EXPECTED["fig1b"]["error"], strict=True):

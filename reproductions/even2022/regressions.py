@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms.all_for_all import all_for_all
-from coterie.cli import Claim, settings
+from coterie.cli import Claim, Line, Panel, draw_panels, settings
 from coterie.collaboration import same_cluster, threshold_weights
 from coterie.seeds import generator
 
-from .claims import EXPECTED, near, published, states
+from .claims import EXPECTED, folder_of, near, published, states
 from .laws import REAL, Fresh, calls, regressions
 
 
@@ -64,14 +64,14 @@ def moment_noise(problem: Regressions) -> float:
 def tuned(
     weights: Tensor, problem: Regressions, rounds: int, grid: Sequence[float]
 ) -> Tensor:
-    """The excess after the last call for every constant step of the grid."""
+    """(steps, K + 1) the excess after each call for every constant step of the grid."""
     found = []
     for lr in grid:
         x = torch.zeros_like(problem.optima)
         method = all_for_all(weights.to(REAL), lr=lr)
-        *_, last = calls(method, problem.law, x, rounds)
-        off = (last.state.x - problem.optima).square()
-        found.append((problem.spread * off).sum(1).mean() / 2)
+        courses = [x, *(one.state.x for one in calls(method, problem.law, x, rounds))]
+        off = (torch.stack(courses) - problem.optima).square()
+        found.append((problem.spread * off).sum(2).mean(1) / 2)
     return torch.stack(found)
 
 
@@ -87,7 +87,7 @@ class Figure81(NamedTuple):
 
 
 def cluster_errors(given: Figure81, *, shared: bool) -> dict[str, Tensor]:
-    """(seeds, steps) excess after K calls; the same u for all, or one per cluster."""
+    """(seeds, steps, K + 1) excess after calls; one u for all, or one per cluster."""
     n, d, m = given.clients, given.dimension, given.clusters
     label = torch.arange(n) % m
     spread = (torch.full((m, d), d**-0.5) + torch.eye(m, d))[label].to(REAL)
@@ -137,8 +137,42 @@ def spread_errors(given: Figure81, quantiles: Sequence[float]) -> dict[str, Tens
 
 
 def best(errors: Tensor) -> Tensor:
-    """(seeds,) at the step whose mean over seeds is lowest."""
-    return errors[:, errors.mean(0).argmin()]
+    """(seeds,) after the last call, at the step whose mean over seeds is lowest."""
+    return course(errors)[:, -1]
+
+
+def course(errors: Tensor) -> Tensor:
+    """(seeds, K + 1) at the step whose mean over seeds is lowest at the end."""
+    return errors[:, errors[..., -1].mean(0).argmin()]
+
+
+NAMES = {"local": "no collaboration", "single": "single model"}
+NAMES |= {"All-for-all": "All-for-all, true clusters"}
+NAMES |= {f"S={s}": f"All-for-all, found from S={s}" for s in (1, 3, 5)}
+
+
+def draw_figure81(
+    raw: dict[str, Tensor], own: dict[str, Tensor], far: dict[str, Tensor]
+) -> None:
+    """The excess after each call, for clusters and for clients that all differ."""
+    panels = []
+    for title, errors in (
+        ("(a) ten clusters, one direction u", raw),
+        ("(a) ten clusters, u of each cluster", own),
+        ("(b) all clients differ", far),
+    ):
+        lines = []
+        for name, values in errors.items():
+            if "same" in name:
+                continue
+            mean = course(values).mean(0).tolist()
+            shown = NAMES.get(name) or {
+                "0": "no collaboration",
+                "1": "single model",
+            }.get(name, f"All-for-all, nearest {name} of pairs")
+            lines.append(Line(shown, range(len(mean)), mean))
+        panels.append(Panel(lines, title, "calls of each client", "excess", log_y=True))
+    draw_panels(folder_of("chapter8-figure") / "figure81.html", panels)
 
 
 NEAREST = (0.0, 0.01, 0.1, 0.5, 1.0)
@@ -159,7 +193,9 @@ def chapter8_figure(overrides: Sequence[str]) -> list[Claim]:
             claims.append(near(f"(a), {title}: {name}", value, ours[name]))
     one = {name: float(values.mean()) for name, values in printed.items()}
     each = {name: float(values.mean()) for name, values in varied.items()}
-    far = {q: float(best(v).mean()) for q, v in spread_errors(given, NEAREST).items()}
+    spreads = spread_errors(given, NEAREST)
+    far = {q: float(best(v).mean()) for q, v in spreads.items()}
+    draw_figure81(raw, own, spreads)
     estimated = [one[f"S={s}"] for s in (1, 3, 5)]
     same = [float(raw[f"S={s}, same"].mean()) for s in (1, 3, 5)]
     return [

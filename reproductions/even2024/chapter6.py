@@ -82,6 +82,10 @@ def draw_nodes(folder: Path, found: list[Profile], friends: list[Friends]) -> No
     (folder / "nodes.html").write_text(head + "\n".join(pages), encoding="utf-8")
 
 
+DROPOUTS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
+"""Colours of the rates of dropout, the same in both panels."""
+
+
 def draw_curves(
     folder: Path,
     cubes: dict[int, list[float]],
@@ -109,10 +113,12 @@ def draw_curves(
         for name, curve in zip(("Muffliato", "server"), curves.mean(0), strict=True):
             line = go.Scatter(y=_short(curve), name=f"{name}, {n} nodes")
             figure.add_trace(line, 2, 2)
-    for dropout, run in runs.items():
-        name = f"dropout {dropout:.0%}"
-        figure.add_trace(go.Scatter(y=_short(run.losses), name=name), 3, 1)
-        figure.add_trace(go.Scatter(y=_short(run.errors), name=name), 3, 2)
+    for colour, (dropout, run) in zip(DROPOUTS, runs.items(), strict=False):
+        named = {"name": f"dropout {dropout:.0%}", "line": {"color": colour}}
+        named["legendgroup"] = named["name"]
+        figure.add_trace(go.Scatter(y=_short(run.losses), **named), 3, 1)
+        again = go.Scatter(y=_short(run.errors), **named, showlegend=False)
+        figure.add_trace(again, 3, 2)
     for row, col in ((1, 1), (1, 2), (3, 1), (3, 2)):
         figure.update_yaxes(type="log", row=row, col=col)
     figure.update_xaxes(type="log", row=3)

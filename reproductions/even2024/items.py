@@ -254,10 +254,13 @@ def chapter11(overrides: Sequence[str]) -> list[Claim]:
     Settings: `share` (of all steps and runs, 1 for the claims), `seed`.
     """
     share, seed = share_and_seed(overrides)
-    claims = stability.step_claims(share, seed) + stability.shape_claims(share, seed)
-    claims += stability.edge_claims(record("chapter11", []), share, seed)
+    found, folder = stability.shapes(share, seed), record("chapter11", [])
+    claims = stability.step_claims(share, seed) + stability.shape_claims(found, share)
+    claims += stability.edge_claims(folder, share, seed)
     claims += stability.sampling_claims(share, seed)
     record("chapter11", claims)
+    stability.draw_steps(folder, share, seed)
+    stability.draw_shapes(folder, found)
     return claims
 
 

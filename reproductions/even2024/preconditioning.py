@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from coterie import Simulation, Table, federate, methods, models, seeds
-from coterie.cli import Claim
+from coterie.cli import Claim, Line, Panel, draw_panels
 from coterie_theory.curvature import concentration, preconditioning
 
 REAL = torch.float64
@@ -355,22 +355,28 @@ def library_claims(share: float, seed: int) -> list[Claim]:
 
 def draw_rounds(folder: Path, found: list[Race]) -> None:
     """Gaps by rounds, one picture for all spectra."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    titles = [f"spectrum i^-{one.decay}" for one in found]
-    page = make_subplots(1, len(found), subplot_titles=titles, shared_yaxes=True)
-    for column, one in enumerate(found, start=1):
+    panels = []
+    for one in found:
         last = list(one.parts.values())[-1]
-        lines = {
+        gaps = {
             "gradient descent": one.descent,
             "accelerated": one.accelerated,
             "preconditioned, N = 5000": last[1],
             "SPAG, N = 5000": last[2],
+            "DANE, 4 machines": one.dane,
         }
-        for name, gaps in lines.items():
-            line = go.Scatter(y=gaps, name=name, showlegend=column == 1)
-            page.add_trace(line, row=1, col=column)
-    page.update_yaxes(type="log", exponentformat="power")
-    page.update_xaxes(type="log", title="rounds")
-    page.write_html(folder / "rounds.html", include_plotlyjs=True)
+        # DANE is often on top of the preconditioned method.
+        lines = [
+            Line(
+                name,
+                range(1, len(gap) + 1),
+                [max(v, 1e-9) for v in gap],
+                dashed=name.startswith("DANE"),
+            )
+            for name, gap in gaps.items()
+        ]
+        title = f"eigenvalues i^-{one.decay}" if one.decay else "equal eigenvalues"
+        panels.append(
+            Panel(lines, title, "rounds", "f(x) - min f", log_x=True, log_y=True)
+        )
+    draw_panels(folder / "rounds.html", panels)

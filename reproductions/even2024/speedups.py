@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.cli import Claim
+from coterie.cli import Claim, Line, Panel, draw_panels
 from coterie.graphs import (
     contraction,
     delayed_gap,
@@ -233,40 +233,36 @@ def _order_claims(
 
 
 def draw_figure41(folder: Path, share: float, seed: int) -> None:
-    """Errors by updates, by time and by energy."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
+    """Both graphs, and errors by updates, by time and by energy."""
     found = networks(share, seed)
-    axes = ("updates", "time", "energy")
-    figure = make_subplots(rows=1, cols=3, shared_yaxes=True)
-    for name, colour in (("G1", "#27a"), ("G2, omega 0.01", "#d80")):
-        run = course(found[name], max(2, int(10 * share)), seed)
-        scales = (run.updates, 1.0, run.energy)
-        for column, scale in enumerate(scales, 1):
-            curve = go.Scatter(
-                x=(run.at * scale).tolist(),
-                y=[float(f"{value:.4g}") for value in run.error],
-                name=name,
-                legendgroup=name,
-                showlegend=column == 1,
-                line={"color": colour},
-            )
-            figure.add_trace(curve, row=1, col=column)
-    rate, ticks = synchronous(found["G1"]), [0.0, 1.0, 2.0]
-    edges = len(found["G1"].edges)
-    costs = (edges, 1.0, float(found["G1"].delays.sum()))
-    for column, cost in enumerate(costs, 1):
-        curve = go.Scatter(
-            x=[tick * cost for tick in ticks],
-            y=[math.exp(-rate * tick) for tick in ticks],
-            name="synchronous",
-            legendgroup="synchronous",
-            showlegend=column == 1,
-            line={"color": "#2a2"},
-        )
-        figure.add_trace(curve, row=1, col=column)
-        figure.update_xaxes(title_text=axes[column - 1], row=1, col=column)
-    figure.update_yaxes(type="log", col=1, title_text="|x - x_bar|^2")
-    figure.update_layout(template="plotly_white", height=400)
-    figure.write_html(folder / "figure41.html")
+    panels = [drawing(found[name], name) for name in ("G1", "G2, omega 0.01")]
+    runs = {name: course(found[name], max(2, int(10 * share)), seed) for name in NAMES}
+    g1, ticks = found["G1"], [0.0, 1.0, 2.0]
+    rate, costs = synchronous(g1), (len(g1.edges), 1.0, float(g1.delays.sum()))
+    for column, what in enumerate(("updates", "time", "energy")):
+        lines = []
+        for name, run in runs.items():
+            scale = (run.updates, 1.0, run.energy)[column]
+            lines.append(Line(name, (run.at * scale).tolist(), run.error.tolist()))
+        there = [tick * costs[column] for tick in ticks]
+        left = [math.exp(-rate * tick) for tick in ticks]
+        lines.append(Line("synchronous on G1", there, left, dashed=True))
+        panels.append(Panel(lines, f"by {what}", what, "|x - x_bar|^2", log_y=True))
+    draw_panels(folder / "figure41.html", panels)
+
+
+NAMES = ("G1", "G2, omega 0.01")
+
+
+def drawing(network: Network, name: str) -> Panel:
+    """A graph with its nodes on a circle; slow edges are wider."""
+    angle = torch.arange(30, dtype=REAL) * (2 * math.pi / 30)
+    x, y = angle.cos().tolist(), angle.sin().tolist()
+    lines = []
+    for kind, slow, width in (("fast edges", False, 0.5), ("slow edges", True, 1.5)):
+        here = network.edges[(network.delays > 0.5) == slow].tolist()
+        across = [part for v, w in here for part in (x[v], x[w], None)]
+        along = [part for v, w in here for part in (y[v], y[w], None)]
+        lines.append(Line(kind, across, along, width=width))
+    lines.append(Line("nodes", x, y, "markers", size=6))
+    return Panel(lines, f"{name}: {len(network.edges)} edges", axes=False)

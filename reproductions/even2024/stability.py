@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from coterie import Simulation, Table, federate, methods, models, run_rounds
-from coterie.cli import Claim
+from coterie.cli import Claim, Line, Panel, draw_panels
 from coterie_theory.curvature import implicit_bias
 
 ALPHA, DONE = 0.1, 1e-11
@@ -39,6 +40,7 @@ class Run(NamedTuple):
     tests: np.ndarray  # (T, R) |beta - beta*|^2 along the run
     losses: np.ndarray  # (T, R)
     sums: np.ndarray  # (R,) of the losses of all batches
+    ways: np.ndarray  # (T, R, 2 d) u and v along the run
 
 
 def sparse(
@@ -77,7 +79,7 @@ def descend(
     size = (max(len(steps), len(x)), x.shape[2])
     u, v = np.full(size, np.sqrt(2) * ALPHA), np.zeros(size)
     plus, minus, sums = np.zeros(size), np.zeros(size), np.zeros(size[0])
-    tests, losses = [], []
+    tests, losses, ways = [], [], []
     for k in range(most + 1):
         beta = u * v
         if k % every == 0:
@@ -86,6 +88,7 @@ def descend(
             )
             losses.append(((left - y) ** 2).mean(1) / 2)
             tests.append(((beta - best) ** 2).sum(1))
+            ways.append(np.concatenate([u, v], 1))
             going = (losses[-1] > DONE) & (losses[-1] < 1e6)
             if not going.any():
                 break
@@ -100,7 +103,7 @@ def descend(
         u, v = u - step * v, v - step * u
     loss = np.where(losses[-1] < 1e6, losses[-1], np.inf)
     gains = implicit_bias.RunGains(torch.from_numpy(plus), torch.from_numpy(minus))
-    found = np.array(tests), np.array(losses), sums
+    found = np.array(tests), np.array(losses), sums, np.array(ways)
     return Run(u * v, u, v, gains, loss, *found)
 
 
@@ -222,29 +225,39 @@ def limit_claims(found: dict[str, Run], seed: int) -> list[Claim]:
     ]
 
 
-def shape_claims(share: float, seed: int) -> list[Claim]:
-    """Figure 11.2, right: gains on and off the support, over draws of the features."""
+SHAPES = {"GD": (0.6, 50, 4000, "0.96, 0.10"), "SGD": (0.05, 1, 40_000, "0.61, 0.51")}
+"""Step, batch, steps at most, and the reference of Figure 11.2, right."""
+
+
+def shapes(share: float, seed: int) -> dict[str, np.ndarray]:
+    """(R, d) gains of every coordinate, over draws of the features."""
     runs = max(2, int(40 * share))
     x, best = sparse(50, 100, 4, seed, runs)
-    claims = []
+    found = {}
     with np.errstate(all="ignore"):
-        for name, lr, batch, most, published in (
-            ("GD", 0.6, 50, 4000, "0.96, 0.10"),
-            ("SGD", 0.05, 1, 40_000, "0.61, 0.51"),
-        ):
+        for name, (lr, batch, most, _) in SHAPES.items():
             run = descend(x, best, np.full(runs, lr), batch, int(most * share) + 1)
-            gain = run.gains.total.mean(0).numpy()
-            on, off = gain[:4].mean(), gain[4:].mean()
-            right = on / off > 4 if name == "GD" else on / off < 2
-            claims.append(
-                Claim(
-                    f"Figure 11.2 right: mean gain of {name} on and off the support",
-                    published,
-                    f"{on:.2f}, {off:.2f}",
-                    bool(right) if share == 1 else None,
-                    f"step {lr}, {runs} draws of features",
-                )
+            found[name] = run.gains.total.numpy()
+    return found
+
+
+def shape_claims(found: dict[str, np.ndarray], share: float) -> list[Claim]:
+    """Figure 11.2, right: gains on and off the support."""
+    claims = []
+    for name, gains in found.items():
+        lr, *_, reference = SHAPES[name]
+        gain = gains.mean(0)
+        on, off = gain[:4].mean(), gain[4:].mean()
+        right = on / off > 4 if name == "GD" else on / off < 2
+        claims.append(
+            Claim(
+                f"Figure 11.2 right: mean gain of {name} on and off the support",
+                reference,
+                f"{on:.2f}, {off:.2f}",
+                bool(right) if share == 1 else None,
+                f"step {lr}, {len(gains)} draws of features",
             )
+        )
     return claims
 
 
@@ -255,13 +268,11 @@ def edge_claims(folder: Path, share: float, seed: int) -> list[Claim]:
     features = torch.from_numpy(x[0])
     targets = features @ torch.from_numpy(best)
     with np.errstate(all="ignore"):
-        run = descend(x, best, steps, 50, int(100_000 * share))
-    ends = []
-    for u, v in zip(run.u, run.v, strict=True):
-        h = implicit_bias.network_hessian(
-            torch.from_numpy(u), torch.from_numpy(v), features, targets
-        )
-        ends.append(float(torch.linalg.eigvalsh(h)[-1]))
+        # An odd number of steps between looks shows both sides of oscillations.
+        run = descend(x, best, steps, 50, int(100_000 * share), every=EVERY)
+    ends = [
+        sharpness(u, v, features, targets) for u, v in zip(run.u, run.v, strict=True)
+    ]
     claims = [
         Claim(
             "Figure 11.3: sharpness of gradient flow, and the step of 2 over it",
@@ -288,7 +299,7 @@ def edge_claims(folder: Path, share: float, seed: int) -> list[Claim]:
                 f"support {support}; train loss {run.loss[j]:.1g}",
             )
         )
-    draw_edge(folder, steps, run)
+    draw_edge(folder, steps, run, features, targets)
     return claims
 
 
@@ -335,13 +346,89 @@ def sampling_claims(share: float, seed: int) -> list[Claim]:
     ]
 
 
-def draw_edge(folder: Path, steps: np.ndarray, run: Run) -> None:
-    """Losses along the runs of Figure 11.3."""
-    import plotly.graph_objects as go
+EVERY = 97
+"""Steps between two looks at the runs of Figure 11.3."""
 
-    page = go.Figure()
-    for j, lr in enumerate(steps):
-        page.add_scatter(y=run.losses[:, j], name=f"train loss, step {lr:g}")
-    page.update_yaxes(type="log", exponentformat="power")
-    page.update_xaxes(title="steps / 200")
-    page.write_html(folder / "edge.html", include_plotlyjs=True)
+
+def sharpness(u: np.ndarray, v: np.ndarray, features: Tensor, targets: Tensor) -> float:
+    """The largest eigenvalue of the Hessian of the network."""
+    h = implicit_bias.network_hessian(
+        torch.from_numpy(u), torch.from_numpy(v), features, targets
+    )
+    return float(torch.linalg.eigvalsh(h)[-1])
+
+
+def draw_edge(
+    folder: Path, steps: np.ndarray, run: Run, features: Tensor, targets: Tensor
+) -> None:
+    """Figure 11.3: coordinates, losses and sharpness along the runs."""
+    names = ["gradient flow (step 0.02)", *(f"step {lr:g}" for lr in steps[1:])]
+    at = (EVERY * np.arange(len(run.losses))).tolist()
+    u, v = np.split(run.ways, 2, axis=2)
+    coordinates, losses, sharp, limits = [], [], [], []
+    some = np.unique(np.geomspace(1, len(at), 120).astype(int) - 1)
+    for j, name in enumerate(names):
+        for i in (0, 1):  # of the support
+            coordinates.append(Line(name, at, (u * v)[:, j, i].tolist(), width=1))
+        losses.append(Line(name, at, np.maximum(run.losses[:, j], 1e-14).tolist()))
+        values = [sharpness(u[k, j], v[k, j], features, targets) for k in some]
+        there = [at[k] for k in some]
+        sharp.append(Line(name, there, values))
+        if j:
+            limits.append(Line(name, [at[1], at[-1]], [2 / steps[j]] * 2, dashed=True))
+    draw_panels(
+        folder / "edge.html",
+        [
+            Panel(coordinates, "coordinates of the support", "steps", "beta", True),
+            Panel(losses, "training loss", "steps", "loss", True, True),
+            Panel([*sharp, *limits], "sharpness, and 2 / step", "steps", "", True),
+        ],
+    )
+
+
+def draw_steps(folder: Path, share: float, seed: int) -> None:
+    """Figures 11.1 and 11.2, left: test losses and gains against steps."""
+    x, best = sparse(20, 30, 3, seed)
+    tests, gains = [], []
+    with np.errstate(all="ignore"):
+        for name, steps, batch, most in (
+            ("GD", np.geomspace(0.05, 1.0, 14), 20, 60_000),
+            ("SGD", np.geomspace(0.01, 0.14, 10), 1, 200_000),
+        ):
+            run = descend(x, best, steps, batch, int(most * share), seed=seed)
+            done = run.loss <= 1e-6  # what is left then is not seen
+            tests.append(
+                Line(name, steps[done].tolist(), run.tests[-1][done].tolist(), BOTH)
+            )
+            total = run.gains.total.sum(1).numpy()[done].tolist()
+            gains.append(Line(name, steps[done].tolist(), total, BOTH))
+    features = torch.from_numpy(x[0])
+    alpha = torch.full((30,), ALPHA, dtype=REAL)
+    flow = implicit_bias.limit(
+        features, features @ torch.from_numpy(best), alpha, implicit_bias.no_gain(alpha)
+    )
+    error = float((flow.numpy() - best) @ (flow.numpy() - best))
+    tests.append(Line("gradient flow", [0.01, 1.0], [error] * 2, dashed=True))
+    labels = "step", "|beta - beta*|^2"
+    left = Panel(tests, "Figure 11.1: test loss at the end", *labels, True, True)
+    right = Panel(gains, "Figure 11.2, left: gains", "step", "|Gain|_1", True, True)
+    draw_panels(folder / "steps.html", [left, right])
+
+
+BOTH = "lines+markers"
+
+
+def draw_shapes(folder: Path, found: dict[str, np.ndarray]) -> None:
+    """Figure 11.2, right: the gain of every coordinate in every run."""
+    panels = []
+    for name, gains in found.items():
+        lines = []
+        for where, part in (("on the support", slice(4)), ("off it", slice(4, None))):
+            here = np.maximum(gains[:, part], 1e-4)
+            index = np.broadcast_to(np.arange(gains.shape[1])[part], here.shape)
+            points = here.ravel().tolist(), index.ravel().tolist()
+            lines.append(Line(where, *points, "markers", size=3))
+        title = f"{name}, step {SHAPES[name][0]}"
+        labels = title, "gain", "coordinate"
+        panels.append(Panel(lines, *labels, log_x=True, between=(1e-3, 1e1)))
+    draw_panels(folder / "shapes.html", panels)

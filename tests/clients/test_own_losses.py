@@ -380,6 +380,19 @@ def test_a_loss_of_another_shape_is_refused(federation, which, got):
         simulation.at(1).each(with_loss, x, which=which)
 
 
+def two_results(clients, x):
+    return x, x
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_program_with_more_results_than_rows_is_refused(federation, absent):
+    simulation, x = simulated(federation)
+    active = torch.arange(len(simulation)) >= absent
+    rule = "`two_results` must give at most as many results as it gets rows, 1, got 2"
+    with pytest.raises(InputError, match=rule):
+        simulation.at(1, active).each(two_results, x)
+
+
 def whole_numbers(at):
     return at.labels
 

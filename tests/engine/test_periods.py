@@ -121,6 +121,13 @@ def test_clients_are_busy_or_idle_all_the_time(simulation, period, capacity):
             assert min(r.lapse.busy.tolist()) >= 0 <= min(r.lapse.idle.tolist())
 
 
+def test_in_a_turn_that_goes_on_only_the_time_until_now_counts(simulation):
+    """Client i computes for 2 (i + 1) s from 0 on, and client 5 from 4 s on."""
+    (r,) = waiting(simulation, Pace(Given(first={5: 4.0}), 3.0))
+    assert r.lapse.busy.tolist() == [2.0, 3.0, 3.0, 3.0, 3.0, 0.0]
+    assert r.lapse.idle.tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 3.0]
+
+
 def test_who_waits_is_idle_by_hand(simulation):
     """Turns take 12 s, in which client i computes for 2 (i + 1) of them."""
     *_, r = waiting(simulation, Pace(Given(), 6.0), 5)

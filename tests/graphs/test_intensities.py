@@ -99,6 +99,33 @@ def test_a_slow_edge_is_left_out_and_a_fast_one_kept():
     assert (tuned_rates(CLOSED, delays, steps=300) > 0).all()
 
 
+def test_the_first_step_of_adam_is_as_long_in_every_coordinate():
+    """The second of two points is looked at: p tau moves by 0.1 * 0.01^(1/2)."""
+    delays = torch.linspace(0.5, 2.0, 10, dtype=REAL)
+    rates = tuned_rates(CLOSED, delays, price=1e-3, steps=2)
+    moved = (rates * delays - 1).abs()
+    torch.testing.assert_close(moved, torch.full((10,), 0.01, dtype=REAL))
+
+
+def test_three_points_of_adam_are_those_of_its_recursion():
+    delays = torch.linspace(0.5, 2.0, 10, dtype=REAL)
+    use = torch.ones(10, dtype=REAL)
+    first, second = torch.zeros(2, 10, dtype=REAL)
+    seen = []
+    for t in (1, 2, 3):
+        value, slope = phi_slope(
+            CLOSED.numpy(), 10, (use / delays).numpy(), delays.numpy(), 1e-3
+        )
+        seen.append((value, use / delays))
+        g = torch.from_numpy(slope) / delays
+        first, second = 0.9 * first + 0.1 * g, 0.99 * second + 0.01 * g**2
+        length = 0.1 * 0.01 ** (t / 3)
+        use = use + length * (first / (1 - 0.9**t)) / (second / (1 - 0.99**t)).sqrt()
+    best = max(seen, key=lambda pair: pair[0])[1]
+    found = tuned_rates(CLOSED, delays, price=1e-3, steps=3)
+    torch.testing.assert_close(found, best)
+
+
 def test_what_is_found_is_never_worse_than_plain_rates_with_or_without_slow_edges():
     edges = edges_of("erdos_renyi(0.5)", 12)
     slow = torch.from_numpy(np.random.default_rng(0).random(len(edges)) < 0.15)

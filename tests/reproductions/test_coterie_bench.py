@@ -340,14 +340,14 @@ def test_a_tuned_method_is_the_run_of_the_best_validation_score(monkeypatch):
 
 def test_other_methods_run_on_a_family_with_their_step_sizes(monkeypatch, tmp_path):
     family = "two classes, two groups"
-    few = ("local", "fedavg", "FedAdam", "fedbabu")
+    few = ("local", "fedavg", "FedAdam", "fedbabu", "fedbn")
     methods = {name: others.METHODS[name] for name in few}
     monkeypatch.setattr(others, "METHODS", methods)
     monkeypatch.setattr(others, "PLACES", {bench.GENERATED: (family,)})
     given = ["seeds=1", "first=3", f"to={tmp_path / 'runs.csv'}"]
     found = items_of("coterie")["others"](given)
     table = pd.read_csv(tmp_path / "runs.csv")
-    assert [claim.agrees for claim in found] == [None] * 4
+    assert [claim.agrees for claim in found] == [None] * 5
     assert table["method"].tolist() == list(few)
     assert table["factor"].isin([round(f, 4) for f in bench.FACTORS]).all()
     assert float(found[0].ours) == pytest.approx(table["score"][0], abs=0.051)

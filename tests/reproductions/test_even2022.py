@@ -43,6 +43,12 @@ SMALL = {
 }
 
 
+@pytest.fixture(autouse=True)
+def folder_of_pictures(tmp_path, monkeypatch):
+    """Items write pictures into `runs` of the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @cache
 def small(name):
     """The claims of an item at its tiny size."""
@@ -171,6 +177,7 @@ def test_a_reference_is_near_by_the_spread_of_runs_and_no_further():
     assert not claims.near("x", 1.5, runs).agrees
     assert claims.near("x", 2.0, runs, factor=2.0).agrees
     assert not claims.near("x", 0.3, runs, factor=2.0).agrees
+    assert claims.near("x", 9.0, runs[:1]).agrees is None
 
 
 def test_the_last_time_below_is_before_the_first_time_above():

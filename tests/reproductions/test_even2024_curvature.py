@@ -82,3 +82,41 @@ def test_a_single_value_does_not_grow():
     with np.errstate(all="ignore"):
         claims = stability.limit_claims(stability.figure1(0, 1e-4), 0)
     assert [claim.agrees for claim in claims] == [None, None]
+
+
+def test_pictures_of_chapters_10_and_11_say_what_their_lines_are(tmp_path, monkeypatch):
+    drawn = {}
+
+    def keep(path, panels):
+        drawn[path.name] = panels
+
+    monkeypatch.setattr(preconditioning, "draw_panels", keep)
+    monkeypatch.setattr(stability, "draw_panels", keep)
+    parts = {5000: (0.1, [1.0, 0.1], [1.0, 0.01])}
+    races = [preconditioning.Race(k, [1.0], [1.0], parts, [1.0, 1e-12]) for k in (0, 1)]
+    preconditioning.draw_rounds(tmp_path, races)
+    for panel in drawn["rounds.html"]:
+        lines = {line.name: line.y for line in panel.lines}
+        assert lines["preconditioned, N = 5000"] == [1.0, 0.1]
+        assert lines["SPAG, N = 5000"] == [1.0, 0.01]
+        assert lines["DANE, 4 machines"] == [1.0, 1e-9]  # as far as one can see
+    # Coordinates, losses and sharpness of each step, and 2 / step.
+    x, best = stability.sparse(6, 9, 2, 0)
+    steps = np.array([0.02, 0.5, 0.6])
+    features = torch.from_numpy(x[0])
+    targets = features @ torch.from_numpy(best)
+    run = stability.descend(x, best, steps, 6, 970, every=stability.EVERY)
+    stability.draw_edge(tmp_path, steps, run, features, targets)
+    coordinates, losses, sharp = drawn["edge.html"]
+    way = run.ways[:, 1]
+    assert coordinates.lines[2].y == pytest.approx(way[:, 0] * way[:, 9])
+    assert losses.log_y and len(coordinates.lines) == 6
+    assert [line.y[0] for line in sharp.lines[3:]] == pytest.approx([4.0, 2 / 0.6])
+    end = stability.sharpness(run.u[2], run.v[2], features, targets)
+    assert sharp.lines[2].y[-1] == pytest.approx(end, rel=1e-3)  # a step later
+    # Gains of coordinates, those of the support apart.
+    gains = np.arange(1.0, 13.0).reshape(2, 6)
+    stability.draw_shapes(tmp_path, {"GD": gains, "SGD": gains})
+    support, rest = drawn["shapes.html"][0].lines
+    assert support.x == [1, 2, 3, 4, 7, 8, 9, 10] and support.y == [0, 1, 2, 3] * 2
+    assert rest.x == [5, 6, 11, 12] and rest.y == [4, 5] * 2

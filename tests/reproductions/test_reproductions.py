@@ -22,6 +22,30 @@ def test_every_paper_lists_items_with_a_first_line():
             assert item.__doc__, f"{path.parent.name} {name}"
 
 
+def test_figure_3_has_means_by_size_and_table_s2_deviations(tmp_path, monkeypatch):
+    """Two clients of 1 and 3 samples, of two seeds."""
+    monkeypatch.chdir(tmp_path)
+    items_of("philippenko2025")
+    items = sys.modules["reproduce_philippenko2025"]
+    keys = [(s, c, r) for s in (0, 1) for c in (0, 1) for r in (0, 1)]
+    rows = pd.DataFrame(keys, columns=["seed", "client", "round"])
+    rows["algorithm"], rows["test_loss"] = "FedAvg", 1.0
+    rows["test_accuracy"] = 0.5 + 0.1 * rows["client"] * rows["round"]
+    rows["train_accuracy"] = 1.0
+    clients = rows[["seed", "client"]].drop_duplicates().assign(train=[1, 3, 1, 3])
+    drawn = []
+    monkeypatch.setattr(items, "draw_panels", lambda path, panels: drawn.append(panels))
+    items.draw_training("heart", rows, clients)
+    ((losses, accuracies),) = drawn
+    assert losses.log_y and not accuracies.log_y
+    assert losses.lines[0][:3] == ("FedAvg", [0, 1], [1.0, 1.0])
+    assert accuracies.lines[0].y == pytest.approx([0.5, 0.5 + 0.1 * 3 / 4])
+    # Of .5, .6, .5, .6: sqrt(4 * .05^2 / 3).
+    (claim,) = items.table_s2_claims("heart", rows)
+    assert claim.ours == "0.0, 5.8" and claim.published == "22.0, 5.5"
+    assert claim.agrees is None
+
+
 def test_numbers_that_a_paper_does_not_print_are_called_references():
     assert source_of("even2024", "chapter1") == "published"  # Table 1.1
     assert source_of("even2024", "chapter9") == "reference"  # no experiments

@@ -108,6 +108,16 @@ def test_losses_on_a_hypercube_of_512_are_not_monotone_in_the_distance():
     assert float(share.sum()) == pytest.approx(73, abs=1e-6)
 
 
+def test_losses_at_a_distance_have_their_mean_and_both_ends():
+    distance = torch.tensor([0, 1, 1, 2, 1])
+    values = torch.tensor([9.0, 1.0, 2.0, 5.0, 6.0], dtype=torch.float64)
+    found = by_distance(values, distance)
+    assert [tuple(each) for each in found] == [
+        (1, 3, 3.0, 1.0, 6.0),
+        (2, 1, 5.0, 5.0, 5.0),
+    ]
+
+
 def test_losses_do_not_depend_on_noise_and_sensitivity_but_their_unit_does():
     matrix = metropolis("ring", 7)
     one = exact_losses(gossip_ledger(matrix, 3))

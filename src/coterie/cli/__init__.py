@@ -8,6 +8,7 @@ from .. import late_names
 
 if TYPE_CHECKING:
     from .commands import main
+    from .panels import Line, Panel, draw_panels
     from .reproductions import Claim, items_of, lead, run_with_progress, settings
 
 # Imported late, so that help and completion need not wait for torch.
@@ -15,6 +16,7 @@ __getattr__ = late_names(
     __name__,
     {
         "commands": "main",
+        "panels": "Line Panel draw_panels",
         "reproductions": "Claim items_of lead run_with_progress settings",
     },
 )
@@ -25,4 +27,14 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-__all__ = ["Claim", "items_of", "lead", "main", "run_with_progress", "settings"]
+__all__ = [
+    "Claim",
+    "Line",
+    "Panel",
+    "draw_panels",
+    "items_of",
+    "lead",
+    "main",
+    "run_with_progress",
+    "settings",
+]

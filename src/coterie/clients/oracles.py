@@ -45,7 +45,13 @@ from .groups import (
     of_present,
     return_answers,
 )
-from .programs import Evaluator, SimulatedClients, minibatches_of, only
+from .programs import (
+    Evaluator,
+    SimulatedClients,
+    minibatches_of,
+    only,
+    results_of,
+)
 from .samples import Batch, ClientSamples, FreshMinibatches
 from .traffic import Meter, Sending, Wrap
 
@@ -149,7 +155,7 @@ class SimulatedOracle:
                 self._samples, self._kernel, self.gradients, who, draw, cost, call
             )
             result = program(clients, *(row[some] for row in given), **options)
-            return result if isinstance(result, tuple) else (result,)
+            return results_of(program, rows, result)
 
         if self._loop and len(asked):
             parts = [self._ask_client(j, run, asked) for j in range(len(asked))]

@@ -16,6 +16,7 @@ from ..data.federation import PartName
 from ..types import (
     Evaluation,
     OwnLoss,
+    Program,
     RunningStatistics,
     StepNumbers,
     Widths,
@@ -24,6 +25,20 @@ from ..types import (
 )
 from .epochs import EpochMinibatches
 from .samples import Batch, ClientSamples, FreshMinibatches, Measurements
+
+
+def results_of(
+    program: Program, rows: Sequence[Tensor], found: Tensor | tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """The results of a client program, if it has a row for each of them."""
+    results = found if isinstance(found, tuple) else (found,)
+    if len(results) > len(rows):
+        name = getattr(program, "__name__", "the program")
+        raise InputError(
+            f"the client program `{name}` must give at most as many results as it gets "
+            f"rows, {len(rows)}, got {len(results)}: give `each` a tensor for each."
+        )
+    return results
 
 
 @runtime_checkable

@@ -107,6 +107,17 @@ def upper_of(plain: Simulation) -> float:
     return sampled_epsilon(NOISE, **given, accountant="rdp")
 
 
+def test_released_rounds_are_those_of_a_loop():
+    plain, _ = canary_clients()
+    x = torch.zeros(1, plain.kernel.parameters, dtype=REAL)
+    points, answers = collect_releases(plain, x, rounds=3, lr=0.5)
+    assert len(points) == len(answers) == 3
+    for t in range(3):
+        torch.testing.assert_close(points[t], x)
+        torch.testing.assert_close(answers[t], plain.at(t + 1).grads(x))
+        x = x - 0.5 * answers[t]
+
+
 def audit_of(clients, plain: Simulation, members, less=None) -> attacks.Audit:
     """The audit of what these clients release, less what the attacker knows of it."""
     x = torch.zeros(1, plain.kernel.parameters, dtype=REAL)

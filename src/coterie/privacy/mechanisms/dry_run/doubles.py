@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .... import seeds
 from ....clients.groups import of_present
+from ....clients.programs import results_of
 from ....clients.traffic import Sending, Wrap
 from ....clients.wrappers import PersonalOracle
 from ....types import (
@@ -334,7 +335,7 @@ class Double:
             if following is not None:
                 following.read = True  # a method that catches it knows something
             raise
-        found = found if isinstance(found, tuple) else (found,)
+        found = results_of(program, given, found)
         if following is not None:
             found = tuple(map(of_data, found)) if following.read else found
             following.read = before

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from .... import seeds
-from ....checks import InputError, integer
+from ....checks import InputError, integer, own_code
 from ....data.federation import places_of
 from ....engine.rounds import init_oracle, participants
 from ....privacy.accounting.accounts import totals
@@ -124,11 +124,12 @@ def make_guard(
         most = max(1, len(setup.federation) - 1)
         integer("privacy.colluders", privacy.colluders, at_least=1, at_most=most)
     method = setup.algorithm(entry)
-    if privacy.unit == "sample":
-        return _guard_samples(setup, entry, method, hearing, held)
-    if study.time is not None:
-        return _guard_in_time(setup, entry, method)
-    return _guard_clients(setup, entry, method, hearing, held, witness)
+    with own_code("algorithm.name", entry.name):  # a dry run calls the method
+        if privacy.unit == "sample":
+            return _guard_samples(setup, entry, method, hearing, held)
+        if study.time is not None:
+            return _guard_in_time(setup, entry, method)
+        return _guard_clients(setup, entry, method, hearing, held, witness)
 
 
 def _guard_clients(

@@ -1,0 +1,55 @@
+"""Makes PNG files for docs/gallery.md of the pages that reproductions write.
+
+    python docs/pictures/gallery.py        after the items; it needs Chromium
+
+Run it where the folder `runs` of the items is. A page that is not there is left out.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent / "reproduced"
+PAGES = {
+    # Picture: page below `runs`, width, height.
+    "philippenko2025_training": ("philippenko2025-heart/training.html", 960, 480),
+    "even2022_figure1a": ("even2022-fig1a/figure1.html", 720, 480),
+    "even2022_figure1b": ("even2022-fig1b/figure1.html", 720, 500),
+    "even2024_figure81": ("even2022-chapter8-figure/figure81.html", 1380, 520),
+    "even2024_continuized": ("even2024-chapter2/continuized.html", 1380, 440),
+    "even2024_gossip": ("even2024-chapter2/gossip.html", 1380, 720),
+    "even2024_figure31": ("even2024-chapter3/figure31.html", 1100, 820),
+    "even2024_figure41": ("even2024-chapter4/figure41.html", 1380, 840),
+    "even2024_stragglers": ("even2024-chapter5/stragglers.html", 1380, 980),
+    "even2024_figure61": ("even2024-chapter6/figure61a.html", 1100, 820),
+    "even2024_chapter6": ("even2024-chapter6/chapter6.html", 1100, 1320),
+    "even2024_rounds": ("even2024-chapter10/rounds.html", 1380, 480),
+    "even2024_steps": ("even2024-chapter11/steps.html", 960, 480),
+    "even2024_shapes": ("even2024-chapter11/shapes.html", 960, 480),
+    "even2024_edge": ("even2024-chapter11/edge.html", 1380, 480),
+}
+
+
+def main() -> None:
+    """Makes all pictures whose pages are there."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        raise SystemExit("Install Chromium, so that `chromium` can be run.")
+    HERE.mkdir(exist_ok=True)
+    for name, (page, width, height) in PAGES.items():
+        path = Path("runs") / page
+        if not path.exists():
+            print(f"runs/{page} is missing: {name}.png stays as it is")
+            continue
+        flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars".split()
+        flags += ["--virtual-time-budget=8000", f"--window-size={width},{height}"]
+        target = HERE / f"{name}.png"
+        command = [browser, *flags, f"--screenshot={target}", path.resolve().as_uri()]
+        subprocess.run(command, check=True, capture_output=True)
+        print(target)
+
+
+if __name__ == "__main__":
+    main()
