@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Compiling all of torch takes longer than installing it: each module is compiled when it is imported first.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-sites lint bench sites clean
 
 demo: $(READY)
 	$(BIN)/coterie run examples/digits.toml
@@ -18,6 +18,10 @@ demo: $(READY)
 # of a file share is made once, and takes from the other when it is done.
 test: $(TOOLS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+# A hundred random ends of members, and ten thousand rounds: many minutes.
+test-sites: $(TOOLS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/deploy/long_sites.py
 
 lint: $(TOOLS)
 	$(BIN)/ruff format --check .
@@ -28,6 +32,10 @@ lint: $(TOOLS)
 bench: $(READY)
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/methods.py
+
+# A hub and four members on this machine; one is killed and comes back.
+sites: $(TOOLS)
+	$(BIN)/python examples/sites/four_hospitals.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "coterie needs Python 3.11 or newer; set PYTHON=python3.11")'

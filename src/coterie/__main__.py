@@ -25,8 +25,29 @@ COMMANDS = {
     "compare": "Show several runs side by side.",
     "check": "Run the conformance suite on an algorithm.",
     "reproduce": "Run a published experiment and compare the results.",
+    "hub": "Connect the members of a study between organisations.",
+    "join": "Take part in a study with your own data.",
+    "leave": "Leave a study between organisations for good.",
+    "log": "Say what left your site.",
+    "roster": "Agree with other organisations who takes part in a study.",
 }
 """What each command is for. It is in this module so that help does not import torch."""
+
+GROUPS = {
+    "roster": {
+        "request": "Make your key, and a request for a certificate.",
+        "authority": "Make an authority, which signs requests.",
+        "sign": "Sign requests as an authority.",
+        "make": "Write the first roster of a study.",
+        "approve": "Show a roster, and sign it for your site.",
+        "merge": "Collect the signatures of copies.",
+        "add": "Add a member, or a new certificate of a member.",
+        "revoke": "Revoke a member's certificate.",
+        "check": "Say whether a roster can be used.",
+        "demo": "Make everything for a demonstration on one machine.",
+    },
+}
+"""Commands that have commands of their own, and what each of these is for."""
 
 _COMPLETE = "_COTERIE_COMPLETE"
 """The environment variable with which a shell asks for completions."""

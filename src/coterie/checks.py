@@ -38,6 +38,14 @@ class InputError(ValueError):
         ValueError.__init__(self, message)
 
 
+class Problems(InputError):
+    """Several errors at once, each one clear sentence."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self.sentences = tuple(sentences)
+        ValueError.__init__(self, " ".join(self.sentences))
+
+
 class TrainingError(RuntimeError):
     """An error if training cannot go on; the message says where, and what to do."""
 

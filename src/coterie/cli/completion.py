@@ -8,12 +8,13 @@ the same functions with empty bodies.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ..__main__ import COMMANDS, PURPOSE
+from ..__main__ import COMMANDS, GROUPS, PURPOSE
 
 KINDS = (
     *("algorithms", "ingredients", "datasets", "splits", "models", "graphs"),
@@ -60,7 +61,10 @@ def light_app() -> typer.Typer:
     for path in sorted(folder.glob("*.py")):
         found |= _light_commands(path, dict(shared))
     for name, purpose in COMMANDS.items():
-        app.command(name, short_help=purpose)(found[name])
+        if name in GROUPS:
+            add_group(app, name, found)
+        else:
+            app.command(name, short_help=purpose)(found[name])
 
     @app.callback(help=PURPOSE)
     def common(version: bool = typer.Option(False, "--version")) -> None:
@@ -69,13 +73,22 @@ def light_app() -> typer.Typer:
     return app
 
 
+def add_group(app: typer.Typer, name: str, functions: Mapping[str, Any]) -> None:
+    """Adds a command with commands of its own, such as `roster_sign` of `roster`."""
+    inner = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    for own, purpose in GROUPS[name].items():
+        inner.command(own, short_help=purpose)(functions[f"{name}_{own}"])
+    app.add_typer(inner, name=name, help=COMMANDS[name], short_help=COMMANDS[name])
+
+
 def _light_commands(path: Path, names: dict[str, Any]) -> dict[str, Any]:
     """The commands of a file, without bodies; adds what they need to `names`."""
     found = {}
+    inner = {f"{name}_{own}" for name, owns in GROUPS.items() for own in owns}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
             name = node.name.rstrip("_")
-            if name not in COMMANDS:
+            if name not in COMMANDS and name not in inner:
                 continue
             node.decorator_list, node.body = [], node.body[:1]  # the docstring
             _execute(node, path, names)

@@ -8,8 +8,8 @@ operations exchange nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -57,6 +57,59 @@ class Group(Protocol):
 
     def gather(self, value: Found) -> list[Found]:
         """In each process, the values of all; only a few types can be sent."""
+
+
+@runtime_checkable
+class WithCoordinator(Protocol):
+    """A group whose coordinator is not one of the processes, but a hub."""
+
+    def ask_coordinator(
+        self,
+        program: Callable[..., tuple[Any, ...]],
+        rows: Sequence[Tensor],
+        options: dict[str, Any],
+    ) -> Sequence[Tensor]:
+        """This process's rows of the answers of a coordinator's program.
+
+        Args:
+            program: the hub runs its own copy of it.
+            rows: of the clients at hand that take part.
+            options: plain values.
+
+        Raises:
+            InputError: in every process, if the program refuses the rows.
+        """
+
+
+@runtime_checkable
+class WithBlank(Protocol):
+    """A group that can be reached in rounds only."""
+
+    @property
+    def blank(self) -> Group:
+        """A group of the same size that reaches nobody, to try methods without data."""
+
+
+@runtime_checkable
+class KnowsSizes(Protocol):
+    """A group whose clients have told their numbers of training samples before."""
+
+    sizes: Tensor  # (N,)
+
+
+@runtime_checkable
+class HidesRows(Protocol):
+    """A group in which nobody may see a sum of too few rows."""
+
+    def refuse_few(self, shares: Tensor) -> None:
+        """Refuses averages in which too few members have a share.
+
+        Args:
+            shares: () or (C,) of this member, in each average.
+
+        Raises:
+            InputError: in every process.
+        """
 
 
 class SingleProcess:
@@ -116,6 +169,8 @@ def average_rows(group: Group, shares: Tensor, rows: Tensor) -> tuple[Tensor, Te
     total = shares.sum(-1, keepdim=True)
     if group.size == 1:
         return weighted_sums(shares / torch.where(total > 0, total, 1), rows), total
+    if isinstance(group, HidesRows):
+        group.refuse_few(total[..., 0])
     sums = group.sum(torch.cat([weighted_sums(shares, rows), total], -1))
     found, total = sums[..., :-1], sums[..., -1:]
     return found / torch.where(total > 0, total, 1), total

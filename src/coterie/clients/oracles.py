@@ -35,6 +35,7 @@ from .comparisons import ComparisonPlan, HalfGrads, compare_pairs, of_shared_col
 from .epochs import packs_of
 from .groups import (
     Group,
+    WithCoordinator,
     average_rows,
     block,
     blocks,
@@ -204,6 +205,16 @@ class SimulatedOracle:
     ) -> tuple[Any, ...]:
         """The answers of a coordinator's program on the rows of active clients."""
         given = [tensor_of(row)[self._who] for row in rows]
+        up = sum(tensor_of(row)[0].numel() for row in rows)
+        if isinstance(self._group, WithCoordinator):
+            if server is not None:
+                raise InputError(
+                    "a program of the coordinator needs more than what the hub "
+                    "remembers, so the method cannot run between sites."
+                )
+            own = self._group.ask_coordinator(program, given, options)
+            self._meter.count_server("central", up, sum(row[0].numel() for row in own))
+            return None, *own
         counts = [int(part.sum()) for part in self._blocks(self.present)]
         collected = self._group.collect(given, counts)
         memory: Any = None  # only the coordinator has it
@@ -218,7 +229,6 @@ class SimulatedOracle:
                 answers = str(error)
         everybody = blocks(len(self.present), self._group.size)
         own = self._group.hand_out(answers, everybody)
-        up = sum(tensor_of(row)[0].numel() for row in rows)
         self._meter.count_server("central", up, sum(row[0].numel() for row in own))
         return memory, *own
 

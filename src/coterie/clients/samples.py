@@ -164,8 +164,12 @@ class ClientSamples:
     @cached_property
     def expected_sizes(self) -> Float[Tensor, " n"]:
         """(N,) expected number of samples in a Poisson minibatch of each client."""
-        sizes = self.federation.train.size.double()
-        return sizes.clamp(max=self.batch_size) if self.batch_size else sizes
+        return self.expected_of(self.federation.train.size)
+
+    def expected_of(self, sizes: Int[Tensor, " m"]) -> Float[Tensor, " m"]:
+        """The same for clients with these numbers of training samples."""
+        whole = sizes.double()
+        return whole.clamp(max=self.batch_size) if self.batch_size else whole
 
     def whole(self, who: Int[Tensor, " m"], part: PartName = "train") -> Batch:
         """All samples in a part of the clients at these positions."""

@@ -208,7 +208,7 @@ def _complete_rows(
         notes.append(f"{rows} without {' or '.join(ends)} left out")
         everybody = _clients(frame, path, roles.client)
         left = _clients(frame[~empty], path, roles.client)
-        gone = _in_order(everybody - left)
+        gone = in_order(everybody - left)
         notes += [f"clients without a target left out: {_join_names(gone)}"] * bool(
             gone
         )
@@ -474,7 +474,7 @@ def _without_target(cells: Cells, who: Cells | None, path: Path) -> str:
     if who is None:
         return f"{start}: fill it in, {skip}."
     have = {str(name) for name in who.text[~missing & ~who.missing]}
-    lack = _in_order({str(name) for name in who.text[~who.missing]} - have)
+    lack = in_order({str(name) for name in who.text[~who.missing]} - have)
     if not lack:
         return f"{start}: fill it in, {skip}."
     each = "have" if lack[1:] else "has"
@@ -546,7 +546,7 @@ def _features(
     values, columns, many = [], [], []
     for name in names:
         cells = cells_of(frame[name], path, roles.missing)
-        words = _in_order({str(word) for word in cells.text[~cells.missing]})
+        words = in_order({str(word) for word in cells.text[~cells.missing]})
         if name in roles.dates:
             column = Column(name, date=roles.dates[name])
             values.append(_days(cells, column.date, path))
@@ -702,7 +702,7 @@ def _labels(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Class labels 0, 1, ..., and the names of classes if they are words."""
     if targets.dtype.kind in "OU":
-        words = _in_order({str(word) for word in targets})
+        words = in_order({str(word) for word in targets})
         place = {word: label for label, word in enumerate(words)}
         return np.array([place[str(word)] for word in targets]), tuple(words)
     bad = np.flatnonzero(
@@ -724,13 +724,13 @@ def _client_names(path: Path, clients: np.ndarray, number: np.ndarray) -> list[s
             f"row {number[empty[0]]} of {path.name} names no client: fill it in, or "
             "set `data.skip_empty` to leave such rows out."
         )
-    return _in_order({str(name) for name in clients})
+    return in_order({str(name) for name in clients})
 
 
-def _in_order(words: set[str]) -> list[str]:
+def in_order(words: set[str]) -> list[str]:
     """The words, sorted; if all are whole numbers, by value.
 
-    >>> _in_order({"10", "9", "09"})
+    >>> in_order({"10", "9", "09"})
     ['09', '9', '10']
     """
     if not all(word.isascii() and word.isdigit() for word in words):

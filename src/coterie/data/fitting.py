@@ -86,9 +86,32 @@ def with_preparation(
         clients: the number of all clients that train.
         like: preparations that fix the features; None takes them from training data.
     """
+    schema = everybody.schema
+    assert schema is not None  # only called with raw columns
+    agreed = agree(trains, average, clients, like=like)
+    if like is not None:  # targets are scaled already
+        return with_agreement(everybody, agreed, like.unit, scaled=True)
+    unit = target_unit(trains, average, clients) if schema.targets else None
+    return with_agreement(everybody, agreed, unit)
+
+
+def with_agreement(
+    everybody: Federation,
+    agreed: Agreement,
+    unit: Unit | None,
+    *,
+    scaled: bool = False,
+) -> Federation:
+    """The federation with features prepared as all clients have agreed.
+
+    Args:
+        everybody: the federation, with raw columns and with newcomers.
+        agreed: what all clients share.
+        unit: of targets that are quantities.
+        scaled: whether targets have this unit already.
+    """
     schema, raw = everybody.schema, everybody.raw
     assert schema is not None and raw is not None  # only called with raw columns
-    agreed = agree(trains, average, clients, like=like)
     how = fit(everybody, agreed)
     owner = torch.zeros(len(raw), dtype=torch.int64)
     for name in PARTS:
@@ -96,10 +119,9 @@ def with_preparation(
         owner[index] = everybody.clients[place]
     kept = _recode(raw, schema, agreed.codes)
     features, targets = prepare(kept, owner, how), everybody.targets
-    if like is not None:  # targets are scaled already
-        how = how._replace(unit=like.unit)
-    elif schema.targets:
-        unit = target_unit(trains, average, clients)
+    if scaled:
+        how = how._replace(unit=unit)
+    elif unit is not None:
         targets, before = unit.standardise(targets).float(), everybody.preparations
         if before is not None and before.unit is not None:  # by earlier clients
             unit = unit.after(before.unit)

@@ -116,3 +116,13 @@ def _shared_tensors(state: State, path: str = "") -> Iterator[tuple[str, Tensor]
             yield from _shared_tensors(value, f"{path}{name}.")
         elif isinstance(value, Tensor) and kind != Rows:
             yield path + name, value
+
+
+def without_server(state: State) -> State:
+    """The state without what the coordinator alone has."""
+    gone = {name: None for name, _, kind in _fields(state) if kind == Server}
+    if not gone:
+        return state
+    if dataclasses.is_dataclass(state) and not isinstance(state, type):
+        return dataclasses.replace(state, **gone)
+    return state._replace(**gone)

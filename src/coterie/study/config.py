@@ -1,7 +1,7 @@
 """A study as its author wrote it: TOML tables, checked before any work is done.
 
     [data] [split] [model] [[algorithm]] [graph] [run] [time] [tune] [privacy]
-    [diagnostics] [optimizer]
+    [diagnostics] [optimizer] [sites]
 
 The options of a table are the parameters of the function or class that it names.
 """
@@ -54,6 +54,7 @@ from .settings.optimisers import (
     used_table,
     uses_local,
 )
+from .settings.sites import Sites, sites_of
 from .tables import (
     Diagnostics,
     Graph,
@@ -70,7 +71,7 @@ from .tables import (
 
 TABLES = (
     *("name", "data", "split", "model", "algorithm", "graph", "run", "time", "tune"),
-    *("privacy", "diagnostics", "optimizer"),
+    *("privacy", "diagnostics", "optimizer", "sites"),
 )
 
 
@@ -111,6 +112,8 @@ class Study:
     optimizer: dict[str, Any] = field(default_factory=dict)  # of all methods
     found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Options of [data] that nobody wrote, found in the data."""
+    sites: Sites = field(default_factory=Sites, compare=False)
+    """How sites take part. It changes no simulation, and names none."""
 
     def __repr__(self) -> str:
         kinds = ", ".join(t["name"] for t in (self.data, self.split, self.model))
@@ -324,6 +327,7 @@ def _check_tables(
         else None,
         given,
         optimizer=shared,
+        sites=sites_of(_table(tables, "sites")),
     )
     _refuse_private_clipping(study)
     _refuse_private_epochs(study)

@@ -119,7 +119,7 @@ def _run_to_end(
     cell = _with_state(cell, setup, training, folder, account)
     try:
         if begins:
-            cell = _evaluate(cell, setup, training, {})
+            cell = evaluate_cell(cell, setup, training, {})
             folder.grow(cell)
             log(cell)
         saved, book = (began := time.monotonic()), RoundCounts(setup)
@@ -134,7 +134,7 @@ def _run_to_end(
             # An interruption at any time finds `cell` as it was after a whole round.
             after = _after_round(cell, r, sums, time.monotonic() - began)
             if evaluates:
-                after = _evaluate(after, setup, training, r.info)
+                after = evaluate_cell(after, setup, training, r.info)
                 _say_infinite(cell, after, setup, say)
             cell = after
             if evaluates:
@@ -361,7 +361,7 @@ def _with_lapse(cell: Cell, lapse: Lapse) -> Cell:
     )
 
 
-def _evaluate(
+def evaluate_cell(
     cell: Cell, setup: Setup, training: Training, info: dict[str, Tensor | float]
 ) -> Cell:
     """The cell with an evaluation of personal models on their clients' own parts."""

@@ -12,8 +12,15 @@ import typer
 from rich.text import Text
 
 from ... import __version__
-from ...__main__ import COMMANDS, PURPOSE
-from ...checks import DisconnectedError, InputError, TrainingError, describe_error
+from ...__main__ import COMMANDS, GROUPS, PURPOSE
+from ...checks import (
+    DisconnectedError,
+    InputError,
+    Problems,
+    TrainingError,
+    describe_error,
+)
+from ..completion import add_group
 from ..terminal import IS_MAIN_PROCESS, allow_any_character, err, out, stop_code
 
 if TYPE_CHECKING:
@@ -35,6 +42,11 @@ _PLACES = {
     "compare": "comparisons",
     "check": "checks",
     "reproduce": "checks",
+    "hub": "sites",
+    "join": "sites",
+    "leave": "sites",
+    "log": "sites",
+    "roster": "rosters",
 }
 """The module of each command. It is imported when somebody types the command."""
 
@@ -48,6 +60,9 @@ def build_app(names: Iterable[str]) -> typer.Typer:
     )
     for name in names:
         module = import_module(f".{_PLACES[name]}", __name__)
+        if name in GROUPS:
+            add_group(app, name, vars(module))
+            continue
         command = vars(module)["list_" if name == "list" else name]
         app.command(name, short_help=COMMANDS[name])(command)
     app.callback(help=PURPOSE)(common)
@@ -81,6 +96,8 @@ def main() -> None:
     allow_any_character()
     try:
         _requested_app()()
+    except Problems as problems:
+        _fail(*problems.sentences)
     except (InputError, TrainingError, DisconnectedError) as error:
         _fail(str(error))
     except OSError as error:  # such as a full disk, or a folder that is gone
@@ -105,9 +122,10 @@ def _requested_app() -> typer.Typer:
     return app
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(*messages: str) -> NoReturn:
     if not IS_MAIN_PROCESS:
         sys.exit(2)
-    message = message.replace("\n", "\\n")  # names from a file may hold new lines
-    err.print(Text.assemble(("Error:", "bold red"), " ", message), soft_wrap=True)
+    for message in messages:
+        line = message.replace("\n", "\\n")  # names from a file may hold new lines
+        err.print(Text.assemble(("Error:", "bold red"), " ", line), soft_wrap=True)
     sys.exit(2)

@@ -43,6 +43,7 @@ from ...types import (
     Program,
     tensor_of,
 )
+from ..accounting.accounts import remaining
 from ..accounting.ledger import LOSSES, Event, Exchange, Input, Release
 from .dry_run.foreseen import Call, CallPlan
 from .dry_run.nearest import RESULT, of_own_share, sort_of
@@ -147,13 +148,9 @@ class PrivateOracle(Wrapping[Sending]):
         share = self._mechanism.noise_share(*who)
         z = self._release(call, 0, rows, share)
         if call.fresh[0]:
-            links = server_links(self.present)
-            counts = call.shares.double().cpu()[links[:, 0].cpu()] if secure else None
-            if secure:
-                self._write("average", links, share=share, counts=counts)
-            else:
-                self._write_row("average", z, links)
+            self._write_average(z, call, share)
         found = self._oracle.average(shares, z, groups, count=count)
+        found = found.to(tensor_of(rows).dtype)
         self._keep(call, 0, z, of_own_share(shares, found))
         return found
 
@@ -284,12 +281,14 @@ class PrivateOracle(Wrapping[Sending]):
         if not call.fresh[j]:
             return row
         assert isinstance(row, Tensor)  # the dry run refuses numbers that are new
+        summed = call.verb == "average" and self._mechanism.secure
+        later = summed and self._mechanism.source.whole is not None
         for given, *how, z in self._sent:
-            if given is row and how == [row._version, share]:  # it has left this round
+            # It has left this round.
+            if not later and given is row and how == [row._version, share]:
                 return z
         names = self._names[self.mine].to(row.device)
         ref = self._ref(call, j)
-        summed = call.verb == "average" and self._mechanism.secure
         stream = self._stream(call.verb, j)
         z = self._mechanism.release(row, ref, stream, names, share, summed=summed)
         z = torch.where(self.active[:, None], z, row)
@@ -386,6 +385,29 @@ class PrivateOracle(Wrapping[Sending]):
         given = times * self._mechanism.sensitivity, share * self._mechanism.noise
         release = Release(self._t, verb, links, *given, apart=apart)
         self.events.append(release._replace(summed=counts is not None, shares=counts))
+
+    def _write_average(self, z: Message, call: Call, share: float) -> None:
+        """Records rows of an average, and says which noise is due, if any is."""
+        links, mechanism, shares = (
+            server_links(self.present),
+            self._mechanism,
+            call.shares,
+        )
+        assert shares is not None  # averages have them
+        if not mechanism.secure:
+            self._write_row("average", z, links)
+            return
+        due = mechanism.due(shares, self.mine.start, share, self._ref(call, 0))
+        if due is None:
+            counts = shares.double().cpu()[links[:, 0].cpu()]
+            self._write("average", links, share=share, counts=counts)
+            return
+        # Whoever is present, no member pays more than in the smallest allowed sum.
+        most = float(remaining(shares, mechanism.colluders).max())
+        self._write("average", links, math.sqrt(most), share=share)
+        whole = mechanism.source.whole
+        if whole is not None and bool(self.active.any()):
+            whole.add_due(due)
 
     def _write_losses(self, asked: int) -> None:
         """Records released mean losses, which every present client may see."""

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ...checks import InputError
 from ..accounting.accounts import remaining
-from .noise import MARGIN, SEEDED, NoiseSource
+from .noise import MARGIN, SEEDED, DueNoise, NoiseSource
 
 _LESS = 1 - 2.0**-30
 """Factor on a bound in double precision, so that rounding cannot exceed it."""
@@ -72,7 +72,9 @@ class Mechanism(NamedTuple):
 
         For a secure sum of m rows, each client adds 1 / sqrt(m). If some clients
         refuse, the other clients add more noise. Otherwise the sum would reveal more
-        than planned to the server and its `colluders`.
+        than planned to the server and its `colluders`. Between organisations, m is the
+        number of all members, also of the absent ones: `colluders` counts those who may
+        be absent.
 
         Args:
             shares: the shares of clients in each average; a secure sum has only one
@@ -82,6 +84,8 @@ class Mechanism(NamedTuple):
         """
         if not self.secure or not bool(present.any()):
             return 1.0
+        if self.source.whole is not None:
+            return 1 / math.sqrt(len(present))
         after, before = (
             int(who.sum()) * float(remaining(shares[who], self.colluders).max())
             for who in (present.to(shares.device), planned.to(shares.device))
@@ -111,6 +115,8 @@ class Mechanism(NamedTuple):
         """
         if not self.noise:
             return self._clip(x, ref)
+        if summed and self.source.whole is not None:  # its noise is due later
+            return self._clip_exactly(x, ref) + ref
         scale, mu = self.noise * share, self.sensitivity / (self.noise * share)
         if self.source.secret:
             z = self._clip_exactly(x, ref)
@@ -119,6 +125,24 @@ class Mechanism(NamedTuple):
         each = z.new_full((len(z),), scale)
         z = self.source.add(z, stream, clients, each, mu=mu, rounded=not summed)
         return (z + ref).to(x) if self.source.secret else z
+
+    def due(
+        self, shares: Tensor, own: int, share: float, ref: Tensor | float
+    ) -> DueNoise | None:
+        """The noise of a row in a secure sum that is added later, if it is.
+
+        Args:
+            shares: (N,) of all clients in the sum.
+            own: position of this client.
+            share: the part of the noise that each client adds.
+            ref: what everybody knows of this client's row.
+        """
+        if not self.noise or not self.secure or self.source.whole is None:
+            return None
+        told = tuple(shares.double().tolist())
+        known = float(ref.abs().max()) if isinstance(ref, Tensor) else abs(ref)
+        reach = known + self.clip
+        return DueNoise(self.noise * share, self.sensitivity, told, own, reach)
 
     def _clip(self, x: Tensor, ref: Tensor | float) -> Tensor:
         """The rows, moved to within the distance `clip` of `ref`."""

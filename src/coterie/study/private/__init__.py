@@ -1,5 +1,6 @@
 """Studies with [privacy]: how entries are trained privately, and what that costs."""
 
+from .accounting.charges import cost_of
 from .accounting.releases import (
     exact_epsilon,
     releases_of,
@@ -21,6 +22,7 @@ __all__ = [
     "CellAccount",
     "Guard",
     "charge_partners",
+    "cost_of",
     "exact_epsilon",
     "guard_of",
     "make_guard",

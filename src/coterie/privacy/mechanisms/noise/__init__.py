@@ -1,4 +1,7 @@
-"""Gaussian noise: from named streams for simulations, or from secret bits."""
+"""Gaussian noise: from named streams for simulations, or from secret bits.
+
+For sums of whole numbers, the noise is a whole number too.
+"""
 
 from .secret import LEAST_DELTA, MARGIN, SecretStream, refuse_inexact
 from .seeded import add_noise, normals
@@ -8,10 +11,13 @@ from .sources import (
     SIMULATION_ONLY,
     SOURCES,
     SYSTEM,
+    DueNoise,
     NoiseSource,
+    WholeNoise,
     simulated_text,
     source_of,
 )
+from .whole import deviation_for, discrete_gaussian, refuse_coarse
 
 __all__ = [
     "LEAST_DELTA",
@@ -21,10 +27,15 @@ __all__ = [
     "SIMULATION_ONLY",
     "SOURCES",
     "SYSTEM",
+    "DueNoise",
     "NoiseSource",
     "SecretStream",
+    "WholeNoise",
     "add_noise",
+    "deviation_for",
+    "discrete_gaussian",
     "normals",
+    "refuse_coarse",
     "refuse_inexact",
     "simulated_text",
     "source_of",

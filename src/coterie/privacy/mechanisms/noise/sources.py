@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -29,12 +31,65 @@ def simulated_text(noise_source: str) -> str:
     )
 
 
+class DueNoise(NamedTuple):
+    """Noise that a row must get when it becomes a row of whole numbers."""
+
+    deviation: float  # of the row before it is multiplied by its share; we charge it
+    sensitivity: float  # how far the row may move
+    shares: tuple[float, ...]  # of all clients in the sum, this one's too
+    own: int  # position of this client
+    reach: float  # the largest value in the row, at most
+
+
+class WholeNoise:
+    """Noise for sums of whole numbers, which is added where rows become whole.
+
+    A row of a secure sum passes through the oracle without noise. Its noise is due at
+    the very next message that leaves, which must be that sum (`noise.whole`).
+    """
+
+    def __init__(self, stream: SecretStream) -> None:
+        """Draws noise from this stream."""
+        self.stream = stream
+        self._due: DueNoise | None = None
+
+    def add_due(self, due: DueNoise) -> None:
+        """Says that the next row that leaves must get this noise."""
+        assert self._due is None, "a row has left without its noise"
+        self._due = due
+
+    def take_due(self) -> DueNoise | None:
+        """The noise that a sum must get; None: its row is known already."""
+        due, self._due = self._due, None
+        return due
+
+    def refuse_due(self) -> None:
+        """Refuses to send anything while noise is due.
+
+        Raises:
+            RuntimeError: if noise is due. Only a bug can cause this.
+        """
+        if self._due is not None:
+            raise RuntimeError("a row must not leave without its noise.")
+
+    def forget(self) -> None:
+        """Forgets the noise of an attempt that has ended: its row has not left."""
+        self._due = None
+
+
 class NoiseSource:
     """Noise for rows, and the random bits that choose samples."""
 
-    def __init__(self, stream: SecretStream | None = None) -> None:
-        """Takes all bits from a secret stream; None: from the names of the noise."""
-        self._stream = stream
+    def __init__(
+        self, stream: SecretStream | None = None, whole: WholeNoise | None = None
+    ) -> None:
+        """Prepares to draw.
+
+        Args:
+            stream: of all bits; None: they come from the names of the noise.
+            whole: adds the noise of secure sums later, as whole numbers.
+        """
+        self._stream, self.whole = stream, whole
 
     @property
     def secret(self) -> bool:
@@ -72,6 +127,7 @@ class NoiseSource:
             rounded: whether rows leave one by one. If they leave only in sums, they are
                 not rounded.
         """
+        assert rounded or self.whole is None, "noise of sums is added later"
         if self._stream is None:
             return add_noise(rows, stream, clients, scale.to(rows))
         return add_secret(rows, self._stream, scale, mu, reach=reach, rounded=rounded)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .... import seeds
 from ....checks import InputError
-from ....clients.groups import blocks
+from ....clients.groups import KnowsSizes, blocks
 from ....clients.oracles import LocalClients
 from ....clients.simulation import Simulation
 from ....types import SERVER, Program
@@ -131,12 +131,18 @@ def mechanism_of(
     group, clients = simulation.group, len(simulation)
     counts = blocks(clients, group.size)
     sizes, expected = held.samples.federation.train.size, held.samples.expected_sizes
+    if isinstance(group, KnowsSizes):  # clients that cannot be asked now
+        names = torch.arange(clients)
+        rates = held.samples.expected_of(group.sizes) / group.sizes
+    else:
+        names = group.join(held.samples.federation.clients, counts)
+        rates = group.join(expected / sizes, counts).cpu()
     return SampleMechanism(
         bounds[0],
         noises[0],
         held.seed,
-        group.join(held.samples.federation.clients, counts),
-        group.join(expected / sizes, counts).cpu(),
+        names,
+        rates,
         expected,
         sizes.double(),
         sum(counts[: group.rank]),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ....clients.groups import WithBlank
 from ....clients.simulation import Simulation
 from ...setup import Setup, simulation_of
 
@@ -19,6 +20,8 @@ def without_data(setup: Setup) -> Simulation:
     blank = replace(here, features=_zeros(here.features), targets=_zeros(here.targets))
     study = replace(setup.study, run=replace(setup.study.run, compile="never"))
     group = setup.simulation.group
+    if isinstance(group, WithBlank):
+        group = group.blank
     return simulation_of(study, blank, setup.module, setup.seed, group)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool
@@ -38,7 +38,7 @@ from ....privacy.mechanisms import (
     plan_steps,
 )
 from ....privacy.mechanisms.dry_run import verify_releases
-from ....privacy.mechanisms.noise import SYSTEM, refuse_inexact
+from ....privacy.mechanisms.noise import SYSTEM, NoiseSource, refuse_inexact
 from ....privacy.mechanisms.per_sample import PrivateSimulation, usual_loss_clip
 from ....types import Algorithm
 from ...config import Entry
@@ -61,6 +61,13 @@ class Guard(NamedTuple):
     verbs: frozenset[str] = frozenset()  # through which something new leaves clients
     blank: PrivateSimulation | None = None  # the clients without their data
     planned: StepPlan | None = None  # of single samples, if it was foreseen
+
+
+@runtime_checkable
+class WithNoise(Protocol):
+    """A group that adds the noise of sums itself, to whole numbers."""
+
+    noise: NoiseSource
 
 
 Hearing = Callable[[Algorithm], Algorithm]
@@ -161,6 +168,9 @@ def _guard_clients(
     mechanism = privacy.mechanism(
         units, _seed(setup, entry), loss_clip, before=float(told.max())
     )
+    group = setup.simulation.group
+    if isinstance(group, WithNoise):
+        mechanism = mechanism._replace(source=group.noise)
     _refuse_inexact(setup, mechanism.sensitivity, mechanism.noise)
     noise, sensitivity = mechanism.noise, mechanism.sensitivity
     quiet = not any(bool(cost.any()) for cost in units)  # nothing is sent

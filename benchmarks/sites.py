@@ -1,0 +1,276 @@
+"""Sites on the loopback: the time of a message and of a round, bytes, and memory.
+
+    python benchmarks/sites.py             a message, a round of 8 members, bytes
+    python benchmarks/sites.py kills       100 random ends of members by force
+    python benchmarks/sites.py rounds      10,000 rounds of a tiny model
+
+Every party is a process of its own. Rows are masked unless it says "in the clear".
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+import coterie as co
+from coterie.deploy.sites.comparing import commits_in, simulated_models
+from coterie.records import Folder
+
+STUDY = """\
+name = "bench"
+[data]
+path = "all.csv"
+client = "site"
+target = "y"
+task = "binary"
+[model]
+{model}
+[run]
+rounds = {rounds}
+evaluate_every = {rounds}
+batch_size = 16
+seeds = [0]
+[sites]
+patience = {patience}
+masks = {masks}
+{algorithms}
+"""
+
+
+class Parties:
+    """A hub and members, each a process, in a temporary folder."""
+
+    def __init__(self, folder: Path, study: str, sites: int, rows: int, columns: int):
+        self.folder, self.names = folder, [f"site{k:02d}" for k in range(sites)]
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(sites * rows, columns)).astype(np.float32)
+        y = (x[:, 0] + 0.3 * rng.normal(size=len(x)) > 0).astype(int)
+        table = pd.DataFrame({f"x{j}": x[:, j] for j in range(columns)})
+        table = table.assign(y=y, site=np.repeat(self.names, rows))
+        (folder / "study.toml").write_text(study)
+        table.to_csv(folder / "all.csv", index=False)
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{one.getsockname()[1]}"
+        words = ["roster", "demo", "study.toml", *self.names, "--hub", self.address]
+        self._start(folder, *words).wait()
+        for name in self.names:
+            own = table[table["site"] == name].drop(columns="site")
+            own.to_csv(folder / "demo" / name / f"{name}.csv", index=False)
+
+    def _start(self, folder: Path, *words: str) -> subprocess.Popen[bytes]:
+        line = [sys.executable, "-m", "coterie", *words]
+        with (folder / f"{words[0]}.txt").open("a") as log:
+            return subprocess.Popen(line, cwd=folder, stdout=log, stderr=log)
+
+    def hub(self) -> subprocess.Popen[bytes]:
+        """Starts the hub."""
+        line = ["../../study.toml", "--roster", "roster.toml", "--listen", self.address]
+        return self._start(self.folder / "demo" / "hub", "hub", *line)
+
+    def member(self, name: str) -> subprocess.Popen[bytes]:
+        """Starts a member."""
+        line = ["../../study.toml", "--site", "site.toml"]
+        return self._start(self.folder / "demo" / name, "join", *line)
+
+    @property
+    def log(self) -> Path:
+        """The log of the hub."""
+        (found,) = (self.folder / "demo" / "hub" / "hub").glob("*.db")
+        return found
+
+    def last_step(self) -> int:
+        """The last finished step; -1 before the first."""
+        try:
+            with sqlite3.connect(f"file:{self.log}?mode=ro", uri=True) as db:
+                return db.execute("SELECT max(step) FROM commits").fetchone()[0] or 0
+        except (ValueError, sqlite3.Error):
+            return -1
+
+    def store_of(self, name: str) -> Path:
+        """The own log of a member."""
+        (found,) = (self.folder / "demo" / name / "runs").glob("*/member/site.db")
+        return found
+
+    def difference(self) -> float:
+        """The largest difference of a model to the simulation."""
+        commits, worst = commits_in(self.log), 0.0
+        study = co.read_study(self.folder / "study.toml")
+        for label, models in simulated_models(study, 0, commits).items():
+            for rank, name in enumerate(self.names):
+                (run,) = (self.folder / "demo" / name / "runs").glob("bench-*")
+                own = Folder(run).models(label, 0)
+                worst = max(worst, float((own - models[rank]).abs().max()))
+        return worst
+
+
+def peak_memory(process: subprocess.Popen[bytes]) -> float:
+    """The most memory that a process has had, in MB."""
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
+
+
+FEDAVG = '[[algorithm]]\nname = "fedavg"\nlr = 0.05\nsteps = {steps}'
+
+
+def round_of_eight(folder: Path, masks: bool, steps: int) -> dict[str, Any]:
+    """Seconds of a round of 8 members with an MLP of 68,000, and its bytes."""
+    rounds = 30
+    text = STUDY.format(
+        model='name = "mlp"\nhidden = [250]',
+        rounds=rounds,
+        patience=60,
+        masks=str(masks).lower(),
+        algorithms=FEDAVG.format(steps=steps),
+    )
+    parties = Parties(folder, text, 8, 100, 268)
+    hub = parties.hub()
+    members = [parties.member(name) for name in parties.names]
+    memory = 0.0
+    while any(member.poll() is None for member in members):
+        if hub.poll() is None:
+            memory = max(memory, peak_memory(hub))
+        time.sleep(0.2)
+    hub.wait()
+    with sqlite3.connect(parties.log) as db:
+        began = db.execute("SELECT step, began FROM attempts ORDER BY step").fetchall()
+    times = [b - a for (_, a), (_, b) in itertools.pairwise(began[2:])]
+    with sqlite3.connect(parties.store_of(parties.names[0])) as db:
+        sent = db.execute(
+            "SELECT sum(bytes) FROM departures WHERE step = 5 AND kind != 'vote'"
+        ).fetchone()[0]
+    return {
+        "seconds": sorted(times)[len(times) // 2],
+        "bytes up": sent,
+        "hub MB": round(memory),
+        "difference": parties.difference(),
+    }
+
+
+def alone(folder: Path, steps: int) -> float:
+    """Seconds of computing in a round: one process does the work of all members."""
+    study = co.read_study(folder / "study.toml")
+    from coterie.engine.rounds import run_rounds
+    from coterie.study.setup import prepare
+
+    setup = prepare(study, 0)
+    algorithm = setup.algorithm(study.algorithms[0])
+    began = time.perf_counter()
+    for _ in run_rounds(algorithm, setup.simulation, setup.x, rounds=20, seed=0):
+        pass
+    return (time.perf_counter() - began) / 20
+
+
+def kills(folder: Path, count: int = 100) -> dict[str, Any]:
+    """Kills random members at random times; the models stay those of the simulation."""
+    algorithms = "\n".join(
+        [FEDAVG.format(steps=3), FEDAVG.format(steps=3).replace("fedavg", "ditto")]
+    )
+    text = STUDY.format(
+        model='name = "logistic"',
+        rounds=count * 12,
+        patience=2,
+        masks="true",
+        algorithms=algorithms,
+    )
+    parties = Parties(folder, text, 5, 60, 6)
+    hub, rng = parties.hub(), random.Random(0)
+    members = {name: parties.member(name) for name in parties.names}
+    while parties.last_step() < 1:
+        time.sleep(0.2)
+    killed = 0
+    while killed < count and hub.poll() is None:
+        alive = [n for n, p in members.items() if p.poll() is None]
+        victims = rng.sample(alive, rng.choice([1, 1, 2]))
+        for name in victims:
+            members[name].send_signal(signal.SIGKILL)
+            members[name].wait()
+        killed += len(victims)
+        time.sleep(rng.uniform(0, 4))
+        for name in victims:
+            members[name] = parties.member(name)
+        time.sleep(rng.uniform(2, 6))
+    ends = [process.wait() for process in members.values()]
+    hub.wait()
+    commits = commits_in(parties.log)
+    fewer = sum(len(one.present) < len(parties.names) for one in commits)
+    return {
+        "kills": killed,
+        "steps": len(commits),
+        "with fewer members": fewer,
+        "all members finished": not any(ends),
+        "difference": parties.difference(),
+    }
+
+
+def many_rounds(folder: Path, rounds: int = 10_000) -> dict[str, Any]:
+    """Memory and files after many rounds of a tiny model."""
+    text = STUDY.format(
+        model='name = "logistic"',
+        rounds=rounds,
+        patience=30,
+        masks="true",
+        algorithms=FEDAVG.format(steps=1),
+    )
+    parties = Parties(folder, text, 4, 60, 4)
+    hub = parties.hub()
+    members = [parties.member(name) for name in parties.names]
+    memory: list[tuple[int, int, int]] = []
+    began = time.monotonic()
+    while members[0].poll() is None and hub.poll() is None:
+        step = parties.last_step()
+        now = (step, round(peak_memory(hub)), round(peak_memory(members[0])))
+        if step >= 0 and (not memory or step >= memory[-1][0] + rounds // 10):
+            memory.append(now)
+        time.sleep(1)
+    for process in (*members, hub):
+        process.wait()
+    sizes = {
+        "hub log": parties.log.stat().st_size / 1e6,
+        "member log": parties.store_of(parties.names[0]).stat().st_size / 1e6,
+    }
+    return {
+        "steps, hub MB, member MB": memory,
+        "MB": sizes,
+        "seconds": round(time.monotonic() - began),
+        "difference": parties.difference(),
+    }
+
+
+def main(what: str) -> None:
+    """Prints what was measured."""
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        if what == "kills":
+            print(json.dumps(kills(folder)))
+        elif what == "rounds":
+            print(json.dumps(many_rounds(folder)))
+        else:
+            for masks in (True, False):
+                place = folder / str(masks)
+                place.mkdir()
+                found = round_of_eight(place, masks, 20)
+                print(f"masks: {masks}", json.dumps(found))
+            print("computing alone:", alone(folder / "True", 20))
+
+
+if __name__ == "__main__":
+    main(*(sys.argv[1:] or ["round"]))

@@ -1,0 +1,1 @@
+"""Runs one study between organisations: each has its own data on its own machine."""

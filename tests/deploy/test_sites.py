@@ -1,0 +1,173 @@
+"""Claims about a hub and members on the loopback."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from coterie.deploy.sites.hub import HubSettings
+from coterie.deploy.sites.page import status_page
+from support.sites import (
+    NAMES,
+    Death,
+    hub_on_loopback,
+    run_site,
+    run_sites,
+    simulated,
+    site_files,
+    tables_of,
+    wait_for,
+)
+
+QUICK = HubSettings(patience=5.0)
+
+FOUR = tables_of("""
+[run]
+rounds = 4
+seeds = [3]
+batch_size = 8
+[[algorithm]]
+name = "local"
+lr = 0.1
+[[algorithm]]
+name = "fedavg"
+lr = 0.1
+steps = 3
+[[algorithm]]
+name = "ditto"
+lr = 0.1
+steps = 3
+[[algorithm]]
+name = "decentralised_sgd"
+lr = 0.1
+""")
+
+
+def assert_like_simulation(folder, tables, commits, found):
+    wanted = simulated(folder, tables, commits)
+    for rank, name in enumerate(NAMES):
+        _, results = found[name]
+        for label, models in wanted.items():
+            torch.testing.assert_close(
+                results.models(label, 3), models[rank : rank + 1], rtol=0, atol=1e-6
+            )
+
+
+def test_four_sites_train_the_models_of_the_simulation(tmp_path):
+    commits, found = run_sites(tmp_path, FOUR, QUICK)
+    assert all(commit.present == (0, 1, 2, 3) for commit in commits)
+    assert_like_simulation(tmp_path, FOUR, commits, found)
+
+
+ROUNDS = tables_of("""
+[run]
+rounds = 5
+seeds = [3]
+batch_size = 8
+[[algorithm]]
+name = "ditto"
+lr = 0.1
+steps = 3
+[[algorithm]]
+name = "decentralised_sgd"
+lr = 0.1
+""")
+BRIEF = HubSettings(patience=0.6)
+
+
+@pytest.mark.parametrize("kinds", ["begin mail", "gather gather", "rows mail"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_member_lost_in_a_round_returns_by_replay(tmp_path, kinds, before):
+    one, two = kinds.split()
+    if (one, before) == ("rows", False):
+        pytest.skip("then a sum of its row may be opened: see the next test")
+    deaths = {"Basel": Death(3, one, 2, before), "Chur": Death(9, two, 1, before)}
+    commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths)
+    absent = [step for step, one in enumerate(commits) if one.present != (0, 1, 2, 3)]
+    assert {3, 9} <= set(absent)
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_nobody_sums_again_without_a_member_whose_row_has_arrived(tmp_path):
+    """The others have signed that all rows are there, so they wait until it is back."""
+    deaths = {"Basel": Death(3, "rows", 0, False)}
+    commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths)
+    assert all(commit.present == (0, 1, 2, 3) for commit in commits)
+    assert commits[3].attempt == 2
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_a_sum_that_one_member_has_opened_needs_nobody_else(tmp_path):
+    deaths = {"Basel": Death(3, "open", 1), "Chur": Death(3, "open", 1)}
+    commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths)
+    assert commits[3].present == (0, 1, 2, 3)
+    assert set(commits[3].votes) == {"0", "2"}
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_an_opened_sum_is_final(tmp_path):
+    """Who is lost after the sum counts as present, and does its round again later."""
+    deaths = {"Basel": Death(3, "open", 1, False), "Chur": Death(6, "vote", 1)}
+    commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths)
+    assert commits[3].present == (0, 1, 2, 3) and 3 in commits[6].present
+    assert "3" not in commits[6].votes
+    assert set(commits[3].votes) == {"0", "2", "3"}
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_a_member_lost_after_its_vote_has_the_result(tmp_path):
+    deaths = {"Basel": Death(3, "vote", 0, False), "Chur": Death(9, "vote", 1, False)}
+    commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths)
+    assert commits[3].present == commits[9].present == (0, 1, 2, 3)
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_the_set_up_waits_for_a_member_that_was_lost(tmp_path):
+    deaths = {"Basel": Death(0, "gather", 0), "Chur": Death(0, "open", 0)}
+    commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths)
+    assert commits[0].present == (0, 1, 2, 3)
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_rows_may_travel_in_the_clear(tmp_path):
+    deaths = {"Basel": Death(3, "sum", 2), "Chur": Death(9, "mail", 1, False)}
+    commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths, masks=False)
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+@pytest.mark.parametrize("step", [0, 4, 9])
+def test_a_hub_that_was_killed_goes_on_from_its_log(tmp_path, step, monkeypatch):
+    monkeypatch.setattr("coterie.deploy.sites.hub._POLL", 1.0)
+    files = site_files(tmp_path)
+    with ThreadPoolExecutor(len(NAMES)) as pool:
+        with hub_on_loopback(tmp_path, QUICK, crash=True) as first:
+            futures = [
+                pool.submit(run_site, first, name, ROUNDS, files[name], tmp_path)
+                for name in NAMES
+            ]
+            wait_for(lambda: first.hub.step >= step and len(first.hub._lives) == 4)
+        with hub_on_loopback(tmp_path, QUICK, port=first.port) as second:
+            found = {n: f.result() for n, f in zip(NAMES, futures, strict=True)}
+            commits = second.hub.store.commits()
+    assert [commit.step for commit in commits] == list(range(13))
+    assert all(commit.present == (0, 1, 2, 3) for commit in commits)
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_the_page_of_the_hub_shows_members_and_the_step(tmp_path):
+    def get(path):
+        with urllib.request.urlopen(path, timeout=5) as answer:
+            return answer.read().decode()
+
+    with hub_on_loopback(tmp_path, QUICK) as running, status_page(running.hub) as at:
+        assert all(name in get(at) for name in NAMES)
+        assert json.loads(get(f"{at}status.json"))["step"] == 0
+        with pytest.raises(urllib.error.HTTPError):
+            get(f"{at}hub.db")
+        with pytest.raises(urllib.error.HTTPError):
+            get(urllib.request.Request(at, headers={"Host": "elsewhere.example"}))
