@@ -1,6 +1,6 @@
-"""Sites on the loopback: the time of a message and of a round, bytes, and memory.
+"""Sites on the loopback: the time of a round, bytes, and memory.
 
-    python benchmarks/sites.py             a message, a round of 8 members, bytes
+    python benchmarks/sites.py             a round of 8 members, with and without masks
     python benchmarks/sites.py kills       100 random ends of members by force
     python benchmarks/sites.py rounds      10,000 rounds of a tiny model
 
