@@ -117,3 +117,6 @@ ITEMS = {
     "cifar10-small": cifar10_small,
     "recorded": recorded,
 }
+
+LONG = frozenset({"mnist", "cifar10"})
+"""Items that take more than five minutes of one core, or a GPU."""

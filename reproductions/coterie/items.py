@@ -144,3 +144,6 @@ ITEMS = {
     "choices": choices,
     "others": others,
 }
+
+LONG = frozenset({"structures", "choices", "others"})
+"""Items that take more than five minutes of one core, or a GPU."""

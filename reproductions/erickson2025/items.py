@@ -321,3 +321,6 @@ ITEMS = {
     "table1b": table1b,
     "mnist": mnist,
 }
+
+LONG = frozenset({"table1a", "table1a-sensitivity", "table1b", "mnist"})
+"""Items that take more than five minutes of one core, or a GPU."""

@@ -153,6 +153,9 @@ ITEMS = {
     "table1": table1,
 }
 
+LONG = frozenset({"mnist", "cifar10"})
+"""Items that take more than five minutes of one core, or a GPU."""
+
 if __name__ == "__main__":
     name, file, *given = sys.argv[1:]
     table_of(run_with_progress(study_of(name, given)).records).to_csv(file, index=False)

@@ -328,5 +328,8 @@ ITEMS = {
     "table2-cifar10-small": table2_cifar10_small,
 }
 
+LONG = frozenset({"table2-mnist", "table2-cifar10"})
+"""Items that take more than five minutes of one core, or a GPU."""
+
 REFERENCES = frozenset({"fig2"})
 """The figure has no numbers: those shown are of an independent script."""

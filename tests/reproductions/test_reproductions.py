@@ -2,12 +2,22 @@ from __future__ import annotations
 
 import re
 import sys
+from io import StringIO
 
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 
-from coterie.cli.reproductions import items_of, papers, source_of
+from coterie.checks import InputError
+from coterie.cli import Claim, reproductions
+from coterie.cli.reproductions import (
+    items_of,
+    long_items,
+    papers,
+    reproduce_items,
+    source_of,
+)
 from coterie.data.datasets import load
 from coterie.data.splits import divide
 from coterie.study.config import read_study
@@ -59,6 +69,43 @@ def test_numbers_that_a_paper_does_not_print_are_called_references():
     for path in (papers() / "even2024" / "results").glob("*.csv"):
         heading = path.read_text().split(",")[1]
         assert heading == source_of("even2024", path.stem)
+
+
+def test_all_papers_run_what_is_not_long_and_go_on_after_a_disagreement(monkeypatch):
+    ran, file = [], StringIO()
+    console = Console(file=file, width=200)
+
+    def item(name, agrees=True):
+        def run(overrides):
+            ran.append(name)
+            if agrees is None:
+                raise InputError("missing [data] files.")
+            return [Claim("a", "1", "1", agrees)]
+
+        return run
+
+    made = {"first": item("first", None), "long": item("long"), "last": item("last")}
+    of = {path.parent.name: {} for path in papers().glob("*/items.py")}
+    of["erickson2025"] = made
+    of["even2024"] = {"wrong": item("wrong", False), "right": item("right")}
+    monkeypatch.setattr(reproductions, "items_of", of.__getitem__)
+    monkeypatch.setattr(reproductions, "long_items", lambda paper: frozenset({"long"}))
+    assert not reproduce_items("all", "", [], console)
+    assert ran == ["first", "last", "wrong", "right"]
+    assert "erickson2025 long: not run, because it is long." in file.getvalue()
+    assert "erickson2025 first: not run: missing [data] files." in file.getvalue()
+    of["even2024"].pop("wrong")
+    made.pop("first")
+    assert reproduce_items("all", "", [], console)
+    assert reproduce_items("even2024", "all", [], console)
+
+
+def test_long_items_exist_and_most_items_are_short():
+    every = {path.parent.name for path in papers().glob("*/items.py")}
+    found = {name: (items_of(name), long_items(name)) for name in every}
+    assert all(long <= set(items) for items, long in found.values())
+    assert sum(len(long) for _, long in found.values()) < 20
+    assert not long_items("even2024")
 
 
 def test_figure_1_agrees_with_every_published_statement():

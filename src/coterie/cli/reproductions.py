@@ -2,14 +2,16 @@
 
 A paper is a folder of `reproductions/` with a file `items.py`. Its `ITEMS` maps names
 to functions `(overrides) -> list[Claim]`. Its `REFERENCES`, if there is one, names the
-items whose numbers are not printed in the paper, but come from independent scripts.
-`items.py` may import other files of its folder, as in `from .coins import fig1a`.
+items whose numbers are not printed in the paper, but come from independent scripts. Its
+`LONG` names the items that take more than five minutes of one core. `items.py` may
+import other files of its folder, as in `from .coins import fig1a`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from ..checks import one_of, value_of
+from ..checks import InputError, one_of, value_of
 from ..study import Result, Study, run_study
 from .examples import installed_folder
 from .progress import study_progress
@@ -89,11 +91,21 @@ def items_of(paper: str) -> dict[str, Item]:
 
 def source_of(paper: str, item: str) -> str:
     """The heading of the numbers that ours are compared with."""
+    return "reference" if item in _named(paper, "REFERENCES") else "published"
+
+
+def long_items(paper: str) -> frozenset[str]:
+    """The items of a paper that take more than five minutes of one core."""
+    return _named(paper, "LONG")
+
+
+def _named(paper: str, name: str) -> frozenset[str]:
+    """The items that a paper names in a set; none without such a set."""
     items_of(paper)
     found: frozenset[str] = vars(sys.modules[f"reproduce_{paper}"]).get(
-        "REFERENCES", frozenset()
+        name, frozenset()
     )
-    return "reference" if item in found else "published"
+    return found
 
 
 def reproduce_items(
@@ -101,26 +113,28 @@ def reproduce_items(
 ) -> bool:
     """Whether all claims of the items agree; also prints the claims.
 
+    `all` leaves out long items. If one of its items cannot run, such as for want of
+    data, the others run, and the result is False.
+
     Args:
-        paper: a folder of `reproductions/`; empty: list all papers.
+        paper: a folder of `reproductions/`, or `all`; empty: list all papers.
         item: one of its items, or `all`; empty: list its items.
         overrides: settings in the form of `coterie run --set`.
         console: where to print.
     """
+    names = sorted(path.parent.name for path in papers().glob("*/items.py"))
+    if paper == "all":
+        one_of("item", item, ["", "all"])
+        return all([_reproduce_all(name, overrides, console) for name in names])
     if not paper or not item:
-        names = (
-            [paper] if paper else [p.parent.name for p in papers().glob("*/items.py")]
-        )
-        for name in sorted(names):
+        for name in [paper] if paper else names:
             for each, function in items_of(name).items():
                 first = (function.__doc__ or "").split("\n")[0]
                 console.print(f"coterie reproduce {name} {each}: {first}")
         return True
-    items = items_of(paper)
     if item == "all":
-        # A list and not a generator: all items run, even if one disagrees.
-        found = [reproduce_items(paper, each, overrides, console) for each in items]
-        return all(found)
+        return _reproduce_all(paper, overrides, console)
+    items = items_of(paper)
     one_of("item", item, [*items, "all"])
     claims = items[item](overrides)
     table = Table(title=f"{paper}, {item}")
@@ -131,3 +145,22 @@ def reproduce_items(
         table.add_row(claim.what, claim.published, claim.ours, verdict, claim.note)
     console.print(table)
     return all(claim.agrees is not False for claim in claims)
+
+
+def _reproduce_all(paper: str, overrides: Sequence[str], console: Console) -> bool:
+    """Whether all items of a paper agree that are not long."""
+    items, agree = items_of(paper), True
+    for item in items:
+        if item in long_items(paper):
+            console.print(f"{paper} {item}: not run, because it is long.")
+            continue
+        began = time.monotonic()
+        try:
+            fine = reproduce_items(paper, item, overrides, console)
+        except InputError as error:
+            console.print(f"{paper} {item}: not run: {error}", markup=False)
+            fine = False
+        word = "agrees" if fine else "does not agree"
+        console.print(f"{paper} {item}: {word}, {time.monotonic() - began:.0f} s.")
+        agree = agree and fine
+    return agree

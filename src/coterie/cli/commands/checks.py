@@ -57,10 +57,14 @@ def _print(factory: str, findings: Sequence[Finding]) -> None:
 @interruptible(err, "run the same command again to continue.")
 def reproduce(
     paper: Annotated[
-        str, typer.Argument(help="Such as philippenko2025; without it, lists all.")
+        str,
+        typer.Argument(
+            help="Such as philippenko2025, or `all` papers; without it, lists all."
+        ),
     ] = "",
     item: Annotated[
-        str, typer.Argument(help="A figure or table, or `all` of them.")
+        str,
+        typer.Argument(help="A figure or table, or `all` that are not long."),
     ] = "",
     overrides: Overrides = None,
 ) -> None:
