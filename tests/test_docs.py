@@ -263,4 +263,4 @@ def test_a_block_that_fails_is_noticed(tmp_path):
 def test_scripts_of_pictures_find_what_they_use(script, monkeypatch):
     """They measure for minutes, so nothing is drawn here."""
     monkeypatch.syspath_prepend(script.parent)
-    assert "photograph" in runpy.run_path(str(script))
+    assert {"photograph", "PAGES"} & runpy.run_path(str(script)).keys()
