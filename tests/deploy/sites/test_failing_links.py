@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -246,3 +250,57 @@ def test_a_hub_with_a_full_disk_ends_with_the_reason(tmp_path, monkeypatch):
         ended = running.hub.ended
     said = " | ".join(f"{name}: {one}" for name, one in found.items())
     assert "full" in ended and "full" in said, (ended, said)
+
+
+_BEHIND_A_PROXY = """
+import os, socket, sys, threading
+from pathlib import Path
+
+asked = []
+listener = socket.create_server(("127.0.0.1", 0))
+os.environ["https_proxy"] = f"http://127.0.0.1:{listener.getsockname()[1]}"
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = ""
+
+def forward(a, b):
+    while data := a.recv(4096):
+        b.sendall(data)
+    b.shutdown(socket.SHUT_WR)
+
+def accept():
+    near, _ = listener.accept()
+    head = b""
+    while not head.endswith(b"\\r\\n\\r\\n"):
+        head += near.recv(1)
+    asked.append(head.split(b"\\r\\n")[0].decode())
+    host, port = asked[0].split()[1].rsplit(":", 1)
+    far = socket.create_connection((host, int(port)))
+    near.sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\n")
+    for ends in ((near, far), (far, near)):
+        threading.Thread(target=forward, args=ends, daemon=True).start()
+
+threading.Thread(target=accept, daemon=True).start()
+
+from coterie.deploy.sites.channel import HubChannel
+from coterie.deploy.sites.hub import HubSettings
+from coterie.deploy.sites.wire import Parcel
+from support.sites import NAMES, credentials_of, hub_on_loopback
+
+with hub_on_loopback(Path(sys.argv[1]), HubSettings()) as running:
+    at = f"127.0.0.1:{running.port}"
+    channel = HubChannel(at, credentials_of(NAMES[0]), "hub", give_up=5.0)
+    found = channel.ask(Parcel({"kind": "alive"}))
+    channel.close()
+    assert found.header["step"] == 0
+    assert asked == [f"CONNECT {at} HTTP/1.1"], asked
+"""
+
+
+def test_a_member_reaches_the_hub_through_the_http_proxy_of_its_site(tmp_path):
+    """The proxy sees the address of the hub; TLS goes through it."""
+    paths = [str(Path(__file__).parents[2]), *sys.path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", _BEHIND_A_PROXY, str(tmp_path)]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
