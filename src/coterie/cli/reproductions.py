@@ -91,15 +91,15 @@ def items_of(paper: str) -> dict[str, Item]:
 
 def source_of(paper: str, item: str) -> str:
     """The heading of the numbers that ours are compared with."""
-    return "reference" if item in _named(paper, "REFERENCES") else "published"
+    return "reference" if item in _items_in(paper, "REFERENCES") else "published"
 
 
 def long_items(paper: str) -> frozenset[str]:
     """The items of a paper that take more than five minutes of one core."""
-    return _named(paper, "LONG")
+    return _items_in(paper, "LONG")
 
 
-def _named(paper: str, name: str) -> frozenset[str]:
+def _items_in(paper: str, name: str) -> frozenset[str]:
     """The items that a paper names in a set; none without such a set."""
     items_of(paper)
     found: frozenset[str] = vars(sys.modules[f"reproduce_{paper}"]).get(
