@@ -18,18 +18,29 @@ PAGES = {
     "even2022_figure1a": ("even2022-fig1a/figure1.html", 720, 480),
     "even2022_figure1b": ("even2022-fig1b/figure1.html", 720, 500),
     "even2024_figure81": ("even2022-chapter8-figure/figure81.html", 1380, 520),
-    "even2024_continuized": ("even2024-chapter2/continuized.html", 1380, 440),
-    "even2024_gossip": ("even2024-chapter2/gossip.html", 1380, 720),
-    "even2024_figure31": ("even2024-chapter3/figure31.html", 1100, 820),
+    "even2024_continuized": ("even2024-chapter2/continuized.html", 1380, 470),
+    "even2024_gossip": ("even2024-chapter2/gossip.html", 1380, 750),
+    "even2024_figure31": ("even2024-chapter3/figure31.html", 960, 830),
     "even2024_figure41": ("even2024-chapter4/figure41.html", 1380, 840),
-    "even2024_stragglers": ("even2024-chapter5/stragglers.html", 1380, 980),
-    "even2024_figure61": ("even2024-chapter6/figure61a.html", 1100, 820),
-    "even2024_chapter6": ("even2024-chapter6/chapter6.html", 1100, 1320),
+    "even2024_stragglers": ("even2024-chapter5/stragglers.html", 1380, 1310),
+    "even2024_figure61a": ("even2024-chapter6/figure61a.html", 960, 830),
+    "even2024_nodes": ("even2024-chapter6/nodes.html", 1380, 1510),
+    "even2024_figure61c": ("even2024-chapter6/figure61c.html", 960, 480),
+    "even2024_figure63": ("even2024-chapter6/figure63.html", 960, 480),
+    "even2024_figure66": ("even2024-chapter6/figure66.html", 960, 480),
     "even2024_rounds": ("even2024-chapter10/rounds.html", 1380, 480),
     "even2024_steps": ("even2024-chapter11/steps.html", 960, 480),
     "even2024_shapes": ("even2024-chapter11/shapes.html", 960, 480),
     "even2024_edge": ("even2024-chapter11/edge.html", 1380, 480),
 }
+
+
+def photograph(browser: str, page: Path, target: Path, size: str) -> None:
+    """Takes a picture of a page, with width and height in pixels."""
+    flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars".split()
+    flags += ["--virtual-time-budget=8000", f"--window-size={size}"]
+    command = [browser, *flags, f"--screenshot={target}", page.resolve().as_uri()]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def main() -> None:
@@ -43,11 +54,8 @@ def main() -> None:
         if not path.exists():
             print(f"runs/{page} is missing: {name}.png stays as it is")
             continue
-        flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars".split()
-        flags += ["--virtual-time-budget=8000", f"--window-size={width},{height}"]
         target = HERE / f"{name}.png"
-        command = [browser, *flags, f"--screenshot={target}", path.resolve().as_uri()]
-        subprocess.run(command, check=True, capture_output=True)
+        photograph(browser, path, target, f"{width},{height}")
         print(target)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from coterie.cli import Line, Panel, draw_panels
 from coterie.graphs import places
 from coterie_theory.privacy import by_distance
 
@@ -13,77 +15,84 @@ from .communities import Friends
 from .dropouts import Run
 from .gossip_losses import Profile
 
-BLUE, RED = "#27a", "#d55"
+LEAST = 1e-6
+"""Smaller losses are left out of pictures."""
 
 
-def _short(values: Tensor | list[float]) -> list[float]:
-    numbers = values.tolist() if isinstance(values, Tensor) else values
-    return [float(f"{value:.4g}") for value in numbers]
+def _short(values: Tensor) -> list[float]:
+    return [float(f"{value:.4g}") for value in values.tolist()]
 
 
 def draw_profiles(folder: Path, found: list[Profile]) -> None:
     """Figure 6.1a: the loss against steps, by the formula and exactly."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    titles = [f"{each.graph.name} {each.graph.n}" for each in found]
-    figure = make_subplots(rows=2, cols=2, subplot_titles=titles)
-    for place, each in enumerate(found):
-        for name, colour, values in (
-            ("thesis's formula", RED, each.printed),
-            ("exact", BLUE, each.exact),
-        ):
+    panels = []
+    for each in found:
+        lines = []
+        for name, values in (("formula (6.6)", each.printed), ("exact", each.exact)):
             rows = by_distance(values, each.steps)
-            line = go.Scatter(
-                x=[row.steps for row in rows],
-                y=_short([row.mean for row in rows]),
-                name=name,
-                legendgroup=name,
-                showlegend=place == 0,
-                line={"color": colour},
+            ends = (
+                (f"{name}, mean", [row.mean for row in rows], False),
+                (
+                    f"{name}, most and least",
+                    [*(row.most for row in rows), None, *(row.least for row in rows)],
+                    True,
+                ),
             )
-            figure.add_trace(line, row=place // 2 + 1, col=place % 2 + 1)
-    figure.update_yaxes(type="log", range=[-5, 1.5], title_text="loss")
-    figure.update_xaxes(title_text="steps")
-    figure.update_layout(template="plotly_white", height=800)
-    figure.write_html(folder / "figure61a.html")
-
-
-def _nodes(where: Tensor, values: Tensor, title: str):  # type: ignore[no-untyped-def]
-    import plotly.graph_objects as go
-
-    marks = {"color": _short(values.clamp(1e-5, 1).log10()), "colorscale": "Viridis"}
-    marks |= {"size": 5, "cmin": -5, "cmax": 0, "colorbar": {"title": "log10 S"}}
-    figure = go.Figure(
-        go.Scatter(
-            x=_short(where[:, 0]), y=_short(where[:, 1]), mode="markers", marker=marks
-        )
-    )
-    return figure.update_layout(template="plotly_white", title=title)
+            for label, losses, dashed in ends:
+                steps = [row.steps for row in rows]
+                x: list[float | None] = [*steps, None, *steps] if dashed else [*steps]
+                y = [v if v is not None and v >= LEAST else None for v in losses]
+                lines.append(Line(label, x, y, dashed=dashed, width=1 + (not dashed)))
+        title = f"{each.graph.name}, {each.graph.n} nodes"
+        panels.append(Panel(lines, title, "steps away", "loss", log_y=True))
+    draw_panels(folder / "figure61a.html", panels, columns=2)
 
 
 def draw_nodes(folder: Path, found: list[Profile], friends: list[Friends]) -> None:
     """Figures 6.1b, 6.2 and 6.5: nodes coloured by what they learn of one."""
-    parts = []
-    for each in found:
-        if each.graph.n <= 2100:
-            where = places(each.graph.edges, each.graph.n)
-            title = f"{each.graph.name} {each.graph.n}, node 0"
-            parts.append(_nodes(where, each.printed, title))
-    for group in friends:
-        where = places(group.graph.edges, group.graph.n)
-        title = f"ego {group.ego}, node {group.nodes[0]}"
-        parts.append(_nodes(where, group.printed[0], title))
-    pages = [
-        part.to_html(full_html=False, include_plotlyjs=i == 0)
-        for i, part in enumerate(parts)
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    parts = [
+        (f"{each.graph.name}, {each.graph.n} nodes", each.graph, each.printed, 0)
+        for each in found
+        if each.graph.n <= 2100
     ]
-    head = '<!doctype html><meta charset="utf-8"><title>Losses of one node</title>'
-    (folder / "nodes.html").write_text(head + "\n".join(pages), encoding="utf-8")
-
-
-DROPOUTS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
-"""Colours of the rates of dropout, the same in both panels."""
+    for group in friends:
+        node = group.nodes[0]
+        parts.append((f"ego {group.ego}", group.graph, group.printed[0], node))
+    columns, rows = min(3, len(parts)), -(-len(parts) // 3)
+    titles = [part[0] for part in parts]
+    figure = make_subplots(
+        rows, columns, subplot_titles=titles, vertical_spacing=0.15 / rows
+    )
+    for place, (_, graph, losses, node) in enumerate(parts):
+        at = {"row": place // 3 + 1, "col": place % 3 + 1}
+        # Ranks of places, because some nodes with one edge are far from all others.
+        where = torch.as_tensor(places(graph.edges, graph.n)).argsort(0).argsort(0)
+        marks = {
+            "color": _short(losses.clamp(1e-5, 1).log10()),
+            "coloraxis": "coloraxis",
+        }
+        x, y = _short(where[:, 0]), _short(where[:, 1])
+        dots = go.Scatter(x=x, y=y, mode="markers", marker={**marks, "size": 4})
+        star = {"color": "#d55e00", "size": 12, "symbol": "star"}
+        itself = go.Scatter(x=x[node:][:1], y=y[node:][:1], mode="markers", marker=star)
+        figure.add_traces([dots, itself], rows=[at["row"]] * 2, cols=[at["col"]] * 2)
+    bar = {"title": "loss", "tickvals": list(range(-5, 1)), "len": 0.5}
+    bar["ticktext"] = [f"10<sup>{k}</sup>" for k in range(-5, 0)] + ["1"]
+    scale = {"colorscale": "Viridis", "cmin": -5, "cmax": 0, "colorbar": bar}
+    figure.update_xaxes(visible=False).update_yaxes(visible=False)
+    figure.update_layout(
+        template="plotly_white",
+        coloraxis=scale,
+        showlegend=False,
+        height=360 * rows + 60,
+        width=1370,
+        margin={"t": 50, "b": 20},
+    )
+    page = folder / "nodes.html"
+    figure.write_html(page, include_plotlyjs=True, config={"displayModeBar": False})
 
 
 def draw_curves(
@@ -95,32 +104,45 @@ def draw_curves(
     runs: dict[float, Run],
 ) -> None:
     """Figures 6.3, 6.4, 6.1c and 6.6."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    titles = ("6.3: hypercubes", "6.4: places", "6.1c: losses", "6.1c: accuracy")
-    titles += ("6.6: loss", "6.6: deviation")
-    figure = make_subplots(rows=3, cols=2, subplot_titles=titles)
-    for m, values in cubes.items():
-        steps = list(range(1, len(values) + 1))
-        figure.add_trace(go.Scatter(x=steps, y=_short(values), name=f"2^{m}"), 1, 1)
+    lines = [
+        Line(f"{2**m} nodes", range(1, len(values) + 1), values)
+        for m, values in cubes.items()
+    ]
+    labels = "Figure 6.3: hypercubes", "steps away", "loss"
     far, share = by_place
-    dots = go.Scatter(x=_short(far), y=_short(share), mode="markers", name="places")
-    figure.add_trace(dots, 1, 2)
+    dots = [Line("one of the places", _short(far), _short(share), "markers", size=3)]
+    panels = [
+        Panel(lines, *labels, log_y=True),
+        Panel(dots, "Figure 6.4: places", "distance", "loss", log_y=True),
+    ]
+    draw_panels(folder / "figure63.html", panels, columns=2)
+
+    lines = []
     for n, values in ratios.items():
-        figure.add_trace(go.Histogram(x=_short(values), name=f"{n} nodes"), 2, 1)
+        counts, edges = torch.histogram(values.double(), 40)
+        shares = (counts / len(values) / edges.diff()).tolist()
+        middle = ((edges[1:] + edges[:-1]) / 2).tolist()
+        lines.append(Line(f"Muffliato, {n} nodes", middle, shares))
+    panels = [Panel(lines, "Figure 6.1c: losses", "loss / local loss", "density")]
+    lines = []
     for n, curves in accuracies.items():
         for name, curve in zip(("Muffliato", "server"), curves.mean(0), strict=True):
-            line = go.Scatter(y=_short(curve), name=f"{name}, {n} nodes")
-            figure.add_trace(line, 2, 2)
-    for colour, (dropout, run) in zip(DROPOUTS, runs.items(), strict=False):
-        named = {"name": f"dropout {dropout:.0%}", "line": {"color": colour}}
-        named["legendgroup"] = named["name"]
-        figure.add_trace(go.Scatter(y=_short(run.losses), **named), 3, 1)
-        again = go.Scatter(y=_short(run.errors), **named, showlegend=False)
-        figure.add_trace(again, 3, 2)
-    for row, col in ((1, 1), (1, 2), (3, 1), (3, 2)):
-        figure.update_yaxes(type="log", row=row, col=col)
-    figure.update_xaxes(type="log", row=3)
-    figure.update_layout(template="plotly_white", height=1300, barmode="overlay")
-    figure.write_html(folder / "chapter6.html")
+            label = f"{name}, {n} nodes"
+            # At step 0, the model is 0, and predicts no class.
+            steps, values = range(1, len(curve)), curve[1:].tolist()
+            lines.append(Line(label, steps, values, dashed=name == "server"))
+    panels.append(Panel(lines, "Figure 6.1c: accuracy", "gradient steps", "accuracy"))
+    draw_panels(folder / "figure61c.html", panels, columns=2)
+
+    both = []
+    for title, field, label in (
+        ("Figure 6.6: mean loss so far", "losses", "loss"),
+        ("Figure 6.6: deviation over its threshold", "errors", "deviation"),
+    ):
+        lines = []
+        for dropout, run in runs.items():
+            values = getattr(run, field)[1:]  # from the first round on
+            name = f"{dropout:.0%} away"
+            lines.append(Line(name, range(1, len(values) + 1), values))
+        both.append(Panel(lines, title, "rounds", label, log_x=True, log_y=True))
+    draw_panels(folder / "figure66.html", both, columns=2)

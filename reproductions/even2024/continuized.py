@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import coterie_theory.decentralised.continuized as bounds
-from coterie.cli import Claim
+from coterie.cli import Claim, Line, Panel, draw_panels
 from coterie_theory.descent import continuized as methods
 
 from .figures import EXPECTED
@@ -323,34 +323,29 @@ def noise_claims(share: float, seed: int) -> list[Claim]:
 
 def draw_curves(folder: Path, share: float, seed: int) -> None:
     """Gaps per gradient, convex and strongly convex, and the valley of noise."""
-    from plotly.subplots import make_subplots
-
-    found = valley(share, seed)
-    titles = ["convex", "strongly convex, mu = L/1000", "with noise"]
-    figure = make_subplots(rows=1, cols=3, subplot_titles=titles)
-    colours = {"descent": "#777", "nesterov": "#d55", "continuized": "#27a"}
-    for column, (least, mu) in enumerate(((1e-6, 0.0), (1e-3, 1e-3)), 1):
+    mean, panels = "continuized, mean", []
+    for title, least, mu in (
+        ("convex", 1e-6, 0.0),
+        ("strongly convex, mu = L/1000", 1e-3, 1e-3),
+    ):
         some = curves(spread(least, 60), mu, 500, 50, seed)
-        steps = list(range(1, 501))
+        steps: list[float | None] = [*range(1, 501)]
+        few: list[float | None] = []
         for path in some.runs.T[:5]:
-            line = {"color": "#bcd", "width": 1}
-            figure.add_scatter(
-                x=steps, y=path.tolist(), line=line, showlegend=False, row=1, col=column
-            )
-        for name, colour in colours.items():
-            figure.add_scatter(
-                x=steps,
-                y=getattr(some, name).tolist(),
-                name=name,
-                line={"color": colour},
-                showlegend=column == 1,
-                row=1,
-                col=column,
-            )
-    figure.add_scatter(x=found.times, y=found.gaps, name="mean gap", row=1, col=3)
-    figure.add_scatter(x=found.times, y=found.bound, name="bound", row=1, col=3)
-    figure.update_xaxes(title_text="gradients")
-    figure.update_xaxes(type="log", row=1, col=1)
-    figure.update_yaxes(type="log", title_text="f(x) - f*")
-    figure.update_layout(template="plotly_white", height=420)
-    figure.write_html(folder / "continuized.html")
+            few += [*path.tolist(), None]
+        lines = [
+            Line("continuized, five runs", [*steps, None] * 5, few, width=0.7),
+            Line("gradient descent", steps, some.descent.tolist()),
+            Line("Nesterov", steps, some.nesterov.tolist()),
+            Line(mean, steps, some.continuized.tolist()),
+        ]
+        labels = title, "gradients", "f(x) - min f"
+        panels.append(Panel(lines, *labels, log_x=mu == 0, log_y=True))
+    found = valley(share, seed)
+    lines = [
+        Line(mean, found.times, found.gaps),
+        Line("bound with noise", found.times, found.bound, dashed=True),
+    ]
+    labels = "convex, with noise", "time", "f(x) - min f"
+    panels.append(Panel(lines, *labels, log_x=True, log_y=True))
+    draw_panels(folder / "continuized.html", panels)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import coterie as co
 from coterie.algorithms.agraf import agraf
 from coterie.algorithms.loss_network import loss_network
-from coterie.cli import Claim
+from coterie.cli import Claim, Line, Panel, draw_panels
 from coterie.data import Federation, divide, load
 from coterie.engine.clocks import Clock, Rings, clock
 from coterie.engine.events import EventLoop
@@ -305,29 +305,14 @@ def deep_claims(share: float, seed: int) -> list[Claim]:
 
 def draw_races(folder: Path, races: Sequence[Race]) -> None:
     """Gaps against time, a graph in each row and a straggler in each column."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    titles = [
-        f"{race.graph} {race.nodes}, "
-        + (f"one {race.slower:g} times slower" if race.slower > 1 else "equal paces")
-        for race in races
-    ]
-    figure = make_subplots(rows=len(GRAPHS), cols=len(SLOWER), subplot_titles=titles)
-    colours = {AGRAF: "#27a", ROUNDS: "#d55", MINIBATCH: "#777"}
-    for place, race in enumerate(races):
-        for name, run in race.runs.items():
-            curve = go.Scatter(
-                x=[float(f"{time:.4g}") for time in run.time],
-                y=[float(f"{value:.4g}") for value in run.value],
-                name=name,
-                legendgroup=name,
-                showlegend=place == 0,
-                line={"color": colours[name], "width": 1},
-            )
-            row, column = divmod(place, len(SLOWER))
-            figure.add_trace(curve, row=row + 1, col=column + 1)
-    figure.update_xaxes(type="log", title_text="time")
-    figure.update_yaxes(type="log", title_text="mean gap of all nodes")
-    figure.update_layout(template="plotly_white", height=320 * len(GRAPHS))
-    figure.write_html(folder / "stragglers.html")
+    panels = []
+    for race in races:
+        # Rounds of both methods take the same time, and often end at the same gap.
+        lines = [
+            Line(name, run.time, run.value, dashed=name == MINIBATCH)
+            for name, run in race.runs.items()
+        ]
+        pace = f"one {race.slower:g} times slower" if race.slower > 1 else "equal paces"
+        labels = f"{race.graph}, {race.nodes} nodes, {pace}", "time", "mean gap"
+        panels.append(Panel(lines, *labels, log_x=True, log_y=True, between=(1.0, 2e4)))
+    draw_panels(folder / "stragglers.html", panels, height=300)

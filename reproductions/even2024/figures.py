@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from coterie.algorithms.server_sgd import server_sgd
-from coterie.cli import Claim
+from coterie.cli import Claim, Line, Panel, draw_panels
 from coterie.engine.clocks import Clock, clock
 from coterie.types import Algorithm
 from coterie_theory import asynchrony
@@ -192,32 +192,19 @@ def _sizes(jumps: Sequence[Jump]) -> str:
 
 def draw(folder: Path, found: dict[str, dict[str, Tuned]]) -> None:
     """Writes the figure: gaps against gradients, and delays, a row for each setting."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    titles = [
-        f"{case}: {what}" for case in found for what in ("gap", "delays, adaptive")
-    ]
-    figure = make_subplots(rows=len(found), cols=2, subplot_titles=titles)
-    colours = {MINIBATCH: "#777", CONSTANT: "#d55", ADAPTIVE: "#27a"}
-    for row, best in enumerate(found.values(), start=1):
+    panels = []
+    for case, best in found.items():
+        lines = []
         for name, run in best.items():
-            curve = go.Scatter(
-                x=list(range(1, len(run.trace.gap) + 1)),
-                y=[float(f"{gap:.4g}") for gap in run.trace.gap.tolist()],
-                name=name,
-                legendgroup=name,
-                showlegend=row == 1,
-                line={"color": colours[name], "width": 1},
-            )
-            figure.add_trace(curve, row=row, col=1)
-        delay = best[ADAPTIVE].trace.delay
-        bars = go.Histogram(x=delay.tolist(), nbinsx=60, showlegend=False)
-        figure.add_trace(bars.update(marker={"color": colours[ADAPTIVE]}), row, 2)
-        figure.update_xaxes(title_text="gradients used", row=row, col=1)
-        figure.update_xaxes(title_text="delay", row=row, col=2)
-        figure.update_yaxes(title_text="F(x) - min F", row=row, col=1)
-        figure.update_yaxes(title_text="gradients", row=row, col=2)
-    figure.update_yaxes(type="log")
-    figure.update_layout(template="plotly_white", height=400 * len(found))
-    figure.write_html(folder / "figure31.html")
+            gaps = run.trace.gap.tolist()
+            lines.append(Line(name, range(1, len(gaps) + 1), gaps, width=1))
+        labels = f"{case}: gap", "gradients used", "F(x) - min F"
+        panels.append(Panel(lines, *labels, log_y=True))
+        delay = best[ADAPTIVE].trace.delay.double()
+        width = max(1.0, float(delay.max()) / 60)
+        which, counts = (delay / width).floor().unique(return_counts=True)
+        middle = ((which + 0.5) * width).tolist()
+        bars = [Line(ADAPTIVE, middle, counts.tolist(), "markers", size=6)]
+        labels = f"{case}: delays", "delay", f"gradients, per {width:.0f} of delay"
+        panels.append(Panel(bars, *labels, log_y=True))
+    draw_panels(folder / "figure31.html", panels, columns=2)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.cli import Claim
+from coterie.cli import Claim, Line, Panel, draw_panels
 from coterie.graphs import edges_of, eigengap
 from coterie.seeds import generator, key
 from coterie_theory import gossip
@@ -246,27 +246,15 @@ def thousand_claims(share: float, seed: int) -> list[Claim]:
 
 def draw_gossip(folder: Path, share: float, seed: int) -> None:
     """Curves of E |x - x_bar|^2 over the number of meetings, a graph in each panel."""
-    import plotly.graph_objects as go
-    from plotly.subplots import make_subplots
-
-    titles = [f"{row.graph} {row.n}" for row in ROWS]
-    figure = make_subplots(rows=2, cols=3, subplot_titles=titles)
-    for place, row in enumerate(ROWS):
+    panels = []
+    for row in ROWS:
         edges = edges_of(row.graph, row.n)
         rates = uniform(edges)
         at = torch.linspace(0, 6 / row.accelerated, 49, dtype=REAL)
-        for name, colour in (("randomised", "#d55"), ("accelerated", "#27a")):
+        lines = []
+        for name in ("randomised", "accelerated"):
             left = _left(name, edges, rates, at, max(20, int(300 * share)), seed)
-            curve = go.Scatter(
-                x=at.tolist(),
-                y=[float(f"{value:.4g}") for value in left.mean(1)],
-                name=name,
-                legendgroup=name,
-                showlegend=place == 0,
-                line={"color": colour},
-            )
-            figure.add_trace(curve, row=place // 3 + 1, col=place % 3 + 1)
-    figure.update_yaxes(type="log")
-    figure.update_xaxes(title_text="meetings")
-    figure.update_layout(template="plotly_white", height=700)
-    figure.write_html(folder / "gossip.html")
+            lines.append(Line(name, at.tolist(), left.mean(1).tolist()))
+        labels = f"{row.graph}, {row.n} nodes", "meetings", "mean of |x - x_bar|^2"
+        panels.append(Panel(lines, *labels, log_y=True))
+    draw_panels(folder / "gossip.html", panels, height=320)

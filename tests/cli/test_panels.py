@@ -42,6 +42,7 @@ def test_every_panel_has_its_own_kinds_of_axes(tmp_path):
     assert (layout.xaxis.type, layout.yaxis.type) == (None, "log")
     assert (layout.xaxis2.type, layout.yaxis2.type) == ("log", "log")
     assert layout.xaxis2.range == (-1.0, 2.0) and layout.xaxis.title.text == "rounds"
+    assert layout.xaxis2.dtick == "D2"  # the axis is longer than the line
     assert layout.xaxis3.visible is False and layout.yaxis3.visible is False
 
 

@@ -149,6 +149,8 @@ def _axis(
     if not log:
         return {"title_text": title}
     values = [v for line in panel.lines for v in getattr(line, axis) if v]
+    if axis == "x" and panel.between is not None:
+        values = list(panel.between)
     span = max(values) / min(values) if values else 1.0
     # Powers of ten, 1, 2 and 5 times those, or what fits.
     ticks = {"dtick": 1 if span > 1000 else "D2"} if span > 8 else {}
