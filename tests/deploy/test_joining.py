@@ -7,6 +7,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pandas as pd
 import pytest
 
 import coterie
@@ -75,6 +76,10 @@ def test_three_sites_train_and_each_has_its_own_results(tmp_path, monkeypatch):
         assert name in text and not any(other in text for other in others)
     code, shown, _ = called("export", str(folders["Bern"]), "--client", "Bern")[:3]
     assert code == 0 and "model of Bern" in shown
+    rows = pd.read_csv(tmp_path / "demo" / "Bern" / "Bern.csv")
+    rows.assign(hospital="Bern").to_csv("own.csv", index=False)
+    code, shown, errors = called("predict", "exports/Bern", "own.csv")[:3]
+    assert code == 0 and "accuracy" in shown + errors  # the client and target may stay
 
 
 def test_a_site_is_ready_if_all_its_files_agree(three):

@@ -101,6 +101,23 @@ def test_a_verdict_about_one_client_uses_the_singular():
         "With ditto, the client gets a better model by learning together. We are sure "
         "about it."
     )
+    records = with_outcomes(records, {"local": half, "ditto": more(-1)[:, :1]})
+    assert lead(records) == (
+        "With ditto, the client gets a worse model by learning together. We are not "
+        "sure about it."
+    )
+    records = with_outcomes(records, {"local": half, "ditto": half})
+    assert lead(records) == (
+        "With ditto, the client does not get a better model by learning together."
+    )
+
+
+def test_the_only_client_with_few_test_samples_is_not_compared_with_an_average():
+    records = make_records(n=1, labels=("local", "ditto"), weights=False)
+    few = replace(records, clients=records.clients.assign(test=6))
+    assert small_text(few) == (
+        "The client has fewer than 20 test samples: that is too few."
+    )
 
 
 def test_better_is_as_measured_and_sure_is_beyond_the_interval():

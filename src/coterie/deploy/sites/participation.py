@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ...checks import DisconnectedError, TrainingError
 from ...records import Folder
@@ -24,6 +25,9 @@ from .runs import SiteRun
 from .serving import HEADERS
 from .verbs import MemberTrust
 from .wire import Parcel
+
+if TYPE_CHECKING:
+    from ...study import Study
 
 Say = Callable[[str], None]
 
@@ -96,6 +100,16 @@ def ledger_of(joining: Joining) -> SiteLedger | None:
     return SiteLedger(place, allow.delta, allow.budget)
 
 
+def _stored_tables(joining: Joining, study: Study) -> dict[str, Any]:
+    """The study as the folder stores it, with the names of columns of the table.
+
+    An exported model needs them: its table may have the target and the client, too.
+    """
+    tables, given = study.tables(), joining.tables.get("data", {})
+    named = {key: given[key] for key in ("client", "target", "drop") if key in given}
+    return {**tables, "data": {**tables["data"], **named}}
+
+
 def take_part(joining: Joining, say: Say) -> Path:
     """Trains the study at a site; returns the folder of the site's own results.
 
@@ -112,9 +126,10 @@ def take_part(joining: Joining, say: Say) -> Path:
     study, table = study_at(joining)
     folder = Folder(folder_of(joining))
     with lock_folder(folder.path):
-        folder.create(study.tables(), {})
+        folder.create(_stored_tables(joining, study), {})
         folder.copy_code(copies_of_modules(study))
         folder.begin_metrics()
+        say(f"connecting to {joining.site.hub}, and waiting for the other members")
         channel = HubChannel(
             joining.site.hub,
             joining.credentials(),

@@ -140,6 +140,8 @@ def small_text(records: Records) -> str:
     if not few:
         return ""
     if len(few) == int(population(records)["scored"].sum()):
+        if len(few) == 1:
+            return f"The {one} has fewer than {FEW} test samples: that is too few."
         return (
             f"Every {one} has fewer than {FEW} test samples: that is too few to judge "
             "one by itself. The average over all of them is more certain."

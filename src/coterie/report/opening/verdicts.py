@@ -165,16 +165,21 @@ def side_sentences(records: Records, gain: Gain, named: str) -> str:
     else:
         nobody = "neither" if total == 2 else "none"
         who = f"{nobody} of the {count_in_words(total)} {many} gets"
-    said = [f"{named}, {who} a better model by learning together."]
     worse = len(sides.worse)
+    if total == 1 and worse:
+        what = f"{named}, the {one} gets a worse model by learning together."
+        return f"{what} {_sure(records, sides, average=False)}"
+    if total == 1 and not better:
+        who = f"the {one} does not get"
+    said = [f"{named}, {who} a better model by learning together."]
     if worse:
         few = worse <= MOST_NAMED
         names = f" ({names_of(records, sides.worse)})" if few else ""
         verb = "gets" if worse == 1 else "get"
         said.append(f"{count_in_words(worse).capitalize()} {verb} a worse one{names}.")
-    elif better < total:
+    elif better < total and total > 1:
         said.append("None gets a worse one.")
-    if sides.same:
+    if sides.same and total > 1:
         said.append(f"For {count_in_words(len(sides.same))} nothing changes.")
     if sides.unknown:
         said.append(
@@ -189,12 +194,12 @@ def _sure(records: Records, sides: Sides, *, average: bool) -> str:
     """A sentence on how many clients we are sure about, or at least the average."""
     more, less = len(sides.surely_better), len(sides.surely_worse)
     changed, one = len(sides.better) + len(sides.worse), client_nouns(records)[0]
+    if sides.total == 1:
+        return f"We are {'sure' if more or less else 'not sure'} about it."
     if not more and not less:
         if average:
             return f"We are sure of the average, but not about any single {one}."
         return f"We are not sure about any {one}."
-    if sides.total == 1 and not less:
-        return "We are sure about it."
     if not less:
         every = more == changed and more > 1
         return f"We are sure about {all_of(more) if every else count_in_words(more)}."
