@@ -150,7 +150,7 @@ def scores_of(result: Result) -> pd.DataFrame:
 
 
 def table1a_claims(scores: pd.DataFrame) -> list[Claim]:
-    """Ours beside the published values, and whether Karula is first."""
+    """Ours next to the published values, and whether Karula is first."""
     claims = []
     for measure, digits in (("error", 2), ("r2", 3)):
         published = EXPECTED["table1a"][measure]

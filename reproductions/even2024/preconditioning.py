@@ -124,7 +124,7 @@ def preconditioned(whole: Logistic, part: Logistic, mu: float) -> Iterator[Tenso
 
 
 def dane(whole: Logistic, size: int, mu: float) -> Iterator[Tensor]:
-    """DANE with machines of so many samples each, which all solve and average."""
+    """DANE with machines of `size` samples each, which all solve and average."""
     parts = [Logistic(rows) for rows in whole.rows.split(size)]
     x = torch.zeros(D, dtype=REAL)
     while True:

@@ -26,7 +26,7 @@ class Trace(NamedTuple):
 
 
 def follow(problem: Problem, method: Algorithm, paces: Clock, updates: int) -> Trace:
-    """Runs a method from 0 until so many gradients have arrived."""
+    """Runs a method from 0 until this number of gradients has arrived."""
     x = torch.zeros(len(problem.simulation), len(problem.optimum), dtype=REAL)
     models, times, delays = torch.zeros(updates, x.shape[1], dtype=REAL), [], []
     for event in run_events(

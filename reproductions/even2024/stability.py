@@ -63,7 +63,7 @@ def descend(
     seed: int = 0,
     every: int = 200,
 ) -> Run:
-    """(S)GD until all losses are small, or so many steps were made.
+    """(S)GD until all losses are small, or the largest number of steps is reached.
 
     Args:
         x: features (R, n, d), or (1, n, d) for all runs.

@@ -226,7 +226,7 @@ SCALES = np.geomspace(1 / 128, 2, 8)  # of step sizes, in units of a method's ow
 def token_race(
     problem: Logistic, text: str, budget: int, wait: int, seed: int
 ) -> float:
-    """The least mean |grad f|^2 over steps after so many messages, of MC-SGD."""
+    """The least mean |grad f|^2 over steps after this number of messages, of MC-SGD."""
     n = len(problem.features)
     chain = transition("metropolis", edges_of(text, n), n)
     rows = RUNS * len(SCALES)
