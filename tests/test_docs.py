@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import coterie as co
-from coterie.algorithms import ALGORITHMS
+from coterie.algorithms import ALGORITHMS, GROUPS
 from coterie.checks import parameters_of
 from coterie.report.privacy.officer import NOT_COVERED, ROLES, SIGHTS
 from coterie.study.config import RunTable, study_of
@@ -204,6 +204,17 @@ def test_the_map_of_the_documentation_names_every_page():
         (DOCS / "index.md").resolve()
     }
     assert pages <= links
+
+
+def test_the_map_shows_methods_in_the_groups_of_the_code():
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    section = re.search(r"^## Methods$(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    assert section
+    parts = re.split(r"^### (.*)$", section[1], flags=re.MULTILINE)[1:]
+    assert parts[::2] == [group.title for group in GROUPS]
+    for group, part in zip(GROUPS, parts[1::2], strict=True):
+        rows = re.findall(r"^\| \[\w+\]\(algorithms/(\w+)\.md\)", part, re.MULTILINE)
+        assert tuple(rows) == (group.methods or group.also), group.title
 
 
 def test_methods_and_options_named_for_users_of_pfllib_exist():

@@ -11,7 +11,7 @@ import mypy.api
 import pytest
 
 import coterie as co
-from coterie.algorithms import ALGORITHMS
+from coterie.algorithms import ALGORITHMS, GROUPS
 from coterie.checks import parameters_of
 
 # Signatures are read from the source; torch itself need not be.
@@ -69,6 +69,15 @@ def test_every_method_is_there_by_name():
     for name, factory in ALGORITHMS.items():
         assert getattr(co.methods, name) is factory
         assert factory.__name__ == name
+
+
+def test_every_method_is_in_exactly_one_group():
+    names = [name for group in GROUPS for name in group.methods]
+    assert sorted(names) == sorted(ALGORITHMS)
+    assert len({group.title for group in GROUPS}) == len(GROUPS)
+    for group in GROUPS:
+        assert set(group.also) <= ALGORITHMS.keys() - set(group.methods), group.title
+        assert group.methods or group.also, group.title
 
 
 def test_help_shows_a_readable_signature_and_what_options_mean():

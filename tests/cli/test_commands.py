@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 import tomli_w
 import torch
 
-from coterie.algorithms import ALGORITHMS
+from coterie.algorithms import ALGORITHMS, GROUPS
 from coterie.cli import commands as cli
 from coterie.cli import tables
 from coterie.cli.commands.listings import reference_of
@@ -154,14 +155,27 @@ def test_list_without_a_kind_lists_all():
 
 def test_list_says_which_methods_need_not_wait(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    lines = called("list", "algorithms")[1].splitlines()
-    faces = {}
+    faces, name = {}, ""
+    for line in called("list", "algorithms")[1].splitlines():
+        first, _, rest = line.strip().partition(" ")
+        name = first if first in ALGORITHMS else name
+        if first == "goes" and rest.startswith("by: "):
+            faces[name] = rest.removeprefix("by: ")
+    assert faces.keys() == ALGORITHMS.keys()
+    assert faces["ditto"] == "rounds, time"
+    assert faces["fedavg"] == "rounds" and faces["agraf"] == "time"
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_list_shows_algorithms_group_by_group(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = [line.strip() for line in called("list", "algorithms")[1].splitlines()]
+    titles = {group.title for group in GROUPS}
+    shown = []
     for line in lines:
-        name, *rest = line.split()[:4] or [""]
-        if name in ALGORITHMS:
-            faces[name] = rest
-    assert faces["ditto"][:2] == ["rounds,", "time"]
-    assert faces["fedavg"][0] == "rounds" and faces["agraf"][0] == "time"
+        cell = re.split(r"  +", line)[0]
+        shown += [cell] if cell in titles or cell in ALGORITHMS else []
+    assert shown == [name for g in GROUPS for name in (g.title, *g.methods)]
 
 
 def test_list_names_the_reference_of_every_published_method(monkeypatch):

@@ -91,6 +91,7 @@ def test_list_gives_defaults_and_who_takes_which_ingredient():
     assert by_name["fedavg"]["options"]["lr"] == 0.1
     assert by_name["fedavg"]["ingredients"] == {"sizes": "samples"}
     assert by_name["ditto"]["goes_by"] == ["rounds", "time"]
+    assert by_name["ditto"]["group"] == "Personal models"
     for item in found["ingredients"]:
         assert item["options"] == {item["name"]: RECIPES[item["name"]][1]}
         takes = {a for a, f in ALGORITHMS.items() if item["name"] in ingredients_of(f)}

@@ -1,11 +1,12 @@
 """The methods as functions; `coterie.methods` has them by name.
 
-A new method needs a file of its own, and two lines in this file.
+A new method needs a file of its own, two lines in this file, and its name in `GROUPS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..types import Algorithm
 from .accelerated_gossip_sgd import accelerated_gossip_sgd
@@ -116,3 +117,74 @@ AVERAGING = (
 
 CHOOSING = ("coteries", "fedfomo", "neighbours")
 """Methods that need validation data, to choose by."""
+
+
+class MethodGroup(NamedTuple):
+    """Methods that a reader compares with each other."""
+
+    title: str
+    about: str  # what they have in common
+    methods: tuple[str, ...]
+    also: tuple[str, ...] = ()  # methods of other groups that readers look for here
+
+
+GROUPS = (
+    MethodGroup(
+        "Begin here",
+        "Compare these three first.",
+        ("coteries", "local", "fedavg"),
+    ),
+    MethodGroup(
+        "One global model",
+        "All clients use the same model.",
+        ("fedprox", "scaffold", "feddyn", "preconditioned_gradient", "spag", "dane"),
+        also=("fedavg",),
+    ),
+    MethodGroup(
+        "Personal models",
+        "Every client gets its own model, with the help of a global one.",
+        (
+            *("fedavg_finetune", "ditto", "apfl", "pfedme", "per_fedavg", "fedala"),
+            "aruba",
+        ),
+    ),
+    MethodGroup(
+        "Groups",
+        "Every client learns from the clients that are similar to it.",
+        (
+            *("ifca", "cobo", "fedamp", "fedfomo", "karula", "wga_bc", "all_for_one"),
+            *("adaptive_all_for_one", "all_for_all", "time_adaptive_all_for_all"),
+        ),
+        also=("coteries", "neighbours"),
+    ),
+    MethodGroup(
+        "Without a server",
+        "Clients send messages only to their neighbours on a graph.",
+        ("decentralised_sgd", "gradient_tracking", "extra", "neighbours"),
+        also=("token_sgd", "token_sag"),
+    ),
+    MethodGroup(
+        "Without waiting",
+        "Clients do not wait for each other. These methods need simulated time.",
+        (
+            *("server_sgd", "agraf", "loss_network", "accelerated_gossip_sgd"),
+            *("dual_accelerated", "ddo", "token_sgd", "token_sag"),
+        ),
+    ),
+    MethodGroup(
+        "Private",
+        "The table [privacy] of a study adds noise to what clients send, in almost "
+        "every method. So this group has no methods of its own.",
+        (),
+        also=("fedavg", "fedrep", "coteries", "decentralised_sgd", "token_sgd"),
+    ),
+    MethodGroup(
+        "Shared structure",
+        "Models of clients have some layers in common, or lie in a common subspace.",
+        (
+            *("fedrep", "fedper", "lg_fedavg", "fedbabu", "fedbn"),
+            *("low_rank_corrections", "shared_subspace", "nuclear_norm"),
+        ),
+    ),
+)
+"""Every method is in one group. Documents and `coterie list` have the same order."""

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from ...algorithms import ALGORITHMS
+from ...algorithms import ALGORITHMS, GROUPS
 from ...checks import InputError, brief, parameters_of, suggestion
 from ...conformance import faces_of
 from ...data.datasets import DATASETS
@@ -35,6 +35,7 @@ class Item(NamedTuple):
     required: list[str]  # options without a default
     ingredients: dict[str, str]  # of an algorithm, with their default recipes
     reference: str = ""
+    group: str = ""  # of an algorithm
     goes_by: tuple[str, ...] = ()  # of an algorithm: rounds, time
     used_by: tuple[str, ...] = ()  # of an ingredient: algorithms
 
@@ -64,13 +65,17 @@ def list_(
 
 
 def _algorithms() -> list[Item]:
+    """The algorithms, group by group."""
+    of = {item.name: item for item in _items(ALGORITHMS)}
     return [
-        item._replace(
-            reference=reference_of(ALGORITHMS[item.name]),
-            ingredients=_default_recipes(ALGORITHMS[item.name]),
-            goes_by=faces_of(ALGORITHMS[item.name]),
+        of[name]._replace(
+            reference=reference_of(ALGORITHMS[name]),
+            group=group.title,
+            ingredients=_default_recipes(ALGORITHMS[name]),
+            goes_by=faces_of(ALGORITHMS[name]),
         )
-        for item in _items(ALGORITHMS)
+        for group in GROUPS
+        for name in group.methods
     ]
 
 
@@ -154,14 +159,19 @@ def _listing(title: str, items: list[Item]) -> Table:
     """The items as a table for the terminal, in which no name is cut."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("name", no_wrap=True)
-    faces = any(item.goes_by for item in items)
-    if faces:
-        table.add_column("goes by", min_width=7)
     about = "what it is, and its options with their defaults"
     table.add_column(about, overflow="fold")
-    for item in items:
-        cells = [", ".join(item.goes_by)] if faces else []
-        table.add_row(item.name, *cells, _text(item))
+    if title != "algorithms":
+        for item in items:
+            table.add_row(item.name, _text(item))
+        return table
+    for group in GROUPS:
+        also = f" See also {', '.join(group.also)}." if group.also else ""
+        table.add_row(group.title, group.about + also, style="bold", end_section=True)
+        for item in items:
+            if item.group == group.title:
+                table.add_row(item.name, _text(item))
+        table.add_section()
     return table
 
 
@@ -171,10 +181,11 @@ def _text(item: Item) -> Text:
     recipes = [f"{name}={default}" for name, default in item.ingredients.items()]
     lines = [
         item.text,
-        item.reference,
+        f"goes by: {', '.join(item.goes_by)}" if item.goes_by else "",
         ", ".join(item.required + options),
         f"ingredients: {', '.join(recipes)}" if recipes else "",
         f"used by: {', '.join(item.used_by)}" if item.used_by else "",
+        item.reference,
     ]
     return Text("\n").join(
         Text(line, style="dim" if number else "")
