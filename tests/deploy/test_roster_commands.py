@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from coterie.checks import Problems
@@ -67,16 +69,17 @@ def test_a_roster_from_the_first_key_to_the_last_signature(here):
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_fingerprint_of_a_key_is_shown_to_its_owner_and_to_the_authority(here):
-    called("roster", "authority", "authority")
-    mine = called("roster", "request", "north")[1].split()[-1]
-    assert mine == keys.key_digest(keys.read_key(here / "north.key"))
-    words = ["--key", "authority.key", "--authority", "authority.crt"]
-    shown = called("roster", "sign", "north.request", *words)[1]
-    assert shown.split()[-1] == mine
+def test_everybody_sees_the_same_fingerprint_of_a_key(here):
+    make()
     refuses("exists already", called, "roster", "request", "north")
-    again = called("roster", "request", "north", "--key", "north.key")[1]
-    assert again.split()[-1] == mine
+    shown = called("roster", "request", "north", "--key", "north.key")[1].split()[-1]
+    words = ["--key", "authority.key", "--authority", "authority.crt"]
+    assert called("roster", "sign", "north.request", *words)[1].split()[-1] == shown
+    assert shown == keys.key_digest(keys.read_key(here / "north.key"))
+    lines = [line.split() for line in approve("north").splitlines()]
+    assert next(line[1] for line in lines if line[0] == "north") == shown
+    tables = tomllib.loads((here / "roster.toml").read_text())
+    assert tables["member"][0]["fingerprint"] == shown
 
 
 def test_signatures_may_be_collected_from_copies(here):

@@ -18,11 +18,16 @@ from cryptography.hazmat.primitives import serialization
 from coterie.checks import DisconnectedError
 from coterie.data.files import table as read_table
 from coterie.deploy.sites.away import away_key
-from coterie.deploy.sites.channel import Credentials, HubChannel, serve
+from coterie.deploy.sites.channel import (
+    Credentials,
+    HubChannel,
+    certificate_digest,
+    serve,
+)
 from coterie.deploy.sites.comparing import simulated_models
 from coterie.deploy.sites.coordinator import HubCoordinator
 from coterie.deploy.sites.hub import Hub, HubSettings
-from coterie.deploy.sites.keys import fingerprint, pem
+from coterie.deploy.sites.keys import pem
 from coterie.deploy.sites.member import Member
 from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.runs import SiteRun
@@ -127,7 +132,8 @@ def hub_on_loopback(
     **options: Any,
 ) -> Iterator[Running]:
     """A hub in this process; if it shall `crash`, it ends without a word."""
-    ranks = {fingerprint(party(n).certificate): r for r, n in enumerate(names)}
+    shown = [pem(party(name).certificate).encode() for name in names]
+    ranks = {certificate_digest(one): rank for rank, one in enumerate(shown)}
     store = HubStore(folder / "hub.db")
     central = HubCoordinator(methods, len(names), store.server()) if methods else None
     hub = Hub(names, "run", store, settings, central=central, **options)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from ...checks import InputError, Problems, several
 from ..terminal import err, out
@@ -60,8 +59,10 @@ def roster_authority(
     key = keys.new_key(to / f"{name}.key")
     path = to / f"{name}.crt"
     keys.write_certificates(path, [keys.new_authority(key, name)])
-    out.print(f"key, which never leaves this machine: {to / f'{name}.key'}")
+    place = to / f"{name}.key"
+    out.print(f"key, which never leaves this machine: {place}", soft_wrap=True)
     out.print(f"certificate, for everybody: {path}", soft_wrap=True)
+    out.print(f"fingerprint of the key: {keys.key_digest(key)}", soft_wrap=True)
 
 
 def roster_sign(
@@ -232,24 +233,23 @@ def _hash_of(study: Path) -> str:
 
 def _show(roster: Roster) -> None:
     """Prints a roster for a person who has to judge it."""
-    from ...deploy.sites.keys import days_left
+    from ...deploy.sites.keys import days_left, fingerprint, name_of
 
     out.print(f"study   {roster.study}", soft_wrap=True)
     out.print(f"roster  {roster.hash}", soft_wrap=True)
     out.print(f"number  {roster.number}")
-    table = Table()
-    table.add_column("party", no_wrap=True)
-    table.add_column("fingerprint of its certificate", overflow="fold")
-    table.add_column("valid for")
-    table.add_column("signed")
-    missing = roster.missing_signatures()
+    missing, parties = roster.missing_signatures(), []
     for seat in (roster.hub, *roster.members):
-        left = several(max(0, days_left(seat.certificate)), "day")
-        state = "no" if seat.name in missing else "yes"
-        if seat is roster.hub:
-            state = "(the hub)"
-        table.add_row(seat.name, seat.fingerprint, left, state)
-    out.print(table)
+        state = "has not signed" if seat.name in missing else "has signed"
+        state = "the hub" if seat is roster.hub else state
+        parties.append((seat.name, seat.certificate, state))
+    parties += [(name_of(root), root, "authority") for root in roster.authorities]
+    widest = max(len(name) for name, *_ in parties)
+    out.print("fingerprints of keys, which their owners can tell by telephone:")
+    for name, certificate, state in parties:
+        left = several(max(0, days_left(certificate)), "day")
+        shown = f"{name:<{widest}}  {fingerprint(certificate)}"
+        out.print(f"{shown}  {state}, valid for {left}", soft_wrap=True)
 
 
 def _say_unsigned(roster: Roster) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ class Credentials(NamedTuple):
     authority: bytes
 
 
-def fingerprint(pem: bytes) -> str:
+def certificate_digest(pem: bytes) -> str:
     """The SHA-256 of a certificate, in hexadecimal digits."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -67,17 +67,17 @@ def serve(
 
     Args:
         answer: answers the message of a member.
-        ranks: the member of each fingerprint.
+        ranks: the member of each `certificate_digest`.
         address: host and port; port 0 takes any.
         credentials: of the hub.
         largest: the most bytes of a message.
     """
-    known: dict[bytes, str] = {}  # fingerprints take longer than small messages
+    known: dict[bytes, str] = {}  # digests take longer than small messages
 
     def call(blob: bytes, context: Any) -> bytes:
         shown = context.auth_context().get("x509_pem_cert", [b""])[0]
         if shown not in known and len(known) < 1000:
-            known[shown] = fingerprint(shown)
+            known[shown] = certificate_digest(shown)
         rank = ranks.get(known.get(shown, ""))
         if rank is None:
             text = "this certificate is not on the roster"
@@ -205,8 +205,3 @@ _TEMPORARY = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.CANCELLED,
 )
-
-
-def ranks_of(fingerprints: Sequence[str]) -> dict[str, int]:
-    """The rank of each fingerprint."""
-    return {text: rank for rank, text in enumerate(fingerprints)}

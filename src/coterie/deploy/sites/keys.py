@@ -17,7 +17,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...checks import InputError, Problems, brief, integer
+from ...checks import InputError, brief, integer
 from ...records.files import write
 from .reading import content_of
 
@@ -140,11 +140,6 @@ def pem(certificate: Certificate) -> str:
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
-def fingerprint(certificate: Certificate) -> str:
-    """The SHA-256 of a certificate, in 64 hexadecimal digits."""
-    return certificate.fingerprint(hashes.SHA256()).hex()
-
-
 def name_of(certificate: Certificate) -> str:
     """The name in a certificate.
 
@@ -256,16 +251,6 @@ def sign_request(
 _PURPOSES = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
 
 
-def requested_name(asked: bytes) -> str:
-    """The name in a request, for the person who decides about it."""
-    try:
-        found = x509.load_pem_x509_csr(asked).subject
-        common = found.get_attributes_for_oid(NameOID.COMMON_NAME)
-    except _MALFORMED:
-        raise InputError("this does not hold a request in PEM.") from None
-    return refuse_name("common name", common[0].value if common else "")
-
-
 def requested_key(asked: bytes) -> str:
     """The SHA-256 of the public key in a request, to compare by telephone."""
     try:
@@ -280,8 +265,8 @@ def key_digest(key: Key) -> str:
     return _digest_of(key.public_key())
 
 
-def certified_key(certificate: Certificate) -> str:
-    """The SHA-256 of the public key in a certificate."""
+def fingerprint(certificate: Certificate) -> str:
+    """The SHA-256 of the public key in a certificate: the same as in its request."""
     return _digest_of(public_key(certificate))
 
 
@@ -451,15 +436,3 @@ def frame(*parts: bytes) -> bytes:
     """
     lengths = [len(part).to_bytes(8, "big") + part for part in parts]
     return b"coterie" + b"".join(lengths)
-
-
-def refuse_certificate(
-    certificates: Sequence[Certificate],
-    authorities: Sequence[Certificate],
-    *,
-    name: str,
-    now: datetime.datetime | None = None,
-) -> None:
-    """Refuses a certificate of a member or hub with all that is wrong with it."""
-    if problems := certificate_problems(certificates, authorities, name=name, now=now):
-        raise Problems(problems)

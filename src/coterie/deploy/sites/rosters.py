@@ -33,7 +33,6 @@ from .keys import (
     Key,
     certificate_problems,
     certificates_in,
-    certified_key,
     fingerprint,
     holds,
     name_of,
@@ -74,7 +73,7 @@ class Seat:
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 of its certificate, in hexadecimal digits."""
+        """The SHA-256 of its public key, which its owner saw when making the key."""
         return fingerprint(self.certificate)
 
     def content(self) -> dict[str, Any]:
@@ -132,20 +131,6 @@ class Roster:
     def run_name(self) -> str:
         """A name of the run: every roster has its own."""
         return self.hash
-
-    def rank_of(self, fingerprint: str) -> int:
-        """The position of the member with this fingerprint.
-
-        Raises:
-            InputError: if no member has it.
-        """
-        for rank, member in enumerate(self.members):
-            if member.fingerprint == fingerprint:
-                return rank
-        raise InputError(
-            f"a party with the fingerprint {fingerprint[:16]}... is not a member of "
-            "the roster."
-        )
 
     def rank_named(self, name: str) -> int:
         """The position of the member with this name."""
@@ -237,7 +222,7 @@ def revoke(roster: Roster, name: str) -> Roster:
     members = tuple(seat for seat in roster.members if seat is not gone)
     if not members:
         raise InputError(f"the roster must keep a member, but {name} is the last one.")
-    revoked = (*roster.revoked, certified_key(gone.certificate))
+    revoked = (*roster.revoked, fingerprint(gone.certificate))
     return next_roster(roster, members=members, revoked=revoked)
 
 
@@ -250,8 +235,8 @@ def with_member(roster: Roster, certificates: Sequence[Certificate]) -> Roster:
     if seat.name not in roster.names:
         return next_roster(roster, members=(*roster.members, seat))
     rank, revoked = roster.rank_named(seat.name), roster.revoked
-    old = certified_key(roster.members[rank].certificate)
-    if certified_key(seat.certificate) != old:
+    old = fingerprint(roster.members[rank].certificate)
+    if fingerprint(seat.certificate) != old:
         revoked = (*revoked, old)
     members = (*roster.members[:rank], seat, *roster.members[rank + 1 :])
     return next_roster(roster, members=members, revoked=revoked)
@@ -298,8 +283,8 @@ def refuse_change(old: Roster, new: Roster) -> None:
             f"members must keep their order, got {', '.join(new.names)} in place of "
             f"{', '.join(old.names)}."
         )
-    keys = {certified_key(seat.certificate) for seat in new.members}
-    gone = {certified_key(seat.certificate): seat.name for seat in old.members}
+    keys = {fingerprint(seat.certificate) for seat in new.members}
+    gone = {fingerprint(seat.certificate): seat.name for seat in old.members}
     for key, name in gone.items():
         if key not in keys and key not in new.revoked:
             problems.append(f"the old key of {name} must be revoked.")
@@ -501,8 +486,8 @@ def _seat(key: str, table: object) -> Seat:
     found = certificates_in(f"the certificate of {name}", _pem(table["certificate"]))
     if fingerprint(found[0]) != table["fingerprint"]:
         raise InputError(
-            f"the fingerprint of {name} must be that of its certificate, "
-            f"{fingerprint(found[0])}, got {brief(table['fingerprint'])}."
+            f"the fingerprint of {name} must be that of the key in its "
+            f"certificate, {fingerprint(found[0])}, got {brief(table['fingerprint'])}."
         )
     return Seat(name, found)
 
@@ -539,7 +524,7 @@ def _refuse_content(roster: Roster) -> None:
         if name not in roster.names:
             raise InputError(f"the roster has a signature of {name}, not a member.")
     for seat in seats:
-        if certified_key(seat.certificate) in roster.revoked:
+        if fingerprint(seat.certificate) in roster.revoked:
             raise InputError(f"the key of {seat.name} is revoked: it needs a new one.")
     if (roster.number == 1) != (roster.previous == ""):
         raise InputError(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ...checks import InputError, several
 from ...study.settings.sites import Sites, sites_of, study_hash
 from .attempts import HubPrograms
-from .channel import Credentials, serve
+from .channel import Credentials, certificate_digest, serve
 from .hub import Hub, HubSettings
 from .keys import holds, pem, read_key
 from .reading import content_of, tables_of
@@ -98,7 +98,7 @@ def serving(
     store = HubStore(folder / f"{roster.run_name[:16]}.db")
     settings = HubSettings(least=sites.least_members, patience=sites.patience)
     ranks = {
-        seat.fingerprint: rank
+        certificate_digest(pem(seat.certificate).encode()): rank
         for rank, seat in enumerate(roster.members)
         if seat.name not in without
     }
