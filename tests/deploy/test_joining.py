@@ -24,6 +24,7 @@ from coterie.deploy.sites.wire import Parcel
 from support.called import called
 from support.refusals import refusal, refuses
 from support.site_folders import NAMES, STUDY, change_site, site_folders
+from support.sites import wait_for
 
 
 def problems(study, site) -> tuple[str, ...]:
@@ -74,7 +75,7 @@ def test_three_sites_train_and_each_has_its_own_results(tmp_path, monkeypatch):
         others = [other for other in NAMES if other != name]
         text = (folder / "metrics.csv").read_text()
         assert name in text and not any(other in text for other in others)
-    code, shown, _ = called("export", str(folders["Bern"]), "--client", "Bern")[:3]
+    code, shown, _ = called("export", str(folders["Bern"]))[:3]
     assert code == 0 and "model of Bern" in shown
     rows = pd.read_csv(tmp_path / "demo" / "Bern" / "Bern.csv")
     rows.assign(hospital="Bern").to_csv("own.csv", index=False)
@@ -247,30 +248,60 @@ def test_a_closed_site_is_silent_and_waits(three, monkeypatch):
     assert asked[-1] == "closed"
 
 
-def test_members_hear_why_a_hub_ends(three, tmp_path):
-    """Bern has another column, so the set-up fails, and all sites say why."""
+class Sites:
+    """Three sites that take part in a study, each in a thread."""
+
+    def __init__(self, study, sites) -> None:
+        self.study, self.sites = study, sites
+        self.said: list[str] = []
+        self.found: dict[str, str] = {}
+
+    def _at(self, name: str) -> None:
+        try:
+            site = ready_to_join(self.study, self.sites[name])
+            self.found[name] = str(take_part(site, self.said.append))
+        except (ValueError, RuntimeError) as error:
+            self.found[name] = str(error)
+
+    def begin(self) -> list[threading.Thread]:
+        threads = [threading.Thread(target=self._at, args=(name,)) for name in NAMES]
+        for thread in threads:
+            thread.start()
+        return threads
+
+
+def test_members_hear_why_a_hub_ends_and_wait_for_its_next_start(three, tmp_path):
+    """Bern has another column at first. When it is corrected, all take part again."""
     study, sites = three
     data = sites["Bern"].parent / "Bern.csv"
-    data.write_text(data.read_text().replace("age", "years", 1))
+    right = data.read_text()
+    data.write_text(right.replace("age", "years", 1))
     files = read_hub(study, tmp_path / "demo" / "hub" / "roster.toml", None)
-    found: dict[str, str] = {}
+    three_sites, lines = Sites(study, sites), list[str]()
     with serving(files, "127.0.0.1:0", tmp_path / "hub") as (hub, port):
         for path in sites.values():
             change_site(path, hub=f"127.0.0.1:{port}")
-
-        def at(name: str) -> None:
-            try:
-                take_part(ready_to_join(study, sites[name]), lambda line: None)
-            except (ValueError, RuntimeError) as error:
-                found[name] = str(error)
-
-        threads = [threading.Thread(target=at, args=(name,)) for name in NAMES]
-        for thread in threads:
-            thread.start()
+        threads = three_sites.begin()
+        ended = follow(hub, lines.append)  # it ends when all know, and not in 20 s
         for thread in threads:
             thread.join(30)
-    assert hub.ended.startswith("failed")
-    assert all("'years'" in found[name] for name in NAMES), found
+        assert ended.startswith("failed") and hub.all_told()
+        found = three_sites.found
+        assert all("'years'" in found[name] for name in NAMES), found
+        data.write_text(right)
+        threads = three_sites.begin()
+        wait_for(lambda: sum("is about to end" in s for s in three_sites.said) == 3)
+    with serving(files, f"127.0.0.1:{port}", tmp_path / "hub") as (hub, _):
+        for thread in threads:
+            thread.join(60)
+        assert hub.ended == "done"
+    folders = dict(three_sites.found)
+    assert all("three-" in folder for folder in folders.values()), folders
+    for thread in three_sites.begin():  # there is no hub now
+        thread.join(30)
+    assert three_sites.found == folders
+    said = three_sites.said[-3:]
+    assert all(line.startswith("the run is done at ") for line in said), said
 
 
 def test_only_a_folder_of_a_site_has_a_log(tmp_path):

@@ -152,6 +152,9 @@ def test_a_hub_that_was_killed_goes_on_from_its_log(tmp_path, step, monkeypatch)
             ]
             wait_for(lambda: first.hub.step >= step and len(first.hub._lives) == 4)
         with hub_on_loopback(tmp_path, QUICK, port=first.port) as second:
+            wait_for(
+                lambda: all(one["there"] for one in second.hub.status()["members"])
+            )
             found = {n: f.result() for n, f in zip(NAMES, futures, strict=True)}
             commits = second.hub.store.commits()
     assert [commit.step for commit in commits] == list(range(13))

@@ -27,7 +27,8 @@ from .options import Json, Quiet, RunFolder, Trust
 def export(
     folder: RunFolder,
     client: Annotated[
-        str | None, typer.Option(help="The client's name or number.")
+        str | None,
+        typer.Option(help="Its name or number; not needed for a run of one client."),
     ] = None,
     everybody: Annotated[
         bool, typer.Option("--all", help="The models of all clients.")
@@ -54,9 +55,11 @@ def export(
 
     With --all, write the models of all clients, each into a folder of its own.
     """
+    run = load(folder, trust=trust or ())
+    if client is None and not everybody:
+        client = _only_client(run.records)
     if (client is None) != everybody:
         raise InputError("`export` needs either --client or --all.")
-    run = load(folder, trust=trust or ())
     how: dict[str, Any] = {"label": algorithm, "seed": seed, "overwrite": force}
     if client is None:
         with plain_progress(err, "export", quiet=quiet, unit="models") as show:
@@ -73,6 +76,12 @@ def export(
     for name, one in every.items():
         about = f"model of {name}, {one.label}, seed {one.seed}"
         out.print(f"{about}: {one.folder}", soft_wrap=True)
+
+
+def _only_client(records: Records) -> str | None:
+    """The name of the client of a run that has one, such as that of a site."""
+    known = set(records.clients["client"])
+    return full_name(records.names, int(known.pop())) if len(known) == 1 else None
 
 
 def _client_of(records: Records, text: str) -> int | str:

@@ -117,6 +117,8 @@ class Hub:
         self._lives: dict[int, str] = {}
         self._torch: dict[int, str] = {}  # versions, for `join --check`
         self._left = store.leavers()  # for good
+        self._spoke: set[int] = set()  # since this process began
+        self._told: set[int] = set()  # that the run has ended
         self._finished: set[int] = set()
         self._short_since: float | None = None
         self._first, self._began, self._total = self.step, now, 0
@@ -130,9 +132,14 @@ class Hub:
             kind = words(parcel.header, "kind")
             with self._turn:
                 self._heard[rank] = self._clock()
-                if rank in self._left and kind not in ("leave", "check"):
-                    raise WireError(f"{self.names[rank]} has left this run.")
-                return self._kinds.get(kind, Hub._on_call)(self, rank, parcel)
+                if kind not in ("leave", "check"):
+                    self._spoke.add(rank)
+                    if rank in self._left:
+                        raise WireError(f"{self.names[rank]} has left this run.")
+                found = self._kinds.get(kind, Hub._on_call)(self, rank, parcel)
+                if kind != "alive" and found.header.get("ended"):
+                    self._told.add(rank)
+                return found
         except WireError as error:
             return Parcel({"error": str(error)})
         except sqlite3.Error as error:  # such as a full disk
@@ -152,6 +159,8 @@ class Hub:
             raise WireError(
                 f"{self.names[rank]} has another study or another roster than the hub."
             )
+        if self._has_failed():  # it does not hear an error that it has corrected
+            return Parcel({"ended": self.ended, "wait": True})
         life = words(header, "life")
         if self._lives.get(rank) != life:
             self._lives[rank] = life
@@ -336,7 +345,7 @@ class Hub:
         """What `found` gives, as soon as it gives something."""
         end = self._clock() + _POLL
         while True:
-            if self.ended.startswith(("failed", "stopped")):
+            if self._has_failed():
                 return Parcel({"ended": self.ended})
             answer = found()
             if answer is not None:
@@ -443,6 +452,10 @@ class Hub:
             self.store.set_fact("ended", self.ended)
         self._turn.notify_all()
 
+    def _has_failed(self) -> bool:
+        """Whether the run has ended before its last step."""
+        return self.ended.startswith(("failed", "stopped"))
+
     # What the hub's own clock does.
 
     def look(self) -> None:
@@ -476,13 +489,19 @@ class Hub:
             left = set(range(len(self.names))) - self._finished
             return bool(self._finished) and all(map(self.is_lost, left))
 
+    def all_told(self) -> bool:
+        """Whether all members that are there know that the run has ended."""
+        with self._turn:
+            there = {rank for rank in self._spoke if not self.is_lost(rank)}
+            return there <= self._told | self._finished
+
     def status(self) -> dict[str, Any]:
         """What the page shows."""
         with self._turn:
             members = [
                 {
                     "name": name,
-                    "there": not self.is_lost(rank) and rank in self._lives,
+                    "there": not self.is_lost(rank) and rank in self._spoke,
                     "step": self._done[rank],
                 }
                 for rank, name in enumerate(self.names)

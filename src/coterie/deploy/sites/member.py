@@ -39,6 +39,8 @@ from .wire import Parcel
 
 Found = TypeVar("Found")
 
+_PAUSE = 0.5  # seconds
+
 
 class RunStep(NamedTuple):
     """A step of the run, the same for all members."""
@@ -245,11 +247,26 @@ class Member:
 
     # Parts of the walk.
 
-    def hello(self, run: str, done: int) -> None:
-        """Begins: tells the hub which run this is, and which step was finished last."""
+    def hello(
+        self, run: str, done: int, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """Begins: tells the hub which run this is, and which step was finished last.
+
+        If the run has failed, it waits until somebody has started the hub again.
+        """
         life = uuid.uuid4().hex
         header = {"kind": "hello", "protocol": PROTOCOL, "run": run, "life": life}
-        found = self._ask(header | {"done": done}).header
+        told = Parcel(header | {"done": done})
+        found, waits = self.channel.ask(told).header, False
+        while found.get("wait"):
+            if not waits:
+                say(
+                    f"the hub is about to end, because the run has {found['ended']}; "
+                    "this site waits until the hub is started again"
+                )
+            waits = True
+            time.sleep(_PAUSE)
+            found = self.channel.ask(told).header
         pause = float(found["patience"]) / 4
         self._heart = threading.Thread(target=self._beat, args=(pause,), daemon=True)
         self._heart.start()

@@ -91,12 +91,16 @@ class MemberStore:
         with self._lock:
             self._db.close()
 
-    def fact(self, name: str, value: str) -> str:
-        """The value under this name; if there is none, it becomes `value`."""
+    def finish(self) -> None:
+        """Keeps that this member has its results, so that it needs no hub any more."""
+        with _writing(self.folder), self._lock:
+            self._db.execute("INSERT INTO facts VALUES ('finished', 'yes')")
+
+    def is_finished(self) -> bool:
+        """Whether this member has its results."""
         with self._lock:
-            self._db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
-            found = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,))
-            return found.fetchone()[0]
+            found = self._db.execute("SELECT 1 FROM facts WHERE name = 'finished'")
+            return found.fetchone() is not None
 
     def greatest(self) -> tuple[int, int]:
         """The last step and its last attempt in which this member took part."""

@@ -129,6 +129,11 @@ def take_part(joining: Joining, say: Say) -> Path:
         folder.create(_stored_tables(joining, study), {})
         folder.copy_code(copies_of_modules(study))
         folder.begin_metrics()
+        store = MemberStore(folder.path / STORE)
+        if store.is_finished():
+            store.close()
+            say(f"the run is done at {joining.site.name}, and nothing is left to do")
+            return folder.path
         say(f"connecting to {joining.site.hub}, and waiting for the other members")
         channel = HubChannel(
             joining.site.hub,
@@ -136,7 +141,6 @@ def take_part(joining: Joining, say: Say) -> Path:
             joining.roster.hub.name,
             largest=joining.sites.message_bytes + HEADERS,
         )
-        store = MemberStore(folder.path / STORE)
         shown = OpenHours(channel, joining.site, say)
         trust = trust_of(joining, away_key(store.folder))
         names, masks = joining.roster.names, joining.sites.masks
@@ -145,13 +149,13 @@ def take_part(joining: Joining, say: Say) -> Path:
             member.group.refuse_program = joining.site.refuse_program
         try:
             run = SiteRun(study, table, member, folder, say, ledger_of(joining))
-            cells = run.train(joining.run_name)
+            folder.export(run.train(joining.run_name))
+            store.finish()
         except RunOver as error:
             raise _end_of(str(error)) from None
         finally:
             member.close()
             store.close()
-        folder.export(cells)
     return folder.path
 
 

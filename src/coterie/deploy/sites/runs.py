@@ -107,7 +107,7 @@ class SiteRun:
         """
         self._name = name
         member, last = self._member, self._member.store.last()
-        member.hello(name, -1 if last is None else last.step)
+        member.hello(name, -1 if last is None else last.step, self._say)
         member.begin_set_up(1, self.steps)
         last = member.recover()
         try:

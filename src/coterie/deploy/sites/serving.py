@@ -153,8 +153,9 @@ def follow(hub: Hub, say: Callable[[str], None]) -> str:
         there, what, aborts = now, status["what"], status["aborts"]
         if status["ended"] or hub.all_finished():
             ended = str(status["ended"]) or "done"
-            if ended != "done":  # members that compute now hear of it later
-                time.sleep(min(hub.settings.patience, _GRACE))
+            end = time.monotonic() + min(hub.settings.patience, _GRACE)
+            while ended != "done" and not hub.all_told() and time.monotonic() < end:
+                time.sleep(_PAUSE)  # members that compute now hear of it later
             return ended
         time.sleep(_PAUSE)
 
