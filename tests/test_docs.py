@@ -138,6 +138,30 @@ def test_every_algorithm_has_a_page_that_gives_its_parameters_and_defaults(name)
         assert row in text, f"the page of {name} has no row {row}"
 
 
+HEADINGS = [
+    *("What it does", "When to use it", "Update", "Options"),
+    *("Cost and who sees what", "Differences from the paper"),
+]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_page_of_an_algorithm_has_the_same_headings_and_begins_briefly(name):
+    text = (DOCS / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+    text = _FENCE.sub("", text)
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == HEADINGS
+    assert text.startswith(f"# {name}\n\n## What it does\n\n")
+    first = text.split("\n\n")[2]
+    assert 1 <= len(re.findall(r"[.!?](?:\s|$)", first)) <= 2, first
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_page_of_an_algorithm_says_who_sees_what_as_reports_do(name):
+    text = (DOCS / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+    part = text[text.index("\n## Cost and who sees what") :]
+    (sight,) = (sight for sight in SIGHTS if name in sight.methods)
+    assert f"| {sight.server} | {sight.partner} | {sight.private} |" in part
+
+
 def test_every_page_of_an_algorithm_is_of_one_that_exists():
     assert {page.stem for page in (DOCS / "algorithms").glob("*.md")} == set(ALGORITHMS)
 

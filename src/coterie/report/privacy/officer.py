@@ -61,11 +61,13 @@ SIGHTS = (
         "nothing",
         "a neighbour sees one or two rows, which also depend on clients further away",
     ),
+    Sight(("neighbours",), "nothing", "a neighbour sees a model and mean losses"),
     Sight(
-        ("neighbours", "cobo", "fedfomo"),
+        ("cobo",),
         "nothing",
-        "a neighbour sees a model, and for `neighbours` mean losses",
+        "the others see a model; a client that it meets sees a model and a gradient",
     ),
+    Sight(("fedfomo",), "nothing", "its partners of the round see a model"),
     Sight(
         ("all_for_all", "time_adaptive_all_for_all"),
         "nothing",
@@ -77,11 +79,17 @@ SIGHTS = (
         "the client with the reference sample sees a gradient of each client",
     ),
     Sight(
-        ("all_for_one", "adaptive_all_for_one", "wga_bc"),
+        ("all_for_one", "wga_bc"),
         "nothing",
         "a client's helpers see its model, and the client sees their gradients at this "
-        "model; with the adaptive method, everybody also sees products of gradients "
-        "whenever partners are compared",
+        "model",
+    ),
+    Sight(
+        ("adaptive_all_for_one",),
+        "nothing",
+        "a client's helpers see its model, and the client sees their gradients at this "
+        "model; everybody also sees products of gradients whenever partners are "
+        "compared",
     ),
     Sight(
         ("server_sgd",),
@@ -99,9 +107,15 @@ SIGHTS = (
         "the client that holds the token sees the model",
     ),
     Sight(
-        ("nuclear_norm", "shared_subspace", "spag"),
-        "models or gradients of each client",
-        "what the server computes from them",
+        ("nuclear_norm", "shared_subspace"),
+        "vectors that each client makes from its gradients",
+        "the averages of these vectors",
+        "refused",
+    ),
+    Sight(
+        ("spag",),
+        "nothing",
+        "the client with the reference sample sees a gradient of each client",
         "refused",
     ),
     Sight(
