@@ -148,6 +148,54 @@ def test_a_hub_that_tells_one_member_something_else_is_found(
     assert sentence in refusals_in(run_under(evil, tmp_path, monkeypatch))
 
 
+def test_a_hub_that_tells_another_scale_of_a_sum_is_found(tmp_path, monkeypatch):
+    def evil(hub, answer, rank, parcel):
+        found = answer(rank, parcel)
+        if at(parcel, ROUND + 1, "open") and found.payload:
+            values, shares = found.header["exponents"]
+            return Parcel(
+                found.header | {"exponents": [values + 1, shares]}, found.payload
+            )
+        return found
+
+    said = refusals_in(run_under(evil, tmp_path, monkeypatch))
+    assert "the hub tells another scale of a sum than its members'" in said
+
+
+def test_a_hub_that_says_to_one_member_that_a_row_does_not_fit_opens_no_sum(
+    tmp_path, monkeypatch
+):
+    """Aarau sends its row again, with other masks; the first sum stays closed."""
+    opened = []
+
+    def evil(hub, answer, rank, parcel):
+        found = answer(rank, parcel)
+        if at(parcel, ROUND + 1, "rows") and rank == 0 and found.payload:
+            return Parcel({"kind": "rows", "fits": False})
+        if at(parcel, ROUND + 1, "open"):
+            opened.append(rank)
+        return found
+
+    said = refusals_in(run_under(evil, tmp_path, monkeypatch))
+    assert "they call a verb with another `kind`" in said
+    assert not opened
+
+
+def test_a_hub_that_tells_one_member_another_scale_before_a_sum_is_found(
+    tmp_path, monkeypatch
+):
+    """Scales are signed with the keys of masks."""
+
+    def evil(hub, answer, rank, parcel):
+        found = answer(rank, parcel)
+        if at(parcel, ROUND + 1, "gather", 0) and rank == 0 and found.payload:
+            return changed(found, start_of(found, 1) + 4 + 2 * HASH + 3)
+        return found
+
+    said = refusals_in(run_under(evil, tmp_path, monkeypatch))
+    assert "the signature of member 1 is wrong" in said
+
+
 def test_a_hub_cannot_sum_a_smaller_set_after_it_has_opened_a_sum(
     tmp_path, monkeypatch
 ):
@@ -210,12 +258,28 @@ def test_a_member_does_no_step_again_for_a_hub_with_an_old_log(tmp_path):
     again.close()
 
 
+def with_other_scale(found: Parcel) -> Parcel:
+    """The log with another scale of every sum."""
+    steps = []
+    for one in found.header["steps"]:
+        answers = [
+            [header | ({"exponents": [1, 1]} if header.get("exponents") else {}), size]
+            for header, size in one["answers"]
+        ]
+        steps.append({**one, "answers": answers})
+    return Parcel(found.header | {"steps": steps}, found.payload)
+
+
+def without_votes(found: Parcel) -> Parcel:
+    """The log with steps that nobody has signed."""
+    steps = [one | {"votes": {}} for one in found.header["steps"]]
+    return found._replace(header=found.header | {"steps": steps})
+
+
 LOGS = {
-    "has not signed the end of": lambda found: changed(found, -1),
-    "nobody has signed": lambda found: found._replace(
-        header=found.header
-        | {"steps": [one | {"votes": {}} for one in found.header["steps"]]}
-    ),
+    "sums": ("has not signed the end of", lambda found: changed(found, -1)),
+    "scales": ("has not signed the end of", with_other_scale),
+    "votes": ("nobody has signed", without_votes),
 }
 
 
@@ -230,15 +294,17 @@ def test_a_value_that_cannot_be_read_is_refused_in_words(tmp_path, monkeypatch):
     assert "what member 1 sent to all cannot be read" in said
 
 
-@pytest.mark.parametrize("sentence", LOGS)
-def test_a_forged_log_convinces_nobody_who_was_away(sentence, tmp_path, monkeypatch):
+@pytest.mark.parametrize("forged", LOGS)
+def test_a_forged_log_convinces_nobody_who_was_away(forged, tmp_path, monkeypatch):
+    sentence, forge = LOGS[forged]
+
     def evil(hub, answer, rank, parcel):
         found = answer(rank, parcel)
         if parcel.header["kind"] == "log" and rank == 1 and found.header.get("steps"):
-            return LOGS[sentence](found)
+            return forge(found)
         return found
 
-    deaths = {"Basel": [Death(ROUND, "begin", 1)]}
+    deaths = {"Basel": [Death(ROUND + 1, "begin", 1)]}
     found = run_under(evil, tmp_path, monkeypatch, deaths)
     assert sentence in str(found["Basel"])
 
@@ -251,7 +317,7 @@ def test_a_hub_cannot_say_that_a_step_counts_which_nobody_has_signed(
     def evil(hub, answer, rank, parcel):
         found = answer(rank, parcel)
         asks = rank == 1 and at(parcel, ROUND, "log")
-        return LOGS["nobody has signed"](found) if asks else found
+        return without_votes(found) if asks else found
 
     deaths = {"Basel": [Death(ROUND, "vote", 1, False)]}
     found = run_under(evil, tmp_path, monkeypatch, deaths)
@@ -275,8 +341,8 @@ def test_what_the_hub_sees_is_random_and_nothing_of_it_comes_twice(
         with lock:
             if header["kind"] == "rows" and parcel.payload:
                 rows.append(arrays_of(header["arrays"], parcel.payload)[0].reshape(-1))
-            passing = header["kind"] == "gather" and header.get("passing")
-            if passing and parcel.payload[:4] == (2 * HASH).to_bytes(4, "big"):
+            first = header["kind"] == "gather" and header.get("number") == 0
+            if first and header["step"] > 0 and parcel.payload:
                 keys.append(parcel.payload[4 : 4 + 2 * HASH])
         return answer(rank, parcel)
 
@@ -286,14 +352,14 @@ def test_what_the_hub_sees_is_random_and_nothing_of_it_comes_twice(
     assert len(rows) >= 4 * 4 and len(keys) >= 4 * 4
     halves = [raw[:HASH] for raw in keys] + [raw[HASH:] for raw in keys]
     assert len(set(halves)) == len(halves)  # mask and mail keys of every attempt
-    bits_are_fair(np.concatenate(rows))
+    bits_are_fair(np.concatenate([row.view(np.uint8) for row in rows]))
     pairs = [
         a - b
         for i, a in enumerate(rows)
         for b in rows[:i]
         if (a.dtype, a.shape) == (b.dtype, b.shape)
     ]
-    bits_are_fair(np.concatenate(pairs))
+    bits_are_fair(np.concatenate([pair.view(np.uint8) for pair in pairs]))
     assert all(len(np.unique(each)) == len(each) for each in pairs if len(each) > 3)
 
 

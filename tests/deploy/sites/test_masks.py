@@ -20,11 +20,14 @@ from coterie.deploy.sites.masks import (
     PublicKeys,
     ReuseError,
     TooLarge,
+    exponents_after,
     from_grid,
+    from_narrow,
     grid_for,
     mask_row,
     open_sum,
     to_grid,
+    to_narrow,
 )
 
 SIZE = 4096
@@ -297,6 +300,56 @@ def test_the_grid_has_as_few_bits_as_the_sum_needs():
         grid_for(2.0**60, 8.0, 2)
     with pytest.raises(InputError, match="do not fit"):
         grid_for(2.0**40, 1.0, 2, noise=2.0**60)
+
+
+# Averages in 32 bits.
+
+
+@pytest.mark.parametrize("members", [2, 3, 8, 20])
+@pytest.mark.parametrize("size", [1e-20, 3e-4, 1.0, 1e6])
+def test_an_average_in_32_bits_is_off_by_no_more_than_its_docstring_says(members, size):
+    rng = np.random.default_rng(members)
+    shares = rng.integers(50, 200, (members, 1)).astype(float)
+    values = size * rng.normal(size=(members, 5000))
+    rows = np.concatenate([shares * values, shares], 1)
+    exact = rows.sum(0)
+    before = exact * rng.uniform(0.5, 1.0)  # the last sum was not larger
+    scale = exponents_after(before)
+    whole = [to_narrow(row, scale, members) for row in rows]
+    total = from_narrow(sum(whole[1:], whole[0].copy()), scale, exact.shape)
+    assert total[-1] == exact[-1]  # numbers of samples are exact
+    last = np.abs(before[:-1]).max() / before[-1]
+    off = np.abs((total / total[-1] - exact / exact[-1])[:-1]).max()
+    step = 2.0**-scale.values / exact[-1]
+    assert step / 4 < off <= members / 2 * step
+    assert members / 2 * step <= members * 2.0**-27 * last * before[-1] / exact[-1]
+
+
+@pytest.mark.parametrize("members", [2, 3, 8, 20])
+def test_the_largest_rows_of_32_bits_do_not_wrap_around(members):
+    scale = exponents_after(np.array([1.0, 8.0]))
+    most = 2**31 // members - 1
+    row = np.array([most * 2.0**-scale.values, -most * 2.0**-scale.shares])
+    total = sum(to_narrow(row, scale, members) for _ in range(members))
+    assert from_narrow(total, scale, (2,)).tolist() == (members * row).tolist()
+    for place in (0, 1):
+        larger = row.copy()
+        larger[place] *= (most + 1) / most
+        with pytest.raises(TooLarge):
+            to_narrow(larger, scale, members)
+
+
+def test_numbers_may_become_several_times_as_large_as_in_the_last_sum():
+    """16 times in the sum; a member with a share of 1/4 in a sum of 8, 8 times."""
+    scale = exponents_after(np.array([0.999, 1.0]))
+    to_narrow(np.array([8 * 0.999 / 4, 0.25]), scale, 8)
+    with pytest.raises(TooLarge):
+        to_narrow(np.array([8.1 / 4, 0.25]), scale, 8)
+
+
+@pytest.mark.parametrize("total", [[0.0, 1.0], [1.0, 0.0], [np.nan, 1.0], [1.0]])
+def test_a_sum_without_a_largest_number_gives_no_scale(total):
+    assert exponents_after(np.array(total)) is None
 
 
 @pytest.mark.parametrize("value", [1.5, -1.5, np.nan, np.inf, -np.inf])

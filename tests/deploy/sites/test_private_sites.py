@@ -14,7 +14,7 @@ from coterie.deploy.sites.declared import (
     declared_description,
     with_declared_preparation,
 )
-from coterie.deploy.sites.hub import HubSettings
+from coterie.deploy.sites.hub import Hub, HubSettings
 from coterie.deploy.sites.link import RunOver
 from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.noise import BudgetSpent, SiteLedger
@@ -117,6 +117,25 @@ def test_with_hardly_any_noise_models_are_those_without(tmp_path, aggregation):
         torch.testing.assert_close(
             found[name][0], wanted[rank : rank + 1], rtol=0, atol=5e-3
         )
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "kind"), [("local", "uint32"), ("secure", "uint64")]
+)
+def test_rows_with_whole_number_noise_have_64_bits(
+    tmp_path, monkeypatch, aggregation, kind
+):
+    """What they add up to must be as fine as the proof of the noise needs."""
+    seen, true = set(), Hub.answer
+
+    def answer(hub, rank, parcel):
+        if parcel.header.get("kind") == "rows" and parcel.header.get("step") == 3:
+            seen.update(one for one, _ in parcel.header.get("arrays", ()))
+        return true(hub, rank, parcel)
+
+    monkeypatch.setattr(Hub, "answer", answer)
+    run_private(tmp_path, tables_with({**NEARLY_NONE, "aggregation": aggregation}))
+    assert seen == {kind}
 
 
 @pytest.mark.parametrize("aggregation", ["local", "secure"])

@@ -71,6 +71,7 @@ class Attempt:
         self._names, self._central = names, central
         self._calls: list[dict[int, VerbCall]] = []
         self._masked: dict[int, np.ndarray] = {}  # rows, until they are opened
+        self._exponents: Any = None  # the scale of these rows
         self.replies: list[dict[int, Parcel]] = []  # by call, then by member
         # What a member needs that does the step later.
         self.kept: list[Answer] = list(before)
@@ -123,6 +124,7 @@ class Attempt:
                 self._receivers(parcel, rank)
         keys = ["kind"]
         keys += ["arrays"] if kind in ("sum", "rows", "central") else []
+        keys += ["exponents"] if kind == "rows" else []
         keys += ["program", "options"] if kind == "central" else []
         for other, call in calls.items():
             for key in keys:
@@ -173,7 +175,13 @@ class Attempt:
         return self._for_all(Parcel(header, bytes_of([found])), keep=True)
 
     def _rows(self, number: int, sent: dict[int, Parcel]) -> dict[int, Parcel]:
-        """Keeps masked rows until their masks are opened; tells which have arrived."""
+        """Keeps masked rows until their masks are opened; tells which have arrived.
+
+        If a row does not fit, all are asked again with more bits.
+        """
+        if not all(parcel.header.get("fits", True) for parcel in sent.values()):
+            return self._for_all(Parcel({"kind": "rows", "fits": False}), keep=False)
+        self._exponents = next(iter(sent.values())).header.get("exponents")
         self._masked = {
             rank: arrays_of(p.header["arrays"], p.payload)[0]
             for rank, p in sent.items()
@@ -206,6 +214,7 @@ class Attempt:
         finally:
             self._masked = {}
         header = {"kind": "open", "arrays": describe_arrays([total])}
+        header |= {"exponents": self._exponents}
         found = self._for_all(Parcel(header, bytes_of([total])), keep=True)
         self.final = self.kept[-1].number + 1
         return found

@@ -1,7 +1,7 @@
 """Masks: random numbers that hide a row, and that vanish in the sum of all rows.
 
-The hub adds up rows of whole numbers modulo 2^b, where b is 64, or 32 if the range is
-small enough. The member of rank i sends
+The hub adds up rows of whole numbers modulo 2^b, where b is 64 or 32. The member of
+rank i sends
 
     y_i = x_i + s_i + sum_{k > i} m_ik - sum_{k < i} m_ki     (mod 2^b)
 
@@ -215,6 +215,79 @@ def from_grid(total: Row, grid: Grid) -> NDArray[np.float64]:
     """
     signed = np.int32 if grid.bits == 32 else np.int64
     return total.view(signed).astype(np.float64) / grid.scale
+
+
+# Averages in 32 bits.
+
+
+class Exponents(NamedTuple):
+    """The scales of an average in 32 bits: values times 2^values, shares 2^shares.
+
+    They follow from the last sum at the same place of a round, which everybody knows:
+    its largest number has 27 bits. So the numbers of the next sum may become 16 times
+    as large.
+
+    Let m rows be in the sum, and A be the largest value of the last average. Every row
+    is rounded by at most half a step, so the average is off by at most m 2^-27 A. With
+    m = 8, this is the rounding of single precision at A, 2^-24 A.
+    """
+
+    values: int
+    shares: int
+
+
+_KNOWN_BITS, _FARTHEST = 27, 400
+
+
+def exponents_after(total: NDArray[Any]) -> Exponents | None:
+    """The scales after a sum; None if one of them has no largest number.
+
+    >>> exponents_after(np.array([0.5, -0.75, 8.0]))
+    Exponents(values=27, shares=23)
+
+    Args:
+        total: a sum of rows of values; the last column has the shares.
+    """
+    found = []
+    for part in _values_and_shares(total):
+        most = float(np.abs(part).max(initial=0.0))
+        if not 0 < most < math.inf:
+            return None
+        found.append(_KNOWN_BITS - math.frexp(most)[1])
+    return Exponents(*found) if max(map(abs, found)) < _FARTHEST else None
+
+
+def to_narrow(row: NDArray[Any], exponents: Exponents, members: int) -> Row:
+    """The row of an average as whole numbers of 32 bits.
+
+    Args:
+        row: of values; the last column has the shares.
+        exponents: the scales.
+        members: how many rows are in the sum.
+
+    Raises:
+        TooLarge: if a number is so large that the sum might not fit.
+    """
+    most = 2**31 // members - 1
+    pieces = [
+        to_grid(part, Grid(2.0**e, most * 2.0**-e, 32)).reshape(part.shape)
+        for part, e in zip(_values_and_shares(row), exponents, strict=True)
+    ]
+    return np.concatenate(pieces, -1).reshape(-1)
+
+
+def from_narrow(
+    total: Row, exponents: Exponents, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """The real numbers of a sum of rows of 32 bits."""
+    found = total.view(np.int32).astype(np.float64).reshape(shape)
+    for part, e in zip(_values_and_shares(found), exponents, strict=True):
+        part *= 2.0**-e
+    return found
+
+
+def _values_and_shares(row: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    return row[..., :-1], row[..., -1:]
 
 
 # Secrets of an attempt.

@@ -89,6 +89,7 @@ def trust_of(joining: Joining, away: AwayKey) -> MemberTrust:
         least=sites.least_members,
         away=away,
         away_keys={},
+        bits=sites.bits,
     )
 
 

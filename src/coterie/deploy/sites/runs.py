@@ -227,9 +227,12 @@ class SiteRun:
         sees_rows = algorithm.releases is not None and algorithm.releases.central > 0
         what = f"{entry.label}, seed {seed}, start"
         step = RunStep(first, what, everybody=sees_rows)
-        return self._member.do(
-            step, start, pack_cell, self._charge(setup, entry, 0, step)
-        )
+        scales = self._member.memory.scales
+        scales.clear()  # those of another algorithm
+        charge = self._charge(setup, entry, 0, step)
+        found = self._member.do(step, start, pack_cell, charge)
+        scales.clear()  # the start has other averages than rounds
+        return found
 
     def _one_round(
         self,

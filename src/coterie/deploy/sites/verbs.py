@@ -10,6 +10,7 @@ All three answer in the same way, so the code of a method does not know which on
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -23,16 +24,22 @@ from .mail import OVERHEAD, open_mail, seal
 from .masks import (
     HASH,
     AttemptKeys,
+    Exponents,
     Grid,
     MessageContext,
     PublicKeys,
+    Row,
+    TooLarge,
     arrival_list,
+    exponents_after,
     from_grid,
+    from_narrow,
     grid_for,
     mask_row,
     refuse_list,
     row_digest,
     to_grid,
+    to_narrow,
 )
 from .wire import Parcel, WireError, arrays_of, bytes_of, describe_arrays
 
@@ -131,10 +138,11 @@ class MemberTrust(NamedTuple):
     least: int
     away: AwayKey
     away_keys: dict[int, bytes]  # public, of all members; known after the set-up
+    bits: int = 32  # of the masked numbers of averages in single precision
 
     @property
     def grid(self) -> Grid:
-        """The grid of all sums."""
+        """The grid of sums, other than those in 32 bits."""
         return grid_for(self.scale, self.largest, len(self.certificates))
 
     def context(self, started: LiveAttempt, number: int, last: bytes) -> MessageContext:
@@ -154,15 +162,89 @@ class MemberTrust(NamedTuple):
 
 
 class SumChain:
-    """The hash of the last sum that all members have; empty at first."""
+    """What all members know of the sums until now.
+
+    `last` is a hash of all of them; empty at first. Masks vanish only if members agree
+    on it. `scales` has the length and the exponents of averages by their place in a
+    round. Members that have been restarted lack them: then the next sum has 64 bits.
+    """
 
     def __init__(self) -> None:
         self.last = bytes(32)
+        self.place = 0  # of the call that is going on
+        self.scales: dict[int, tuple[int, Exponents]] = {}
 
-    def note(self, total: np.ndarray) -> None:
+    def note(self, total: np.ndarray, exponents: Exponents | None = None) -> None:
         """Goes on after a sum."""
-        told = self.last + bytes_of([total])
+        told = self.last + bytes_of([total]) + _scales_text(exponents)
         self.last = hashlib.sha256(told).digest()
+
+    def note_scale(self, total: np.ndarray) -> None:
+        """Keeps the scale for the next average at this place."""
+        found = exponents_after(total)
+        self.scales.pop(self.place, None)
+        if found is not None:
+            self.scales[self.place] = total.size, found
+
+    def scale(self, places: set[tuple[int, ...]], size: int) -> Exponents | None:
+        """The scale on which all agree for an average of this length."""
+        length, exponents = self.scales.get(self.place, (0, None))
+        agreed = exponents is not None and (self.place, length, *exponents) in places
+        return exponents if agreed and length == size else None
+
+    def told_scales(self) -> bytes:
+        """All scales, for the other members."""
+        return json.dumps([[p, n, *e] for p, (n, e) in self.scales.items()]).encode()
+
+
+def _scales_text(exponents: Exponents | None) -> bytes:
+    return b"" if exponents is None else json.dumps(exponents).encode()
+
+
+def _scales_in(told: bytes) -> set[tuple[int, ...]]:
+    """The scales that a member has told; none if they cannot be read."""
+    try:
+        return {tuple(map(int, one)) for one in json.loads(told)}
+    except (ValueError, TypeError):
+        return set()
+
+
+def opened_sum(
+    found: Parcel, like: np.ndarray, trust: MemberTrust, memory: SumChain
+) -> np.ndarray:
+    """The sum in an answer to an opening, which becomes part of what all know.
+
+    Args:
+        found: the answer.
+        like: a row of the same shape and type.
+        trust: of the member.
+        memory: of the member.
+    """
+    total = one_array(refuse_other_kind("open", found))
+    exponents = _exponents_in(found)
+    grid = trust.grid
+    if total.dtype != (grid.dtype if exponents is None else np.uint32):
+        raise WireError("an opened sum has another type than its rows.")
+    memory.note(total, exponents)
+    if exponents is None:
+        real = from_grid(total, grid).reshape(like.shape)
+    else:
+        real = from_narrow(total, exponents, like.shape)
+    if like.dtype == np.float32:
+        memory.note_scale(real)
+    if like.dtype.kind in "iu":
+        real = np.rint(real)
+    return real.astype(like.dtype)
+
+
+def _exponents_in(found: Parcel) -> Exponents | None:
+    told = found.header.get("exponents")
+    if told is None:
+        return None
+    sound = isinstance(told, list) and len(told) == 2
+    if not sound or not all(type(e) is int and abs(e) < 400 for e in told):
+        raise WireError("an opened sum must come with two exponents.")
+    return Exponents(*told)
 
 
 class MaskedVerbs:
@@ -195,27 +277,63 @@ class MaskedVerbs:
         self._started, self._trust, self._memory = started, trust, memory
         self._keys = AttemptKeys.fresh()
         self._others: dict[int, PublicKeys] = {}
+        self._agreed: set[tuple[int, ...]] = set()  # scales that all have told
         self._number = 0
 
     def sum(self, row: np.ndarray) -> np.ndarray:
-        """The sum; the hub sees nothing else of the rows."""
+        """The sum; the hub sees nothing else of the rows.
+
+        Averages in single precision have 32 bits if all members know a scale. If the
+        row of a member does not fit, this member says so, and all send their rows
+        again, with 64 bits and other masks. The masks of the first rows stay closed.
+        """
         self._exchange_keys()
+        exponents = None
+        if self._trust.bits == 32 and row.dtype == np.float32:
+            exponents = self._memory.scale(self._agreed, row.size)
+        if exponents is not None:
+            try:
+                whole = to_narrow(row, exponents, len(self._started.asked))
+            except TooLarge:
+                whole = None
+            found = self._sum(whole, row, exponents)
+            if found is not None:
+                return found
+        found = self._sum(to_grid(row, self._trust.grid), row, None)
+        if found is None:
+            raise WireError("the hub says that a row of 64 bits does not fit.")
+        return found
+
+    def _sum(
+        self, whole: Row | None, row: np.ndarray, exponents: Exponents | None
+    ) -> np.ndarray | None:
+        """The sum of whole rows; None if a row does not fit into 32 bits.
+
+        Args:
+            whole: of this member; None: it does not fit.
+            row: of this member.
+            exponents: the scale of rows with 32 bits.
+        """
         trust, context = self._trust, self._next_context()
-        whole = to_grid(row, trust.grid)
-        ends = (self._others, trust.rank, context)
-        hidden = mask_row(whole, self._keys, *ends, least=trust.least)
+        hidden = np.zeros(row.size, np.uint32)
+        if whole is not None:
+            ends = (self._others, trust.rank, context)
+            hidden = mask_row(whole, self._keys, *ends, least=trust.least)
         payload = bytes_of([hidden])
         digest = row_digest(context, trust.rank, payload)
-        header = {"kind": "rows", "arrays": describe_arrays([hidden])}
-        header |= {"digest": digest.hex()}
+        header: dict[str, Any] = {"kind": "rows", "arrays": describe_arrays([hidden])}
+        header |= {"digest": digest.hex(), "exponents": exponents}
+        header |= {"fits": whole is not None}
         found = refuse_other_kind("rows", self.call(Parcel(header, payload)))
+        if whole is None or found.header.get("fits") is False:
+            return None
         told = arrival_list(context, self._digests(found))
         refuse_list(told, context, trust.rank, digest)
         opening = self._all_openings(context, told)
         found = refuse_other_kind("open", self.call(Parcel({"kind": "open"}, opening)))
-        total = one_array(found)
-        self._memory.note(total)
-        return _real(total, trust.grid, row)
+        if _exponents_in(found) != exponents:
+            raise WireError("the hub tells another scale of a sum than its members'.")
+        return opened_sum(found, row, trust, self._memory)
 
     def _digests(self, found: Parcel) -> dict[int, bytes]:
         told = found.header.get("digests")
@@ -263,14 +381,16 @@ class MaskedVerbs:
         if self._others:
             return
         about = self._trust.context(self._started, 0, self._memory.last)
-        own = self._keys.public.to_bytes()
+        own = self._keys.public.to_bytes() + self._memory.told_scales()
         told = about.attempt_bytes + about.last
         found = self._exchange_signed(b"keys", told, own)
         self._others = {
-            rank: PublicKeys.from_bytes(theirs)
+            rank: PublicKeys.from_bytes(theirs[: 2 * HASH])
             for rank, theirs in found.items()
             if rank != self._trust.rank
         }
+        scales = [_scales_in(theirs[2 * HASH :]) for theirs in found.values()]
+        self._agreed = set.intersection(*scales)
 
     def _all_openings(self, context: MessageContext, told: bytes) -> bytes:
         """The openings of all self-masks, when all have signed the list of arrivals."""
@@ -384,14 +504,6 @@ def _array_in(plain: bytes) -> np.ndarray:
     return one_array(decode(plain, len(plain)))
 
 
-def _real(total: np.ndarray, grid: Grid, like: np.ndarray) -> np.ndarray:
-    """The numbers of an opened sum, in the shape and type of a row."""
-    found = from_grid(total, grid).reshape(like.shape)
-    if like.dtype.kind in "iu":
-        found = np.rint(found)
-    return found.astype(like.dtype)
-
-
 class ReplayVerbs:
     """The verbs of a step that the others have finished: answers from the log."""
 
@@ -407,9 +519,12 @@ class ReplayVerbs:
         """Takes the answers of a step, in order; mail may be `sealed`."""
         self._left, self._started = deque(answers), started
         self._trust, self._memory, self._sealed = trust, memory, sealed
+        self._place = 0
 
     def call(self, parcel: Parcel) -> Parcel:
         """The next answer in the log. Nothing is sent."""
+        self._memory.place = self._place
+        self._place += 1
         found = self._left.popleft() if self._left else Parcel({"own": True})
         if found.header.get("own"):
             raise TrainingError(
@@ -421,12 +536,11 @@ class ReplayVerbs:
     def sum(self, row: np.ndarray) -> np.ndarray:
         """The sum in the log."""
         found = self.call(Parcel({}))
+        if found.header.get("kind") != "sum":
+            return opened_sum(found, row, self._trust, self._memory)
         total = one_array(found)
         self._memory.note(total)
-        if found.header.get("kind") == "sum":
-            return total
-        refuse_other_kind("open", found)
-        return _real(total, self._trust.grid, row)
+        return total
 
     def mail(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """What others sent to this member while it was away."""
@@ -482,7 +596,7 @@ class FinalVerbs:
         del results[final:]
 
     def _result(self, ask: Callable[[], Any], like: np.ndarray | None = None) -> Any:
-        self.place = place = self._place
+        self.place = self._memory.place = place = self._place
         self._place += 1
         if place >= self._final:
             found = ask()
@@ -493,9 +607,7 @@ class FinalVerbs:
             return found
         if self._last is None or like is None or place != self._final - 1:
             raise WireError("the hub does not send the sum that was opened.")
-        total = one_array(refuse_other_kind("open", self._last))
-        self._memory.note(total)
-        found = _real(total, self._trust.grid, like)
+        found = opened_sum(self._last, like, self._trust, self._memory)
         self._results.append((found, self._memory.last))
         return found
 

@@ -44,8 +44,9 @@ class Sites:
     least_members: int = 3  # present members in a sum, also within a group
     trust_coordinator: bool = False  # whether the hub may see rows, for `central`
     masks: bool = True  # whether the hub sees only sums of averaged rows
-    scale: int = 2**28  # steps of the grid of masked numbers between 0 and 1
-    largest: float = 0.0  # of a masked number; 0: what fits into 64 bits
+    bits: int = 32  # of a masked number in single precision; or 64
+    scale: int = 2**28  # steps between 0 and 1 of masked numbers with 64 bits
+    largest: float = 0.0  # of these numbers; 0: what fits
     patience: float = 120.0  # seconds after which a silent member is lost
     largest_message: float = 64.0  # MB
     modules: Mapping[str, str] = field(default_factory=dict)  # name to SHA-256
@@ -57,6 +58,8 @@ class Sites:
     def __post_init__(self) -> None:
         """Refuses what cannot be used."""
         integer("sites.least_members", self.least_members, at_least=1, at_most=1000)
+        if self.bits not in (32, 64):
+            raise InputError(f"`sites.bits` must be 32 or 64, got {brief(self.bits)}.")
         integer("sites.scale", self.scale, at_least=1, at_most=2**52)
         number("sites.largest", self.largest, at_least=0)
         number("sites.patience", self.patience, at_least=1, at_most=86400)
