@@ -14,7 +14,11 @@ from pathlib import Path
 HERE = Path(__file__).parent / "reproduced"
 PAGES = {
     # Picture: page below `runs`, width, height.
+    "philippenko2025_figure1": ("philippenko2025-fig1/figure1.html", 720, 480),
+    "philippenko2025_figure2": ("philippenko2025-fig2/figure2.html", 960, 480),
     "philippenko2025_training": ("philippenko2025-heart/training.html", 960, 480),
+    "philippenko2025_mnist": ("philippenko2025-mnist/training.html", 960, 480),
+    "philippenko2025_cifar10": ("philippenko2025-cifar10/training.html", 960, 480),
     "even2022_figure1a": ("even2022-fig1a/figure1.html", 720, 480),
     "even2022_figure1b": ("even2022-fig1b/figure1.html", 720, 500),
     "even2024_figure81": ("even2022-chapter8-figure/figure81.html", 1380, 520),
@@ -24,7 +28,7 @@ PAGES = {
     "even2024_figure41": ("even2024-chapter4/figure41.html", 1380, 840),
     "even2024_stragglers": ("even2024-chapter5/stragglers.html", 1380, 1310),
     "even2024_figure61a": ("even2024-chapter6/figure61a.html", 960, 830),
-    "even2024_nodes": ("even2024-chapter6/nodes.html", 1380, 1510),
+    "even2024_nodes": ("even2024-chapter6/nodes.html", 1380, 1870),
     "even2024_figure61c": ("even2024-chapter6/figure61c.html", 960, 480),
     "even2024_figure63": ("even2024-chapter6/figure63.html", 960, 480),
     "even2024_figure66": ("even2024-chapter6/figure66.html", 960, 480),

@@ -147,3 +147,6 @@ ITEMS = {
 
 LONG = frozenset({"structures", "choices", "others"})
 """Items that take more than five minutes of one core, or a GPU."""
+
+REFERENCES = frozenset(ITEMS)
+"""Nothing here is published: ours are next to our own aims, plans and other methods."""

@@ -24,25 +24,30 @@ def _short(values: Tensor) -> list[float]:
 
 
 def draw_profiles(folder: Path, found: list[Profile]) -> None:
-    """Figure 6.1a: the loss against steps, by the formula and exactly."""
+    """Figure 6.1a: the loss against steps, by the formula and exactly.
+
+    The formula is drawn both ways, because the exact losses are those that node 0
+    learns: only the second curve of the formula is about the same observer.
+    """
     panels = []
     for each in found:
         lines = []
-        for name, values in (("formula (6.6)", each.printed), ("exact", each.exact)):
+        for name, values in (
+            ("formula (6.6): what others learn of node 0", each.printed),
+            ("formula (6.6): what node 0 learns of others", each.told),
+            ("exact: what node 0 learns of others", each.exact),
+        ):
             rows = by_distance(values, each.steps)
-            ends = (
-                (f"{name}, mean", [row.mean for row in rows], False),
-                (
-                    f"{name}, most and least",
-                    [*(row.most for row in rows), None, *(row.least for row in rows)],
-                    True,
-                ),
-            )
-            for label, losses, dashed in ends:
-                steps = [row.steps for row in rows]
-                x: list[float | None] = [*steps, None, *steps] if dashed else [*steps]
-                y = [v if v is not None and v >= LEAST else None for v in losses]
-                lines.append(Line(label, x, y, dashed=dashed, width=1 + (not dashed)))
+            steps = [row.steps for row in rows]
+            for dashed, losses in (
+                (False, [row.mean for row in rows]),
+                (True, [row.most for row in rows]),
+                (True, [row.least for row in rows]),
+            ):
+                y = [loss if loss >= LEAST else None for loss in losses]
+                lines.append(
+                    Line(name, steps, y, dashed=dashed, width=1 + (not dashed))
+                )
         title = f"{each.graph.name}, {each.graph.n} nodes"
         panels.append(Panel(lines, title, "steps away", "loss", log_y=True))
     draw_panels(folder / "figure61a.html", panels, columns=2)

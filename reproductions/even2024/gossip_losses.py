@@ -131,6 +131,7 @@ class Profile(NamedTuple):
     graph: Graph
     steps: Tensor  # (n,) from node 0
     printed: Tensor  # (n,) what (6.6) says that others learn of it
+    told: Tensor  # (n,) what (6.6) says that it learns of others
     exact: Tensor  # (n,) what it learns of others
 
 
@@ -140,7 +141,8 @@ def profiles(full: bool) -> list[Profile]:
     for each in four_graphs(full):
         printed = printed_losses(ledger(each), clients=[0]).share[0]
         steps = hops(each.edges, each.n)[0]
-        found.append(Profile(each, steps, printed, seen_by_one(each, 0)))
+        told, exact = told_to(each, 0), seen_by_one(each, 0)
+        found.append(Profile(each, steps, printed, told, exact))
     return found
 
 
@@ -197,11 +199,11 @@ def _known_values(each: Profile, known: dict) -> Claim:
 
 def _finding(each: Profile) -> Claim:
     """Where the exact loss is above the formula, of the same observer."""
-    printed = told_to(each.graph, 0).clamp(max=1)
-    below = (each.exact > printed + 1e-6) & (each.steps > 0)
+    told = each.told.clamp(max=1)
+    below = (each.exact > told + 1e-6) & (each.steps > 0)
     exact = by_distance(each.exact, each.steps)
     far = exact[-1]
-    last = float(printed[each.steps == far.steps].mean())
+    last = float(told[each.steps == far.steps].mean())
     return Claim(
         f"Figure 6.1a, {each.graph.name} {each.graph.n}: nodes of which node 0 learns "
         "more than (6.6) says, capped at 1",

@@ -42,6 +42,9 @@ def fig1(overrides: Sequence[str]) -> list[Claim]:
                 for eps in grid
             ]
         )
+    lines = [Line(f"v = {v:g}", grid.tolist(), s.tolist()) for v, s in sizes.items()]
+    labels = "Figure 1", "precision eps", "size of the sufficient cluster"
+    draw_panels(page("fig1", "figure1"), [Panel(lines, *labels, log_x=True)])
     shown = {v: " ".join(str(k) for k in s[::4]) for v, s in sizes.items()}
     table = "; ".join(f"v={v:g}: {text}" for v, text in shown.items())
     ordered = all(
@@ -76,21 +79,43 @@ def fig1(overrides: Sequence[str]) -> list[Claim]:
 
 def fig2(overrides: Sequence[str]) -> list[Claim]:
     """Distance to the optimum on two synthetic clusters, d = 2 and d = 10 (minutes)."""
-    claims = []
+    claims, panels = [], []
     for d in (2, 10):
         settings = [f"run.seeds={MORE_SEEDS}", *overrides]
         study = co.read_study(HERE / f"fig2_d{d}.toml", settings)
         errors = log_distance(run_with_progress(study).records.metrics)
+        panels.append(panel_of_figure_2(d, errors))
         claims += _table_of_figure_2(d, errors)
         claims += _claims_of_figure_2(d, errors)
+    draw_panels(page("fig2", "figure2"), panels)
     return claims
 
 
+def page(item: str, name: str) -> Path:
+    """Where an item writes a picture; makes the folder."""
+    folder = Path("runs") / f"philippenko2025-{item}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.html"
+
+
+def panel_of_figure_2(d: int, errors: pd.DataFrame) -> Panel:
+    """The mean over seeds of log10 of the squared distance, against rounds."""
+    mean = errors.groupby(["algorithm", "round"], sort=False)["error"].mean()
+    lines = [
+        Line(name, curve.index.get_level_values("round").tolist(), curve.tolist())
+        for name, curve in mean.groupby(level="algorithm", sort=False)
+    ]
+    return Panel(lines, f"Figure 2, d = {d}", "rounds", "log10 of squared distance")
+
+
 def log_distance(metrics: pd.DataFrame) -> pd.DataFrame:
-    """log10 of the mean over clients of |x_i - theta_i|^2, by method, seed, round."""
+    """log10 of the mean over clients of |x_i - theta_i|^2, by method, seed, round.
+
+    Smaller distances than 1e-32, where float64 ends, count as 1e-32: some are zero.
+    """
     keys = ["algorithm", "seed", "round"]
     distance = metrics.groupby(keys, sort=False)["distance"].mean()
-    return np.log10(distance).rename("error").reset_index()
+    return np.log10(distance.clip(lower=1e-32)).rename("error").reset_index()
 
 
 def _table_of_figure_2(d: int, errors: pd.DataFrame) -> list[Claim]:
@@ -198,11 +223,13 @@ def final_accuracy(metrics: pd.DataFrame, clients: pd.DataFrame) -> pd.DataFrame
 
 
 def draw_training(name: str, metrics: pd.DataFrame, clients: pd.DataFrame) -> None:
-    """Figures 3 and S1: losses and accuracies against rounds.
+    """Figures 3 and S1: losses and accuracies against rounds, from the first one on.
 
-    Means over clients, weighted by training sizes, and over seeds.
+    Means over clients, weighted by training sizes, and over seeds. Rows that should
+    equal local training are dashed.
     """
-    sized = metrics.merge(clients[["seed", "client", "train"]], on=["seed", "client"])
+    trained = metrics[metrics["round"] > 0]
+    sized = trained.merge(clients[["seed", "client", "train"]], on=["seed", "client"])
     panels = []
     for measure, title in (
         ("test_loss", "Figure 3: test loss"),
@@ -214,42 +241,60 @@ def draw_training(name: str, metrics: pd.DataFrame, clients: pd.DataFrame) -> No
         keys = [sized["algorithm"], sized["round"]]
         mean = part.groupby(keys, sort=False).sum()
         mean /= sized["train"].groupby(keys, sort=False).sum()
-        lines = [
-            Line(label, curve.index.get_level_values("round").tolist(), curve.tolist())
-            for label, curve in mean.groupby(level="algorithm", sort=False)
-        ]
+        lines = []
+        for label, curve in mean.groupby(level="algorithm", sort=False):
+            rounds = curve.index.get_level_values("round").tolist()
+            dashed = label.endswith(", no pull")
+            lines.append(Line(label, rounds, curve.tolist(), dashed=dashed))
         log = measure == "test_loss"
         panels.append(Panel(lines, f"{title}, {name}", "rounds", "", log_y=log))
-    folder = Path("runs") / f"philippenko2025-{name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    draw_panels(folder / "training.html", panels)
+    draw_panels(page(name, "training"), panels)
 
 
 def table_s2_claims(name: str, metrics: pd.DataFrame) -> list[Claim]:
-    """Table S2: the standard deviation of accuracies over clients and seeds.
+    """Table S2: the deviation of accuracies over clients and seeds.
 
-    The paper does not say over what it is taken, so that it is not judged.
+    The paper does not define it, but the numbers for heart disease do: they are
+    deviations of a population of nine numbers, three hospitals times three seeds, and
+    training accuracies are those of five samples of each. Other definitions cannot give
+    these numbers (a test tries them). So the last client is left out here too, and
+    training deviations are not judged. Those of test accuracies on heart disease may
+    differ by 2.9 points: so much changes if one of the 16 test patients of the third
+    hospital is classified otherwise.
     """
     last = metrics[metrics["round"] == metrics["round"].max()]
+    kept = last[last["client"] < last["client"].max()]
     published = EXPECTED["table_s2"].get(name, {})
+    samples = 5 if name == "heart" else 80  # five minibatches of 1 or 16
     claims = []
-    for method, rows in last.groupby("algorithm", sort=False):
-        deviations = [
-            f"{100 * rows[column].std():.1f}"
-            for column in ("train_accuracy", "test_accuracy")
-            if column in rows
-        ]
+    for method, rows in kept.groupby("algorithm", sort=False):
+        test, ours, note = 100 * rows["test_accuracy"].std(ddof=0), [], ""
+        if "train_accuracy" in rows:
+            train = rows["train_accuracy"].to_numpy().clip(0, 1)
+            ours.append(f"{100 * train.std():.1f}")
+            low, high = deviations_of_samples(train, samples)
+            note = f"train, {samples} samples each: {low:.1f} to {high:.1f}"
         theirs = published.get(method)
+        judged = name == "heart" and theirs is not None
+        judged = judged and method not in EXPECTED["not_the_method"]["rows"]
         claims.append(
             Claim(
                 f"{name}, Table S2, deviation of accuracy, train and test: {method}",
                 "-" if theirs is None else ", ".join(f"{v:.1f}" for v in theirs),
-                ", ".join(deviations),
-                None,
-                "in percent, over clients and seeds",
+                ", ".join([*ours, f"{test:.1f}"]),
+                bool(abs(test - theirs[1]) <= 2.9) if judged else None,
+                note,
             )
         )
     return claims
+
+
+def deviations_of_samples(accuracies: np.ndarray, samples: int) -> tuple[float, float]:
+    """The ends of 95 % of the deviations, in percent, with that number of samples."""
+    rng = np.random.default_rng(0)
+    shares = rng.binomial(samples, accuracies, (10_000, len(accuracies))) / samples
+    low, high = np.quantile(100 * shares.std(axis=1), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def table2_heart(overrides: Sequence[str]) -> list[Claim]:
@@ -295,7 +340,7 @@ def table2_cifar10(overrides: Sequence[str]) -> list[Claim]:
 SMALL = [
     "run.device=cpu",
     "run.rounds=10",
-    "run.evaluate_every=5",
+    "run.evaluate_every=1",
     "run.evaluate_train=false",
     "run.seeds=[127, 496]",
     "split.clients=8",

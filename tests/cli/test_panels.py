@@ -46,6 +46,14 @@ def test_every_panel_has_its_own_kinds_of_axes(tmp_path):
     assert layout.xaxis3.visible is False and layout.yaxis3.visible is False
 
 
+def test_a_short_logarithmic_axis_has_whole_numbers_at_its_ticks(tmp_path):
+    panels = [Panel([Line("a", [1, 2], [0.007, 0.04])], log_y=True)]
+    axis = draw_panels(tmp_path / "picture.html", panels).layout.yaxis
+    shown = dict(zip(axis.ticktext, axis.tickvals, strict=True))
+    assert {"0.007", "0.01", "0.02", "0.03"} <= set(shown)
+    assert all(value == pytest.approx(float(text)) for text, value in shown.items())
+
+
 def test_long_lines_keep_some_of_their_points(tmp_path):
     long = Line("a", range(9001), [1 / (k + 1) for k in range(9001)])
     (trace,) = draw_panels(tmp_path / "picture.html", [Panel([long])]).data

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from io import StringIO
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -32,28 +34,92 @@ def test_every_paper_lists_items_with_a_first_line():
             assert item.__doc__, f"{path.parent.name} {name}"
 
 
-def test_figure_3_has_means_by_size_and_table_s2_deviations(tmp_path, monkeypatch):
+def test_figure_3_has_means_by_size(tmp_path, monkeypatch):
     """Two clients of 1 and 3 samples, of two seeds."""
     monkeypatch.chdir(tmp_path)
     items_of("philippenko2025")
     items = sys.modules["reproduce_philippenko2025"]
-    keys = [(s, c, r) for s in (0, 1) for c in (0, 1) for r in (0, 1)]
+    keys = [(s, c, r) for s in (0, 1) for c in (0, 1) for r in (0, 1, 2)]
     rows = pd.DataFrame(keys, columns=["seed", "client", "round"])
     rows["algorithm"], rows["test_loss"] = "FedAvg", 1.0
-    rows["test_accuracy"] = 0.5 + 0.1 * rows["client"] * rows["round"]
-    rows["train_accuracy"] = 1.0
+    rows["test_accuracy"] = 0.4 + 0.1 * rows["client"] * rows["round"]
     clients = rows[["seed", "client"]].drop_duplicates().assign(train=[1, 3, 1, 3])
     drawn = []
     monkeypatch.setattr(items, "draw_panels", lambda path, panels: drawn.append(panels))
     items.draw_training("heart", rows, clients)
     ((losses, accuracies),) = drawn
     assert losses.log_y and not accuracies.log_y
-    assert losses.lines[0][:3] == ("FedAvg", [0, 1], [1.0, 1.0])
-    assert accuracies.lines[0].y == pytest.approx([0.5, 0.5 + 0.1 * 3 / 4])
-    # Of .5, .6, .5, .6: sqrt(4 * .05^2 / 3).
-    (claim,) = items.table_s2_claims("heart", rows)
-    assert claim.ours == "0.0, 5.8" and claim.published == "22.0, 5.5"
-    assert claim.agrees is None
+    assert losses.lines[0][:3] == ("FedAvg", [1, 2], [1.0, 1.0])
+    assert accuracies.lines[0].y == pytest.approx([0.4 + 0.075, 0.4 + 0.15])
+
+
+def test_figure_2_has_means_over_seeds_of_every_method():
+    items_of("philippenko2025")
+    items = sys.modules["reproduce_philippenko2025"]
+    keys = [(name, s, t) for name in ("b", "a") for s in (0, 1) for t in (0, 10)]
+    rows = pd.DataFrame(keys, columns=["algorithm", "seed", "round"])
+    rows["error"] = rows["seed"] - 0.1 * rows["round"]
+    panel = items.panel_of_figure_2(2, rows)
+    assert [line.name for line in panel.lines] == ["b", "a"]
+    assert panel.lines[0].x == [0, 10] and panel.lines[0].y == [0.5, -0.5]
+
+
+def test_a_distance_of_zero_counts_as_the_least_that_numbers_can_show():
+    items_of("philippenko2025")
+    items = sys.modules["reproduce_philippenko2025"]
+    keys = [("a", 0, t, c) for t in (1, 2) for c in (0, 1)]
+    rows = pd.DataFrame(keys, columns=["algorithm", "seed", "round", "client"])
+    rows["distance"] = [0.0, 0.2, 0.0, 0.0]
+    assert items.log_distance(rows)["error"].tolist() == pytest.approx([-1.0, -32.0])
+
+
+def test_table_s2_leaves_out_the_last_client_and_judges_test_accuracies():
+    items_of("philippenko2025")
+    items = sys.modules["reproduce_philippenko2025"]
+    keys = [(m, c) for m in ("Local", "FedAvg", "Ditto") for c in range(3)]
+    rows = pd.DataFrame(keys, columns=["algorithm", "client"]).assign(round=1)
+    # Of .5 and .66, the deviation of a population is .08; published are 8.3 and 5.5.
+    rows["test_accuracy"] = rows["client"].map({0: 0.5, 1: 0.66, 2: 0.0})
+    rows["train_accuracy"] = 1.0
+    local, fedavg, ditto = items.table_s2_claims("heart", rows)
+    assert local.ours == "0.0, 8.0" and local.published == "25.7, 8.3"
+    assert local.agrees and fedavg.agrees and ditto.agrees is None
+    rows.loc[rows["client"] == 1, "test_accuracy"] = 0.8
+    local, _, _ = items.table_s2_claims("heart", rows)
+    assert local.ours == "0.0, 15.0" and not local.agrees
+    # Two coins have a deviation of 0 or a half.
+    low, high = items.deviations_of_samples(np.array([0.5, 0.5]), 1)
+    assert (low, high) == (0.0, 50.0)
+
+
+def test_published_training_deviations_are_those_of_nine_times_five_samples():
+    """Only deviations of a population of nine fifths are possible, and all are."""
+    items_of("philippenko2025")
+    expected = sys.modules["reproduce_philippenko2025"].EXPECTED
+    every = np.array(list(itertools.combinations_with_replacement(range(6), 9))) / 5
+    for method, mean in expected["table2_train"]["heart"].items():
+        deviation = expected["table_s2"]["heart"][method][0]
+        fits = every[abs(100 * every.mean(axis=1) - mean) <= 0.05]
+        population, sample = (100 * fits.std(axis=1, ddof=k) for k in (0, 1))
+        assert (abs(population - deviation) <= 0.05).any(), method
+        assert not (abs(sample - deviation) <= 0.05).any(), method
+
+
+def test_one_seed_judges_nothing():
+    one, two = pd.Series([3.0]), pd.Series([3.0, 5.0])
+    assert reproductions.lead("a above b", 2.0, one).agrees is None
+    assert reproductions.lead("a above b", 2.0, two).ours == "+4.0±1.0"
+    assert reproductions.lead("a above b", 2.0, two).agrees
+    items_of("collins2021")
+    items = sys.modules["reproduce_collins2021"]
+    methods = [items.ONE, *items.PERSONAL]
+    rows = pd.DataFrame([(m, s) for m in methods for s in (0, 1)])
+    rows = rows.set_axis(["algorithm", "seed"], axis=1).assign(worst_tenth=0.0)
+    rows["test_accuracy"] = 0.5 * (rows["algorithm"] != items.ONE)
+    orders = [c.agrees for c in items.judge("mnist", rows) if "above" in c.what]
+    assert orders == [True] * len(items.PERSONAL)
+    alone = items.judge("mnist", rows[rows["seed"] == 0])
+    assert {claim.agrees for claim in alone} == {None}
 
 
 def test_numbers_that_a_paper_does_not_print_are_called_references():
@@ -61,6 +127,7 @@ def test_numbers_that_a_paper_does_not_print_are_called_references():
     assert source_of("even2024", "chapter9") == "reference"  # no experiments
     assert source_of("even2022", "fig1a") == "reference"
     assert source_of("erickson2025", "table1a") == "published"
+    assert source_of("coterie", "plans") == "reference"  # what `coterie plan` says
     for path in papers().glob("*/items.py"):
         items = items_of(path.parent.name)
         named = vars(sys.modules[f"reproduce_{path.parent.name}"]).get("REFERENCES")

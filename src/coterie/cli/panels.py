@@ -153,6 +153,14 @@ def _axis(
         values = list(panel.between)
     span = max(values) / min(values) if values else 1.0
     # Powers of ten, 1, 2 and 5 times those, or what fits.
-    ticks = {"dtick": 1 if span > 1000 else "D2"} if span > 8 else {}
+    ticks: dict[str, Any] = {}
+    if span > 8:
+        ticks = {"dtick": 1 if span > 1000 else "D2"}
+    elif span > 4:  # plotly would label only one or two values here
+        powers = range(
+            math.floor(math.log10(min(values))), math.ceil(math.log10(max(values))) + 1
+        )
+        marks = [digit * 10.0**power for power in powers for digit in (1, 2, 3, 5, 7)]
+        ticks = {"tickvals": marks, "ticktext": [f"{mark:g}" for mark in marks]}
     kind = {"type": "log", "exponentformat": "power"}
     return {"title_text": title, **kind, **ticks}

@@ -58,8 +58,14 @@ def settings(overrides: Sequence[str], **defaults: Any) -> dict[str, Any]:
 
 
 def lead(what: str, published: float, gaps: pd.Series, digits: int = 1) -> Claim:
-    """A claim that agrees if the mean gap over seeds exceeds its standard error."""
+    """A claim that agrees if the mean gap over seeds exceeds its standard error.
+
+    A single seed has no standard error. It is shown, and not judged.
+    """
     values = gaps.to_numpy(float)
+    if len(values) == 1:
+        ours = f"{values[0]:+.{digits}f}"
+        return Claim(what, f"{published:+.{digits}f}", ours, None, "one seed")
     mean, error = values.mean(), values.std(ddof=1) / len(values) ** 0.5
     ours = f"{mean:+.{digits}f}±{error:.{digits}f}"
     return Claim(what, f"{published:+.{digits}f}", ours, bool(mean > error))
