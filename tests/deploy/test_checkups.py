@@ -115,6 +115,14 @@ def test_what_only_simulations_do_is_found(tmp_path):
     assert said[0].startswith("[time] is a simulation of time")
 
 
+def test_a_study_must_draw_enough_members_for_a_sum(tmp_path):
+    text = STUDY.replace("rounds = 3", "rounds = 3\nparticipation = 0.5")
+    study, sites = site_folders(tmp_path, text, hub="127.0.0.1:1")
+    ((outcome, said),) = results(study, sites["Bern"])["data"]
+    assert outcome == FAILED
+    assert said.startswith("`run.participation` of 3 members must draw at least")
+
+
 def test_a_rehearsal_trains_every_method_and_sends_nothing(three, tmp_path):
     study, sites = three
     change_site(sites["Bern"], hub="127.0.0.1:1")

@@ -10,8 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from coterie.deploy.sites.hub import HubSettings
+from coterie.checks import InputError
+from coterie.data.files import table as read_table
+from coterie.deploy.sites.hub import Hub, HubSettings
+from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.page import status_page
+from coterie.engine.rounds import participants
+from coterie.study import run_study
 from support.sites import (
     NAMES,
     Death,
@@ -20,6 +25,7 @@ from support.sites import (
     run_sites,
     simulated,
     site_files,
+    study_with,
     tables_of,
     wait_for,
 )
@@ -138,6 +144,65 @@ def test_rows_may_travel_in_the_clear(tmp_path):
     deaths = {"Basel": Death(3, "sum", 2), "Chur": Death(9, "mail", 1, False)}
     commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths, masks=False)
     assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+SOME = tables_of("""
+[run]
+rounds = 8
+seeds = [3]
+batch_size = 8
+participation = 0.75
+baselines = false
+[[algorithm]]
+name = "fedavg"
+lr = 0.1
+[[algorithm]]
+name = "decentralised_sgd"
+lr = 0.1
+""")
+
+
+def drawn(t: int) -> tuple[int, ...]:
+    return tuple(participants(4, 0.75, 3, t).nonzero().flatten().tolist())
+
+
+def test_the_study_draws_who_takes_part_as_in_a_simulation(tmp_path):
+    commits, found = run_sites(tmp_path, SOME, QUICK)
+    rounds = [one for one in commits if "round" in one.what]
+    assert len({one.present for one in rounds}) > 2
+    for one in rounds:
+        assert one.present == drawn(int(one.what.split()[-1]))
+    table = read_table(tmp_path / "all.csv", client="hospital", target="outcome")
+    whole = run_study(study_with(SOME, table), runs=tmp_path / "runs")
+    for rank, name in enumerate(NAMES):
+        for label in ("fedavg", "decentralised_sgd"):
+            wanted = whole.models(label, 3)[rank : rank + 1]
+            own = found[name][1].models(label, 3)
+            torch.testing.assert_close(own, wanted, rtol=0, atol=1e-6)
+
+
+def test_nobody_takes_the_place_of_a_drawn_member_that_is_lost(tmp_path):
+    step = next(1 + t for t in range(2, 9) if 1 in drawn(t))  # Basel is drawn
+    deaths = {"Basel": Death(step, "begin", 2)}
+    brief = HubSettings(least=2, patience=0.6)
+    commits, found = run_sites(tmp_path, SOME, brief, deaths)
+    for one in commits:
+        if "round" in one.what:
+            assert {*one.present} <= {*drawn(int(one.what.split()[-1]))}
+    assert 1 not in commits[step].present
+    assert_like_simulation(tmp_path, SOME, commits, found)
+
+
+def test_a_member_takes_no_part_in_a_round_for_which_it_is_not_drawn(
+    tmp_path, monkeypatch
+):
+    """A hub that lets others take part is refused, and nothing leaves in the round."""
+    monkeypatch.setattr(Hub, "_draw_in", lambda hub, header: None)
+    with pytest.raises((InputError, RuntimeError), match="draws others"):
+        run_sites(tmp_path, SOME, QUICK)
+    store = MemberStore(tmp_path / "Aarau")
+    assert not [one for one in store.departures() if "round" in one.what]
+    store.close()
 
 
 @pytest.mark.parametrize("step", [0, 4, 9])

@@ -52,6 +52,7 @@ class _Ready(NamedTuple):
     after: int  # the last attempt that it saw
     everybody: bool  # whether all members must be present
     bound: tuple[int, ...] = ()  # if it has signed a list of rows: whose rows
+    drawn: frozenset[int] | None = None  # who may take part; None: everybody
 
 
 class _Frozen(NamedTuple):
@@ -119,6 +120,7 @@ class Hub:
         self._left = store.leavers()  # for good
         self._spoke: set[int] = set()  # since this process began
         self._told: set[int] = set()  # that the run has ended
+        self._returning: set[int] = set()  # after they were lost
         self._finished: set[int] = set()
         self._short_since: float | None = None
         self._first, self._began, self._total = self.step, now, 0
@@ -168,6 +170,7 @@ class Hub:
             if self._attempt is not None and rank in self._attempt.asked:
                 self._abort(f"{self.names[rank]} began again", {rank})
         self._done[rank] = whole_number(header, "done", least=-1)
+        self._returning.add(rank)
         if self._done[rank] >= self.step:
             raise WireError(
                 f"{self.names[rank]} has finished step {self._done[rank]}, but the log "
@@ -185,7 +188,8 @@ class Hub:
         self._note_done(rank, step - 1)
         everybody = bool(header.get("everybody"))
         bound = self._bound_by(header.get("lists", []))
-        ready = _Ready(words(header, "what"), after, everybody, bound)
+        drawn = self._draw_in(header)
+        ready = _Ready(words(header, "what"), after, everybody, bound, drawn)
         if step == self.step and not self._is_asked(rank, after):
             self._ready[rank] = ready
             self._start_if_ready()
@@ -198,6 +202,15 @@ class Hub:
             return _parcel_of(self._attempt)
 
         return self._wait(look_up)
+
+    def _draw_in(self, header: dict[str, Any]) -> frozenset[int] | None:
+        """The members that may take part in a step; None: all of them."""
+        drawn, members = header.get("drawn"), set(range(len(self.names)))
+        if drawn is None:
+            return None
+        if not isinstance(drawn, list) or not drawn or not set(drawn) <= members:
+            raise WireError("`drawn` of a message must be a list of ranks.")
+        return frozenset(drawn)
 
     def _bound_by(self, lists: object) -> tuple[int, ...]:
         """Whose rows must be in the sum that a member waits for; empty: anybody's."""
@@ -360,19 +373,23 @@ class Hub:
         silent = self._clock() - self._heard[rank]
         return rank in self._left or silent > self.settings.patience
 
+    def _is_far(self, rank: int) -> bool:
+        """Whether a member lacks more steps than the others wait for."""
+        return self.step - 1 - self._done[rank] > _NEAR
+
     def _start_if_ready(self) -> None:
         """Begins an attempt as soon as all are ready who can be."""
         if self._attempt is not None or self.ended or not self._ready:
             return
-        ready = {rank for rank in self._ready if not self.is_lost(rank)} - self._gone
-        if self._frozen is not None:
-            ready &= set(self._frozen.present)
-        everybody = any(one.everybody for one in self._ready.values())
         members = set(range(len(self.names)))
-        near = {r for r in members if self.step - 1 - self._done[r] <= _NEAR}
-        expected = {r for r in near - self._gone if not self.is_lost(r)}
+        drawn = next(iter(self._ready.values())).drawn or members
         if self._frozen is not None:
-            expected &= set(self._frozen.present)
+            drawn &= set(self._frozen.present)
+        ready = {rank for rank in self._ready if not self.is_lost(rank)} & drawn
+        ready -= self._gone
+        everybody = any(one.everybody for one in self._ready.values())
+        away = self._gone | {rank for rank in self._returning if self._is_far(rank)}
+        expected = {rank for rank in drawn - away if not self.is_lost(rank)}
         if everybody:
             expected = members
         bound = next((one.bound for one in self._ready.values() if one.bound), ())
@@ -382,16 +399,16 @@ class Hub:
             if ready != expected:
                 self._short_since = self._short_since or self._clock()
                 return
-        if not ready or not expected <= ready:
+        if not expected <= ready:
             return
-        if len(ready) < self.settings.least and self._frozen is None:
+        if not ready or (len(ready) < self.settings.least and self._frozen is None):
             self._short_since = self._short_since or self._clock()
             return
         self._short_since = None
         said = {rank: self._ready[rank] for rank in sorted(ready)}
         first = next(iter(said))
         for rank, one in said.items():
-            if one.what != said[first].what:
+            if (one.what, one.drawn) != (said[first].what, said[first].drawn):
                 self._end(
                     f"failed: {self.names[first]} and {self.names[rank]} do not do the "
                     f"same: {said[first].what!r} and {one.what!r}"
@@ -462,6 +479,11 @@ class Hub:
         """Ends an attempt whose member is silent; call it a few times a second."""
         with self._turn:
             now, one = self._clock(), self._attempt
+            for rank in range(len(self.names)):
+                if self.is_lost(rank):
+                    self._returning.add(rank)
+                elif not self._is_far(rank):
+                    self._returning.discard(rank)
             if one is not None:
                 lost = {rank for rank in one.asked if self.is_lost(rank)}
                 if lost:
@@ -472,8 +494,9 @@ class Hub:
             if short is not None and now - short > self.settings.wait:
                 there = [n for r, n in enumerate(self.names) if not self.is_lost(r)]
                 self._end(
-                    f"failed: a step needs {self.settings.least} members, but for "
-                    f"{self.settings.wait:g} seconds only {len(there)} were present"
+                    f"failed: a step needs at least {self.settings.least} of its "
+                    f"members, but for {self.settings.wait:g} seconds only these were "
+                    f"present: {', '.join(there) or 'nobody'}"
                 )
 
     def stop(self) -> None:

@@ -149,6 +149,8 @@ def study_at(joining: Joining) -> tuple[Study, Table]:
     table = read_site_table(data, local["path"], joining.site.name)
     given = {key: value for key, value in tables.items() if key != "data"}
     study = study_of(given, data=table)
+    members = len(joining.roster.members)
+    joining.sites.refuse_few(members, study.run.participation)
     if problems := simulated_only(study):
         raise Problems(problems)
     return study, table

@@ -48,6 +48,7 @@ class RunStep(NamedTuple):
     number: int
     what: str  # in words
     everybody: bool = False  # whether all members must be present
+    drawn: tuple[int, ...] | None = None  # who may take part; None: everybody
 
 
 class LoggedStep(NamedTuple):
@@ -145,7 +146,7 @@ class Member:
         last, after = self.store.greatest()
         header = {"kind": "begin", "step": step.number, "what": step.what}
         header |= {"after": after if last == step.number else 0}
-        header |= {"everybody": step.everybody}
+        header |= {"everybody": step.everybody, "drawn": step.drawn}
         header |= {
             "lists": [[at, list(who)] for at, who in self.store.lists(step.number)]
         }
@@ -157,6 +158,7 @@ class Member:
             finished = self._replayed = self._logged_step(step)
             present, which = finished.present, finished.attempt
             started = LiveAttempt(step.number, which, present, present, step.what)
+            self._refuse_undrawn(step, started)
             self.group.verbs = ReplayVerbs(
                 *(finished.answers, started, self._trust, self.memory),
                 sealed=self._masks,
@@ -164,6 +166,7 @@ class Member:
             return started, False
         present, asked = tuple(found["present"]), tuple(found["asked"])
         started = LiveAttempt(step.number, found["attempt"], present, asked, step.what)
+        self._refuse_undrawn(step, started)
         self._refuse_smaller_sum(started, int(found.get("final", 0)))
         if charge is not None:
             charge(started.number)
@@ -202,6 +205,15 @@ class Member:
                     f"the hub asks again for a sum in {started.what!r} that may have "
                     f"been opened, now of other members than {who}: this member takes "
                     "no part in it."
+                )
+
+    def _refuse_undrawn(self, step: RunStep, started: LiveAttempt) -> None:
+        """Refuses an attempt with a member that the draw of the study leaves out."""
+        for rank in started.present:
+            if step.drawn is not None and rank not in step.drawn:
+                raise InputError(
+                    f"the hub lets {self.names[rank]} take part in {step.what!r}, but "
+                    "`run.participation` of the study draws others."
                 )
 
     def _prepare(self, started: LiveAttempt, value: Any) -> None:

@@ -16,7 +16,7 @@ from ...checks import InputError, TrainingError
 from ...clients.simulation import Simulation
 from ...data.federation import Federation, Table
 from ...data.fitting import with_preparation
-from ...engine.rounds import init_oracle
+from ...engine.rounds import init_oracle, participants
 from ...engine.states import without_server
 from ...models import ravel
 from ...records import Cell, Folder, unpack
@@ -262,9 +262,16 @@ class SiteRun:
             return after, own_info(info)
 
         what = f"{cell.label}, seed {seed}, round {t}"
-        step = RunStep(first + t, what)
+        step = RunStep(first + t, what, drawn=self._draw(seed, t))
         charge = self._charge(setup, entry, t, step)
         return self._member.do(step, work, lambda found: pack_cell(found[0]), charge)
+
+    def _draw(self, seed: int, t: int) -> tuple[int, ...] | None:
+        """The members that may take part in a round; None: all of them."""
+        share, size = self._study.run.participation, self._member.group.size
+        if share == 1:
+            return None
+        return tuple(participants(size, share, seed, t).nonzero().flatten().tolist())
 
     def _charge(
         self, setup: SiteSetup, entry: Entry, t: int, step: RunStep

@@ -52,12 +52,7 @@ def read_hub(study: Path, roster_file: Path, key_file: Path | None) -> HubFiles:
     roster = check(read_roster(roster_file), study_hash(tables))
     sites = sites_of(tables.get("sites", {}))
     sites.largest_for(len(roster.members))
-    present = len(roster.members)
-    if present < sites.least_members:
-        raise InputError(
-            f"the roster must have at least `sites.least_members` members, "
-            f"{sites.least_members}, got {present}."
-        )
+    sites.refuse_few(len(roster.members))
     place = key_file or roster_file.parent / f"{roster.hub.name}.key"
     key = read_key(place)
     if not holds(roster.hub.certificate, key):

@@ -58,11 +58,6 @@ def _run_problems(study: Study) -> Iterator[str]:
     run = study.run
     if run.newcomers:
         yield f"`run.newcomers` must be 0 between sites, got {run.newcomers}."
-    if run.participation != 1:
-        yield (
-            "`run.participation` must be 1 between sites, where the sites that are "
-            f"there take part, got {run.participation:g}."
-        )
     if run.pooled_test:
         yield "`run.pooled_test` must be false between sites: nobody has all test data."
     for name in study.chooses:

@@ -90,6 +90,21 @@ class Sites:
             )
         return self.largest or most
 
+    def refuse_few(self, members: int, participation: float = 1.0) -> None:
+        """Refuses a run whose rounds have fewer members than a sum needs."""
+        if members < self.least_members:
+            raise InputError(
+                "the roster must have at least `sites.least_members` members, "
+                f"{self.least_members}, got {members}."
+            )
+        drawn = max(1, round(participation * members))
+        if drawn < self.least_members:
+            raise InputError(
+                f"`run.participation` of {members} members must draw at least "
+                f"`sites.least_members`, {self.least_members}, got "
+                f"{participation:g}, which draws {drawn}."
+            )
+
     def table(self) -> dict[str, Any]:
         """The options that differ from their defaults."""
         usual = Sites()
