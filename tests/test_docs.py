@@ -9,16 +9,20 @@ import shutil
 import sys
 import tomllib
 from dataclasses import fields
+from html import escape
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import typer.main
 
 import coterie as co
 from coterie.algorithms import ALGORITHMS, GROUPS
 from coterie.checks import parameters_of
+from coterie.cli.completion import light_app
 from coterie.report.privacy.officer import NOT_COVERED, ROLES, SIGHTS
 from coterie.study.config import RunTable, study_of
 from coterie.study.ingredients import RECIPES, ingredients_of
@@ -221,13 +225,60 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-def test_the_map_of_the_documentation_names_every_page():
-    text = (DOCS / "index.md").read_text(encoding="utf-8")
-    links = {(DOCS / link).resolve() for link in _LINK.findall(text)}
-    pages = {page.resolve() for page in DOCS.rglob("*.md")} - {
-        (DOCS / "index.md").resolve()
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """The built site; building it stops at any warning."""
+    pytest.importorskip("zensical", reason="the extra `docs` is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS / "site")
+        build = import_module("build_site").build
+    folder = tmp_path_factory.mktemp("site")
+    build(folder / "working", folder / "built")
+    return folder / "built"
+
+
+def test_the_site_is_built_without_warnings_and_has_every_page(site):
+    pages = {page.relative_to(DOCS).with_suffix(".html") for page in DOCS.rglob("*.md")}
+    assert not {page for page in pages if not (site / page).is_file()}
+    home = (site / "index.html").read_text(encoding="utf-8")
+    assert len(re.findall(r'class="md-tabs__link"', home)) == 7
+
+
+def test_every_page_is_once_in_the_navigation_of_the_site(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "site")
+    tables = import_module("build_site").settings(["coterie"])["project"]["nav"]
+    places = []
+    while tables:
+        (place,) = tables.pop().values()
+        places += [place] if isinstance(place, str) else []
+        tables += place if isinstance(place, list) else []
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    assert len(places) == len(set(places))
+    assert pages == {
+        place for place in places if not place.startswith(("api/", "project/"))
     }
-    assert pages <= links
+
+
+def test_the_site_lists_every_option_of_every_command(site):
+    shown = (site / "commands.html").read_text(encoding="utf-8")
+    group = typer.main.get_command(light_app())
+    for name, command in group.commands.items():
+        assert f"<code>coterie {name}</code>" in shown
+        for option in getattr(command, "params", ()):
+            assert escape(option.opts[-1]) in shown, (name, option.opts)
+
+
+def test_pages_of_the_site_load_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*https?://[^>]*>", text)
+        assert not loaded, f"{page.name}: {loaded[:1]}"
+
+
+def test_the_table_of_public_names_has_all_of_them():
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    cells = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    assert set(re.findall(r"`(\w+)`", " ".join(cells))) == set(co.__all__)
 
 
 def test_the_map_shows_methods_in_the_groups_of_the_code():

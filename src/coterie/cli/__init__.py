@@ -8,6 +8,7 @@ from .. import late_names
 
 if TYPE_CHECKING:
     from .commands import main
+    from .completion import light_app
     from .panels import Line, Panel, draw_panels
     from .reproductions import Claim, items_of, lead, run_with_progress, settings
 
@@ -16,6 +17,7 @@ __getattr__ = late_names(
     __name__,
     {
         "commands": "main",
+        "completion": "light_app",
         "panels": "Line Panel draw_panels",
         "reproductions": "Claim items_of lead run_with_progress settings",
     },
@@ -34,6 +36,7 @@ __all__ = [
     "draw_panels",
     "items_of",
     "lead",
+    "light_app",
     "main",
     "run_with_progress",
     "settings",
