@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pandas as pd
 import pytest
 
 from coterie.deploy.sites import checkups
@@ -10,6 +13,7 @@ from coterie.deploy.sites.joining import ready_to_join, study_at
 from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.rehearsals import made_up, rehearse
 from coterie.deploy.sites.serving import read_hub, serving
+from coterie.privacy.mechanisms.settings import Privacy
 from support.called import called
 from support.site_folders import NAMES, STUDY, change_site, site_folders
 
@@ -113,6 +117,93 @@ def test_what_only_simulations_do_is_found(tmp_path):
     found = results(study, sites["Bern"])
     said = [text for _, text in found["study"]]
     assert said[0].startswith("[time] is a simulation of time")
+
+
+def change_table(site, *pairs: tuple[str, str]) -> None:
+    path = site.parent / f"{site.parent.name}.csv"
+    text = path.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def test_a_column_that_differs_is_named_with_its_site_before_the_run(running):
+    study, sites, hub = running
+    change_table(sites["Bern"], ("age", "years"), (",f,", ",F,"))
+    assert results(study, sites["Aarau"])["columns"] == [
+        (OK, "Basel, Bern did not look yet, so nothing is known of them")
+    ]
+    assert results(study, sites["Basel"])["columns"][0] == (
+        OK,
+        "those of Aarau are the same",
+    )
+    found = results(study, sites["Bern"])
+    failed = [text for outcome, text in found["columns"] if outcome == FAILED]
+    assert failed == [
+        "column 'years' is at Bern, but not at Aarau.",
+        "column 'age' is at Aarau, but not at Bern.",
+        "column 'years' is at Bern, but not at Basel.",
+        "column 'age' is at Basel, but not at Bern.",
+    ]
+    assert found["words"] == [
+        (WARNING, "only this site has 'F' in column 'sex': is that spelled right?")
+    ]
+    change_table(sites["Bern"], ("years", "age"), (",F,", ",f,"))
+    found = results(study, sites["Bern"])
+    assert found["columns"] == [(OK, "those of Aarau, Basel are the same")]
+    assert "words" not in found and hub.step == 0
+    told = b"".join(hub._columns.values())  # no word and no value of a table
+    assert b"age" in told and b'"f"' not in told and b"typical" not in told
+
+
+def test_another_kind_of_column_and_other_classes_are_named(running):
+    study, sites, _ = running
+    results(study, sites["Aarau"])
+    path = sites["Bern"].parent / "Bern.csv"
+    table = pd.read_csv(path)
+    table["age"] = table["age"].map(lambda value: f"{value} years")
+    table["outcome"] = (table["outcome"] == table["outcome"][0]).astype(int)
+    table.to_csv(path, index=False)
+    failed = [text for _, text in results(study, sites["Bern"])["columns"]]
+    assert failed[0].startswith("column 'age' holds words at Bern, but numbers at A")
+    assert failed[1].startswith("the target holds numbers at Bern, but words at Aar")
+
+
+def test_what_others_tell_of_their_columns_is_not_trusted(running):
+    study, sites, hub = running
+    for told in (b"?", b"[1, 2]", b"[[" * 9999, b'["binary", [["a", "b"]]]'):
+        hub._columns[0] = told
+        ((outcome, text),) = results(study, sites["Bern"])["columns"]
+        assert outcome == FAILED and "what Aarau tells of its columns" in text
+
+
+def test_another_unit_is_found_if_the_study_has_ranges(tmp_path):
+    text = STUDY + "ranges = {age = [0, 120], pressure = [50, 140]}\n"
+    study, sites = site_folders(tmp_path, text, hub="127.0.0.1:1")
+    path = sites["Bern"].parent / "Bern.csv"
+    table = pd.read_csv(path)
+    table.assign(age=12 * table["age"]).to_csv(path, index=False)  # in months
+    few = int((table["pressure"] > 140).sum())
+    (_, age), (_, pressure) = found = results(study, sites["Bern"])["unit"]
+    assert [outcome for outcome, _ in found] == [FAILED, WARNING]
+    assert "'age' lie outside 0 to 120" in age and "another unit?" in age
+    assert pressure.startswith(f"{few} of ")
+
+
+def test_with_privacy_a_table_is_compared_at_home(running, monkeypatch):
+    """The words of the study decide, and the hub hears nothing of the columns."""
+    study, sites, hub = running
+    whole = checkups.study_at
+
+    def private(joining):
+        found, table = whole(joining)
+        return replace(found, privacy=Privacy(epsilon=1.0)), table
+
+    monkeypatch.setattr(checkups, "study_at", private)
+    said = [text for _, text in results(study, sites["Bern"])["study"]]
+    assert any("`sites.categories` must have column 'sex'" in text for text in said)
+    assert not hub._columns
 
 
 def test_a_study_must_draw_enough_members_for_a_sum(tmp_path):

@@ -1,7 +1,8 @@
 """Tests of everything that a site needs, before a run begins: `coterie join --check`.
 
-Nothing about the data leaves the site. The hub hears that the site looks, and which
-version of torch it has.
+The hub hears that the site looks, and which version of torch it has. Without [privacy],
+it also hears names of columns and hashes of words, so that sites can be compared before
+a run begins; see `columns`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from ...models import OBJECTIVES, ravel
 from ...study import Study
 from ...study.setup import module_of
 from .channel import HubChannel
+from .columns import differences, lonely_words, told_columns, told_in
+from .declared import refuse_undeclared, target_name
 from .joining import Joining, study_at
 from .keys import days_left, expires_soon
 from .rosters import PROTOCOL
@@ -61,7 +64,8 @@ def look(joining: Joining) -> Iterator[Checkup]:
         f"{len(joining.roster.members)} in the roster {joining.roster.hash}",
     )
     yield from _certificates(joining)
-    yield from _hub(joining)
+    hub = list(_hub(joining))
+    yield from hub
     yield _disk(joining.site.folder)
     yield _hours(joining.site)
     try:
@@ -73,6 +77,9 @@ def look(joining: Joining) -> Iterator[Checkup]:
         yield Checkup("data", FAILED, str(error))
         return
     yield from _data(table)
+    yield from _declared(study, table)
+    if study.privacy is None and not any(one.outcome == FAILED for one in hub):
+        yield from _others(joining, table)
     yield from _model(joining, study, table)
 
 
@@ -92,19 +99,13 @@ def _hub(joining: Joining) -> Iterator[Checkup]:
     for name in _PROXIES:
         if value := os.environ.get(name):
             yield Checkup("proxy", OK, f"{name} is {brief(value)}")
-    channel = HubChannel(
-        address, joining.credentials(), joining.roster.hub.name, give_up=0.0
-    )
     try:
         before = time.time()
-        asked = Parcel({"kind": "check", "torch": str(torch.__version__)})
-        found = channel.ask(asked, patiently=False).header
+        found = _ask(joining).header
         took = time.time() - before
     except (DisconnectedError, InputError) as error:
         yield Checkup("hub", FAILED, f"{address}: {_reason(str(error))}")
         return
-    finally:
-        channel.close()
     yield Checkup(
         "hub",
         OK,
@@ -112,6 +113,19 @@ def _hub(joining: Joining) -> Iterator[Checkup]:
         "key that the roster names",
     )
     yield from _answer(joining, found, before + took / 2)
+
+
+def _ask(joining: Joining, told: bytes = b"") -> Parcel:
+    """The answer of the hub to a site that looks, and may tell its columns."""
+    channel = HubChannel(
+        joining.site.hub, joining.credentials(), joining.roster.hub.name, give_up=0.0
+    )
+    header = {"kind": "check", "torch": str(torch.__version__)}
+    try:
+        asked = Parcel(header | {"run": joining.run_name}, told)
+        return channel.ask(asked, patiently=False)
+    finally:
+        channel.close()
 
 
 def _reason(text: str) -> str:
@@ -194,6 +208,64 @@ def _data(table: Table) -> Iterator[Checkup]:
         gaps = int(values.isnan().sum())
         more = f", {several(gaps, 'gap')}" if gaps else ""
         yield Checkup("column", OK, f"{column.name}: {text}{more}")
+
+
+def _declared(study: Study, table: Table) -> Iterator[Checkup]:
+    """Whether the table has the words and ranges that the study says."""
+    if study.privacy is not None:
+        try:
+            refuse_undeclared(study, table)
+        except Problems as found:
+            yield from (Checkup("study", FAILED, text) for text in found.sentences)
+    numbers = (
+        {c.name: j for j, c in enumerate(table.schema.columns)}
+        if (table.schema)
+        else {}
+    )
+    values = {name: table.features[:, j] for name, j in numbers.items()}
+    if not OBJECTIVES[table.task].labelled:
+        values[target_name(study)] = table.targets.flatten()
+    for name, (low, high) in study.sites.ranges.items():
+        known = values.get(name, torch.empty(0)).double()
+        known = known[~known.isnan()]
+        outside = int(((known < low) | (known > high)).sum())
+        if outside:
+            most = 2 * outside > len(known)
+            yield Checkup(
+                "unit",
+                FAILED if most else WARNING,
+                f"{outside} of {several(len(known), 'value')} in column {name!r} lie "
+                f"outside {low:g} to {high:g}, which the study says: has this site "
+                "another unit?",
+            )
+
+
+def _others(joining: Joining, table: Table) -> Iterator[Checkup]:
+    """How this site's columns differ from those of sites that have looked."""
+    run, names, me = joining.run_name, joining.roster.names, joining.site.name
+    own = told_columns(run, table)
+    try:
+        found = _ask(joining, own.encode())
+        others, start = {}, 0
+        for rank, size in found.header.get("columns", ()):
+            told = found.payload[start : start + size]
+            others[names[rank]] = told_in(names[rank], told)
+            start += size
+    except (DisconnectedError, InputError, TypeError, ValueError, IndexError) as error:
+        yield Checkup("columns", FAILED, f"the other sites' are not known: {error}")
+        return
+    same = []
+    for other, theirs in others.items():
+        wrong = list(differences(own, theirs, me, other))
+        yield from (Checkup("columns", FAILED, text) for text in wrong)
+        same += [] if wrong else [other]
+    if same:
+        yield Checkup("columns", OK, f"those of {', '.join(same)} are the same")
+    for text in lonely_words(run, table, others):
+        yield Checkup("words", WARNING, text)
+    if missing := [name for name in names if name not in others and name != me]:
+        text = f"{', '.join(missing)} did not look yet, so nothing is known of them"
+        yield Checkup("columns", OK, text)
 
 
 def _target(table: Table) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from .attempts import Attempt, HubPrograms
 from .store import Answer, Commit, HubStore
-from .wire import Parcel, WireError, whole_number, words
+from .wire import LARGEST_HEADER, Parcel, WireError, whole_number, words
 
 PROTOCOL = 1
 """Members and hub must agree on it."""
@@ -117,6 +117,7 @@ class Hub:
         self._done = dict.fromkeys(members, self.step - 1)  # the last step of each
         self._lives: dict[int, str] = {}
         self._torch: dict[int, str] = {}  # versions, for `join --check`
+        self._columns: dict[int, bytes] = {}  # the same; see `columns`
         self._left = store.leavers()  # for good
         self._spoke: set[int] = set()  # since this process began
         self._told: set[int] = set()  # that the run has ended
@@ -283,17 +284,27 @@ class Hub:
         return Parcel({"step": self.step, "ended": self.ended})
 
     def _on_check(self, rank: int, parcel: Parcel) -> Parcel:
-        """A member looks whether it could take part; nothing of the run changes."""
+        """A member looks whether it could take part; nothing of the run changes.
+
+        It may tell its columns (`columns`), and hears those of the others.
+        """
         self._torch[rank] = words(parcel.header, "torch", longest=50)
+        if len(parcel.payload) > LARGEST_HEADER:
+            raise WireError("a member that looks must send at most 1 MB.")
+        if parcel.payload and parcel.header.get("run") == self._run:
+            self._columns[rank] = parcel.payload
+        others = {r: told for r, told in self._columns.items() if r != rank}
         return Parcel(
             {
+                "columns": [[r, len(told)] for r, told in others.items()],
                 "protocol": PROTOCOL,
                 "run": self._run,
                 "clock": time.time(),
                 "step": self.step,
                 "ended": self.ended,
                 "torch": {self.names[r]: text for r, text in self._torch.items()},
-            }
+            },
+            b"".join(others.values()),
         )
 
     def _on_leave(self, rank: int, parcel: Parcel) -> Parcel:

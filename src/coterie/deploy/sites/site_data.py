@@ -143,14 +143,16 @@ def _refuse_other_columns(told: Sequence[Any], names: Sequence[str]) -> None:
                     f"{suggestion(more, theirs)}"
                 )
         for a, b in zip(first["columns"], one["columns"], strict=True):
-            if _kind(a) != _kind(b):
+            if kind_of(a) != kind_of(b):
                 raise InputError(
-                    f"column {a[0]!r} holds {_kind(a)} at {names[0]}, but {_kind(b)} "
-                    f"at {names[rank]}: correct it, or list it in `data.categories`."
+                    f"column {a[0]!r} holds {kind_of(a)} at {names[0]}, but "
+                    f"{kind_of(b)} at {names[rank]}: correct it, or list it in "
+                    "`data.categories`."
                 )
 
 
-def _kind(column: Sequence[Any]) -> str:
+def kind_of(column: Sequence[Any]) -> str:
+    """What a column holds, in words, as a site tells it."""
     told = ColumnTold(*column)
     if told.date:
         return f"dates written {told.date}"
