@@ -77,7 +77,7 @@ def look(joining: Joining) -> Iterator[Checkup]:
         yield Checkup("data", FAILED, str(error))
         return
     yield from _data(table)
-    yield from _declared(study, table)
+    yield from _study_words(study, table)
     if study.privacy is None and not any(one.outcome == FAILED for one in hub):
         yield from _others(joining, table)
     yield from _model(joining, study, table)
@@ -210,7 +210,7 @@ def _data(table: Table) -> Iterator[Checkup]:
         yield Checkup("column", OK, f"{column.name}: {text}{more}")
 
 
-def _declared(study: Study, table: Table) -> Iterator[Checkup]:
+def _study_words(study: Study, table: Table) -> Iterator[Checkup]:
     """Whether the table has the words and ranges that the study says."""
     if study.privacy is not None:
         try:
