@@ -1,8 +1,7 @@
 """Sites on the loopback: the time of a round, bytes, and memory.
 
     python benchmarks/sites.py             a round of 8 members, with and without masks
-    python benchmarks/sites.py kills       100 random ends of members by force
-    python benchmarks/sites.py rounds      10,000 rounds of a tiny model
+    python benchmarks/sites.py twenty      a study of 20 members
 
 Every party is a process of its own. Rows are masked unless it says "in the clear".
 """
@@ -12,9 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import random
 import re
-import signal
 import socket
 import sqlite3
 import subprocess
@@ -95,14 +92,6 @@ class Parties:
         (found,) = (self.folder / "demo" / "hub" / "hub").glob("*.db")
         return found
 
-    def last_step(self) -> int:
-        """The last finished step; -1 before the first."""
-        try:
-            with sqlite3.connect(f"file:{self.log}?mode=ro", uri=True) as db:
-                return db.execute("SELECT max(step) FROM commits").fetchone()[0] or 0
-        except (ValueError, sqlite3.Error):
-            return -1
-
     def store_of(self, name: str) -> Path:
         """The own log of a member."""
         (found,) = (self.folder / "demo" / name / "runs").glob("*/member/site.db")
@@ -140,14 +129,7 @@ def round_of_eight(folder: Path, masks: bool, steps: int) -> dict[str, Any]:
         algorithms=FEDAVG.format(steps=steps),
     )
     parties = Parties(folder, text, 8, 100, 268)
-    hub = parties.hub()
-    members = [parties.member(name) for name in parties.names]
-    memory = 0.0
-    while any(member.poll() is None for member in members):
-        if hub.poll() is None:
-            memory = max(memory, peak_memory(hub))
-        time.sleep(0.2)
-    hub.wait()
+    memory = follow(parties)
     with sqlite3.connect(parties.log) as db:
         began = db.execute("SELECT step, began FROM attempts ORDER BY step").fetchall()
     times = [b - a for (_, a), (_, b) in itertools.pairwise(began[2:])]
@@ -180,80 +162,39 @@ def alone(folder: Path, steps: int) -> float:
     return (time.perf_counter() - began) / 20
 
 
-def kills(folder: Path, count: int = 100) -> dict[str, Any]:
-    """Kills random members at random times; the models stay those of the simulation."""
-    algorithms = "\n".join(
-        [FEDAVG.format(steps=3), FEDAVG.format(steps=3).replace("fedavg", "ditto")]
-    )
+def twenty(folder: Path) -> dict[str, Any]:
+    """Memory of the hub, and seconds, of a study of 20 members with a larger MLP."""
     text = STUDY.format(
-        model='name = "logistic"',
-        rounds=count * 12,
-        patience=2,
+        model='name = "mlp"\nhidden = [250]',
+        rounds=10,
+        patience=120,
         masks="true",
-        algorithms=algorithms,
+        algorithms=FEDAVG.format(steps=5),
     )
-    parties = Parties(folder, text, 5, 60, 6)
-    hub, rng = parties.hub(), random.Random(0)
-    members = {name: parties.member(name) for name in parties.names}
-    while parties.last_step() < 1:
-        time.sleep(0.2)
-    killed = 0
-    while killed < count and hub.poll() is None:
-        alive = [n for n, p in members.items() if p.poll() is None]
-        victims = rng.sample(alive, rng.choice([1, 1, 2]))
-        for name in victims:
-            members[name].send_signal(signal.SIGKILL)
-            members[name].wait()
-        killed += len(victims)
-        time.sleep(rng.uniform(0, 4))
-        for name in victims:
-            members[name] = parties.member(name)
-        time.sleep(rng.uniform(2, 6))
-    ends = [process.wait() for process in members.values()]
-    hub.wait()
-    commits = commits_in(parties.log)
-    fewer = sum(len(one.present) < len(parties.names) for one in commits)
+    parties, began = Parties(folder, text, 20, 60, 268), time.monotonic()
+    memory = follow(parties)
+    with sqlite3.connect(parties.log) as db:
+        times = db.execute("SELECT began FROM attempts ORDER BY step").fetchall()
+    first, last = times[1][0], times[-1][0]
     return {
-        "kills": killed,
-        "steps": len(commits),
-        "with fewer members": fewer,
-        "all members finished": not any(ends),
+        "hub MB": round(memory),
+        "seconds": round(time.monotonic() - began),
+        "seconds of a round": round((last - first) / (len(times) - 2), 2),
         "difference": parties.difference(),
     }
 
 
-def many_rounds(folder: Path, rounds: int = 10_000) -> dict[str, Any]:
-    """Memory and files after many rounds of a tiny model."""
-    text = STUDY.format(
-        model='name = "logistic"',
-        rounds=rounds,
-        patience=30,
-        masks="true",
-        algorithms=FEDAVG.format(steps=1),
-    )
-    parties = Parties(folder, text, 4, 60, 4)
+def follow(parties: Parties) -> float:
+    """Runs the hub and all members; gives the most memory of the hub, in MB."""
     hub = parties.hub()
     members = [parties.member(name) for name in parties.names]
-    memory: list[tuple[int, int, int]] = []
-    began = time.monotonic()
-    while members[0].poll() is None and hub.poll() is None:
-        step = parties.last_step()
-        now = (step, round(peak_memory(hub)), round(peak_memory(members[0])))
-        if step >= 0 and (not memory or step >= memory[-1][0] + rounds // 10):
-            memory.append(now)
-        time.sleep(1)
-    for process in (*members, hub):
-        process.wait()
-    sizes = {
-        "hub log": parties.log.stat().st_size / 1e6,
-        "member log": parties.store_of(parties.names[0]).stat().st_size / 1e6,
-    }
-    return {
-        "steps, hub MB, member MB": memory,
-        "MB": sizes,
-        "seconds": round(time.monotonic() - began),
-        "difference": parties.difference(),
-    }
+    memory = 0.0
+    while any(member.poll() is None for member in members):
+        if hub.poll() is None:
+            memory = max(memory, peak_memory(hub))
+        time.sleep(0.2)
+    hub.wait()
+    return memory
 
 
 def main(what: str) -> None:
@@ -262,10 +203,8 @@ def main(what: str) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        if what == "kills":
-            print(json.dumps(kills(folder)))
-        elif what == "rounds":
-            print(json.dumps(many_rounds(folder)))
+        if what == "twenty":
+            print(json.dumps(twenty(folder)))
         else:
             for masks in (True, False):
                 place = folder / str(masks)

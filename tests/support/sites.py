@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import tomllib
@@ -246,6 +247,13 @@ def run_site(
         end, back = time.monotonic() + 5.0, died.step + died.back
         while running.hub.step < back and time.monotonic() < end:
             time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
 
 
 def wait_for(happened: Callable[[], bool], seconds: float = 15.0) -> None:

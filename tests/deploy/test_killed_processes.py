@@ -1,0 +1,53 @@
+"""Claims about processes that end by SIGKILL; `long_sites` has every pair of them."""
+
+from __future__ import annotations
+
+from support.site_processes import HUB, Kill, Parties
+
+STUDY = """\
+name = "sites"
+[data]
+path = "all.csv"
+client = "hospital"
+target = "outcome"
+[split]
+test = 0.3
+[model]
+name = "logistic"
+[run]
+rounds = {rounds}
+evaluate_every = {rounds}
+batch_size = 8
+seeds = [0]
+[[algorithm]]
+name = "fedavg"
+lr = 0.05
+[[algorithm]]
+name = "decentralised_sgd"
+lr = 0.05
+[sites]
+patience = 3
+least_members = 2
+"""
+
+
+def test_parties_that_are_killed_return_and_the_models_are_those_of_the_simulation(
+    tmp_path,
+):
+    """Two members at once, and the hub: between its answers, and before a method."""
+    rounds = 8
+    kills = [
+        Kill("Basel", 3, 1, True, 1.0),
+        Kill("Chur", 3, 1, True),
+        Kill(HUB, 6, 4, False),
+        Kill(HUB, rounds + 2, -1, True),
+        Kill("Bern", rounds + 5, 1, False),
+    ]
+    parties = Parties(tmp_path, STUDY.format(rounds=rounds), kills)
+    try:
+        parties.run(120)
+        assert all(parties.happened(kill) for kill in kills)
+        assert parties.last_step() == 2 * (rounds + 1)
+        assert parties.difference() < 1e-5
+    finally:
+        parties.close()
