@@ -70,8 +70,8 @@ class LiveTensors(TorchDispatchMode):
         return found
 
     def _count(self, tensor: Any, *, new: bool) -> None:
-        if not isinstance(tensor, Tensor):
-            return
+        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+            return  # a sparse matrix of weights has few numbers
         storage = tensor.untyped_storage()
         name, size = storage._cdata, storage.nbytes() if new else 0
         if name not in self._seen:
