@@ -1,23 +1,20 @@
-"""Gradients, numbers sent and memory of every method, as multiples of those of FedAvg.
+"""Gradients and numbers sent of every method, as multiples of those of FedAvg.
 
     python benchmarks/costs.py [METHOD ...]
 
 Twenty clients in two groups train an MLP of 12,000 parameters for 20 rounds, with
 minibatches of 8 samples. All take part. Methods that have local steps take 10 in a
 round; other options have their defaults. Gradients are of single samples, as in
-`rounds.csv`, and numbers are all that clients and the server send. Memory is the most
-that live tensors of the second round add to the data and to the state before it.
-Methods that need virtual time have no rounds and are left out.
+`rounds.csv`, and numbers are all that clients and the server send. Methods that need
+virtual time have no rounds and are left out.
 """
 
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
-from coteries_round import LiveTensors
 from methods import made
 
 from coterie import Simulation, Table, federate, methods
@@ -32,11 +29,10 @@ FEATURES, HIDDEN, CLASSES = 25, [128, 64], 10
 
 
 class Cost(NamedTuple):
-    """What all rounds of a method cost together, and the memory of the second one."""
+    """What all rounds of a method cost together."""
 
     gradients: float
     numbers: float
-    memory: float
 
 
 class Clients:
@@ -67,15 +63,13 @@ def cost_of(name: str, clients: Clients) -> Cost | None:
     if "rounds" not in algorithm.faces:
         return None
     state = algorithm.init(clients.x, init_oracle(clients.simulation))
-    gradients = numbers = memory = 0.0
+    gradients = numbers = 0.0
     for t in range(1, ROUNDS + 1):
         oracle = clients.simulation.at(t)
-        with LiveTensors() if t == 2 else nullcontext() as live:
-            state, _ = algorithm.step(state, oracle, generator(0, "algorithm", t))
+        state, _ = algorithm.step(state, oracle, generator(0, "algorithm", t))
         gradients += float(oracle.gradients.sum())
         numbers += traffic_of(oracle.sent).total
-        memory = live.peak if live else memory
-    return Cost(gradients, numbers, memory)
+    return Cost(gradients, numbers)
 
 
 def main() -> None:
@@ -85,7 +79,7 @@ def main() -> None:
     clients = Clients()
     one = cost_of("fedavg", clients)
     assert one is not None
-    print(f"{'times FedAvg':26}{'gradients':>10}{'numbers':>10}{'memory':>10}")
+    print(f"{'times FedAvg':26}{'gradients':>10}{'numbers':>10}")
     for name in parser.parse_args().methods:
         if found := cost_of(name, clients):
             ratios = (a / b for a, b in zip(found, one, strict=True))
