@@ -274,7 +274,7 @@ def test_half_of_the_methods_have_at_most_sixty_lines_of_code():
     lines = {
         name: code_lines(PACKAGE / "algorithms" / f"{name}.py") for name in ALGORITHMS
     }
-    assert lines["fedavg"] == 26
+    assert lines["fedavg"] == 30
     assert statistics.median(lines.values()) <= 60
 
 

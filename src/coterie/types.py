@@ -24,12 +24,26 @@ from .checks import InputError
 State = Any
 """What an algorithm stores between rounds: a NamedTuple of tensors and numbers.
 
-Fields of type `Rows` have a row for each client at hand. Fields of type `Server` exist
-only at the coordinator. All other fields are the same in every process.
+Fields of type `Rows`, `OwnRows` and `SameRow` have a row for each client at hand.
+Fields of type `Server` exist only at the coordinator. All other fields are the same in
+every process.
 """
 
 Rows = Annotated[Tensor, "one row for each client at hand"]
 """A field of a state with a row for each client at hand."""
+
+OwnRows = Annotated[Tensor, "one row for each client at hand, which only it changes"]
+"""A field of type `Rows`, where the row of a client changes only if it takes part.
+
+If all fields with rows are `OwnRows` or `SameRow`, rounds can be computed in place: the
+step gets the rows of the clients that take part, and no others (`run_rounds`).
+"""
+
+SameRow = Annotated[Tensor, "one row for each client at hand, the same for all"]
+"""A field of type `Rows`, where all clients have the same row, also those away."""
+
+ROWS = Rows, OwnRows, SameRow
+"""The types of fields with a row for each client at hand."""
 
 Server = Annotated[Any, "kept by the coordinator alone"]
 """A field of a state that only the coordinator has. Elsewhere it is None."""
@@ -405,7 +419,11 @@ class Oracle(Protocol):
 
     @property
     def mine(self) -> slice:
-        """The positions of the clients at hand among all N."""
+        """The positions of the clients at hand among all N, as an index of rows.
+
+        In a round in place (`run_rounds`), this index is a tensor: the clients at hand
+        are those that take part.
+        """
 
     @property
     def home(self) -> Bool[Tensor, " d"] | None:
@@ -664,6 +682,10 @@ class Algorithm(NamedTuple):
     `shared(state)` is the global model of a method that has one, the same row for all
     clients. A study can measure it on the test data of all clients.
 
+    `info(state)` is what a round reports about each client. Only methods need it that
+    report rows and compute rounds in place (`run_rounds`), where a step has only the
+    rows of some clients.
+
     `releases` declares what a client releases in a round. [privacy] refuses a method
     that releases more. Without a declaration, [privacy] uses the findings of a dry run.
     """
@@ -676,6 +698,7 @@ class Algorithm(NamedTuple):
     home: Bool[Tensor, " d"] | None = None
     releases: Releases | None = None
     shared: Callable[[State], Float[Tensor, "n d"]] | None = None
+    info: Callable[[State], Info] = lambda state: {}
 
     @property
     def faces(self) -> tuple[str, ...]:
@@ -695,6 +718,18 @@ class ClientsInRounds(Protocol):
         self, t: int, active: Bool[Tensor, " n"] | None = None, *, purpose: str = "step"
     ) -> Oracle:
         """The oracle of round t, where the `active` clients take part (None: all)."""
+
+
+@runtime_checkable
+class ClientsInPlace(ClientsInRounds, Protocol):
+    """Clients that can be asked without those who take no part in a round."""
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether all clients are here, and no column of a model is personal."""
+
+    def those_at(self, t: int, active: Bool[Tensor, " n"]) -> Oracle:
+        """The oracle of round t, where only the `active` clients are at hand."""
 
 
 @runtime_checkable

@@ -80,6 +80,7 @@ SENSITIVE = (
     "local_limit",
     "inactive_rows",
     "inactive_state",
+    "in_place",
 )
 
 
@@ -333,6 +334,7 @@ CULPRITS = {
         "control variates follow": lambda: scaffold(lambda old, new, c: old + 0.1 * c),
         "no memory": lambda: scaffold(lambda old, new, c: torch.zeros_like(old)),
     },
+    "in_place": {"shrinks the idle": lambda: moved(lambda x, rng: 0.9 * x)},
     "bad_options": {"any": checks_nothing, "no name": refuses_without_a_name},
     "bad_ingredients": {"weights": ignores_its_weights},
     "known_optimum": {"never moves": never_moves},

@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 
+from coterie.algorithms.apfl import apfl
 from coterie.algorithms.fedavg import fedavg
 from coterie.algorithms.local import local
 from coterie.checks import InputError
@@ -121,3 +122,61 @@ def test_the_generator_of_a_round_is_named_by_seed_and_round(classification):
 def test_bad_settings_are_refused_by_name(classification, settings, message):
     with pytest.raises(InputError, match=message):
         ran(local(), classification, **settings)
+
+
+def in_place(algorithm, federation, x=None, **settings):
+    x = start(6, 26) if x is None else x
+    clients = simulate(federation, batch_size=3)
+    options = {"rounds": 6, "participation": 0.5, "in_place": True} | settings
+    return rounds.run_rounds(algorithm, clients, x, **options)
+
+
+def test_rounds_in_place_write_to_the_memory_of_the_state(classification):
+    x = start(6, 26)
+    before = x.clone()
+    first, *_, last = in_place(local(momentum=0.5), classification, x)
+    assert first.state.x.data_ptr() == last.state.x.data_ptr()
+    assert torch.equal(x, before)
+    expected = ran(local(momentum=0.5), classification, rounds=6, participation=0.5)
+    assert torch.equal(last.state.x, expected[-1].state.x)
+    assert torch.equal(last.state.v, expected[-1].state.v)
+
+
+def test_a_round_in_place_can_be_undone(classification):
+    method, run = local(momentum=0.5), ran
+    expected = run(method, classification, rounds=2, participation=0.5)
+    for r in in_place(method, classification):
+        if r.t == 3:
+            r.change.undo()
+            break
+        state = r.state
+    assert torch.equal(state.x, expected[-1].state.x)
+    assert torch.equal(state.v, expected[-1].state.v)
+
+
+def test_in_place_a_round_makes_copies_of_active_rows_only(classification):
+    shapes = []
+
+    def step(state, oracle, rng):
+        shapes.append((state.x.shape, state.v.shape, oracle.active.tolist()))
+        return inner.step(state, oracle, rng)
+
+    inner = fedavg(classification.train.size, momentum=0.5)
+    last = list(in_place(inner._replace(step=step), classification))[-1]
+    assert shapes == [((3, 26), (3, 26), [True] * 3)] * 6
+    assert last.state.x.stride(0) == 0  # one row in memory
+    assert last.gradients.tolist() == [3.0 if a else 0.0 for a in last.active]
+
+
+def test_in_place_rows_that_a_step_reports_need_an_info_of_all(classification):
+    method = apfl(classification.train.size)
+    (*_, last) = in_place(method, classification)
+    assert torch.equal(last.info["mixture"], last.state.a)
+    silent = method._replace(info=lambda state: {})
+    with pytest.raises(InputError, match="reports rows of 'mixture', so the algorithm"):
+        next(in_place(silent, classification))
+
+
+def test_methods_with_other_rows_and_full_rounds_are_not_in_place(classification):
+    everybody = in_place(local(), classification, participation=1.0)
+    assert all(r.change is None for r in everybody)

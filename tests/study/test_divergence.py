@@ -85,3 +85,16 @@ def test_an_infinite_loss_of_a_finite_model_is_said_once(tmp_path, monkeypatch):
     again = []
     run_study(study, runs=tmp_path, notice=again.append)
     assert again == []
+
+
+def test_when_some_take_part_the_state_before_a_failed_round_is_kept(tmp_path):
+    entries = [{"name": "ditto", "lr": 1e20}]
+    study = made(
+        LINEAR, algorithm=entries, rounds=30, participation=0.5, checkpoint_seconds=0.0
+    )
+    with pytest.raises(TrainingError, match="not finite after round") as caught:
+        run_study(study, runs=tmp_path)
+    failed = int(str(caught.value).split("after round ")[1].split(";")[0])
+    cell = Folder(folder_of(study, tmp_path)).cell("ditto", 0)
+    assert cell.t == failed - 1
+    assert torch.isfinite(cell.state["v"]).all()

@@ -47,8 +47,9 @@ from ..types import (
     Info,
     Options,
     Oracle,
+    OwnRows,
     Releases,
-    Rows,
+    SameRow,
     without_statistics,
 )
 
@@ -56,11 +57,11 @@ from ..types import (
 class State(NamedTuple):
     """Global and local models, their mixture, and the number of gradient steps."""
 
-    w: Rows  # (n, D), the same row for everybody and in memory only once
-    v: Rows  # (n, D)
-    a: Rows  # (n,), share of v in the personal model
-    w_velocity: Rows  # (n, D), or (n, 0) without momentum
-    v_velocity: Rows  # (n, D), or (n, 0) without momentum
+    w: SameRow  # (n, D)
+    v: OwnRows  # (n, D)
+    a: OwnRows  # (n,), share of v in the personal model
+    w_velocity: OwnRows  # (n, D), or (n, 0) without momentum
+    v_velocity: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 
@@ -167,7 +168,11 @@ def apfl(
             apfl_round, *rows, steps=steps, t=t, together=n, **options
         )
         w = oracle.average(shares[oracle.mine], w)
-        return State(w, v, a, w_velocity, v_velocity, t + steps), {"mixture": a}
+        new = State(w, v, a, w_velocity, v_velocity, t + steps)
+        return new, info(new)
+
+    def info(state: State) -> Info:
+        return {"mixture": state.a}
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         w = row_for_each(oracle, state.w)
@@ -186,4 +191,5 @@ def apfl(
         welcome,
         releases=Releases(average=1),
         shared=lambda state: state.w,
+        info=info,
     )

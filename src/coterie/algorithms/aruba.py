@@ -33,15 +33,15 @@ from ..collaboration.rows import compute_once, mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.steps import with_rates
 from ..options import Count, Positive, Scale, Sizes, Whole, method
-from ..types import Algorithm, Clients, Info, Oracle, Releases, Rows
+from ..types import Algorithm, Clients, Info, Oracle, Releases, SameRow
 
 
 class State(NamedTuple):
     """The global model, b and g of the step sizes, and the number of rounds."""
 
-    w: Rows  # (n, D), the same row for everybody, as all of these
-    b: Rows  # (n, D), sums of squared distances
-    g: Rows  # (n, D), sums of squared gradients
+    w: SameRow  # (n, D)
+    b: SameRow  # (n, D), sums of squared distances
+    g: SameRow  # (n, D), sums of squared gradients
     t: int
 
 

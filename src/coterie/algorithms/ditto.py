@@ -54,8 +54,9 @@ from ..types import (
     Info,
     Options,
     Oracle,
+    OwnRows,
     Releases,
-    Rows,
+    SameRow,
     Task,
     TaskKind,
 )
@@ -64,10 +65,10 @@ from ..types import (
 class State(NamedTuple):
     """The global model, the personal models, and the number of gradient steps."""
 
-    w: Rows  # (n, D), the same row for everybody
-    v: Rows  # (n, D)
-    w_velocity: Rows  # (n, D), or (n, 0) without momentum
-    v_velocity: Rows  # (n, D), or (n, 0) without momentum
+    w: SameRow  # (n, D)
+    v: OwnRows  # (n, D)
+    w_velocity: OwnRows  # (n, D), or (n, 0) without momentum
+    v_velocity: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 

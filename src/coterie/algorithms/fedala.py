@@ -43,16 +43,25 @@ from ..optim.steps import (
     velocity,
 )
 from ..options import BelowOne, Count, Head, Positive, Sizes, Whole, method
-from ..types import Algorithm, Clients, Info, Options, Oracle, Releases, Rows
+from ..types import (
+    Algorithm,
+    Clients,
+    Info,
+    Options,
+    Oracle,
+    OwnRows,
+    Releases,
+    SameRow,
+)
 
 
 class State(NamedTuple):
     """The global model, personal ones, their weights, momentum, and rounds."""
 
-    w: Rows  # (n, D), the same row for everybody and in memory only once
-    x: Rows  # (n, D)
-    a: Rows  # (n, D), share of w in the next model
-    v: Rows  # (n, D), or (n, 0) without momentum
+    w: SameRow  # (n, D)
+    x: OwnRows  # (n, D)
+    a: OwnRows  # (n, D), share of w in the next model
+    v: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 

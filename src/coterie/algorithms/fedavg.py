@@ -14,6 +14,8 @@ Differences: with momentum, every client keeps its buffer between rounds.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -21,8 +23,15 @@ from ..collaboration.rows import mean_of_all, one_model
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Sizes, method
-from ..types import Algorithm, Info, Oracle, Releases
-from .local import State
+from ..types import Algorithm, Info, Oracle, OwnRows, Releases, SameRow
+
+
+class State(NamedTuple):
+    """The global model, momentum, and the number of gradient steps."""
+
+    x: SameRow  # (n, D)
+    v: OwnRows  # (n, D), or (n, 0) without momentum
+    t: int
 
 
 @method()

@@ -25,8 +25,7 @@ from ..optim.steps import (
 )
 from ..options import BelowOne, Count, Sizes, Whole, method
 from ..types import Algorithm, Oracle, Releases
-from .fedavg import fedavg
-from .local import State
+from .fedavg import State, fedavg
 
 
 @method()

@@ -27,15 +27,23 @@ from ..collaboration.rows import mean_of_all, refuse_personal, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, velocity
 from ..options import BelowOne, Count, Head, Sizes, Whole, method
-from ..types import Algorithm, Info, Options, Oracle, Releases, Rows
+from ..types import (
+    Algorithm,
+    Info,
+    Options,
+    Oracle,
+    OwnRows,
+    Releases,
+    SameRow,
+)
 from .fedrep import part_sgd
 
 
 class State(NamedTuple):
     """The common body with the first head, momentum, and the number of steps."""
 
-    w: Rows  # (n, D), the same row for everybody and in memory only once
-    v: Rows  # (n, D), or (n, 0) without momentum
+    w: SameRow  # (n, D)
+    v: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 

@@ -59,8 +59,9 @@ from ..types import (
     Info,
     Options,
     Oracle,
+    OwnRows,
     Releases,
-    Rows,
+    SameRow,
     without_statistics,
 )
 
@@ -68,10 +69,10 @@ from ..types import (
 class State(NamedTuple):
     """The global model, dynamic terms, momentum, and the number of gradient steps."""
 
-    w: Rows  # (n, D), the same row for everybody
-    h: Rows  # (n, D), the same row for everybody
-    h_i: Rows  # (n, D)
-    v: Rows  # (n, D), or (n, 0) without momentum
+    w: SameRow  # (n, D)
+    h: SameRow  # (n, D)
+    h_i: OwnRows  # (n, D)
+    v: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 

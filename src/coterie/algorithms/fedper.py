@@ -27,16 +27,16 @@ from ..collaboration.rows import mean_of_all, refuse_personal, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Head, Sizes, method
-from ..types import Algorithm, Info, Oracle, Releases, Rows
+from ..types import Algorithm, Info, Oracle, OwnRows, Releases, SameRow
 from .fedrep import part_sgd
 
 
 class State(NamedTuple):
     """Clients' models, the average with the first head, momentum, and steps."""
 
-    x: Rows  # (n, D), used only in the columns that stay at home
-    w: Rows  # (n, D), the same row for everybody and in memory only once
-    v: Rows  # (n, D), or (n, 0) without momentum
+    x: OwnRows  # (n, D), used only in the columns that stay at home
+    w: SameRow  # (n, D)
+    v: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 

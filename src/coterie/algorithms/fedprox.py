@@ -34,7 +34,7 @@ from ..optim.steps import (
 )
 from ..options import BelowOne, Count, NotNegative, Sizes, method
 from ..types import Algorithm, Info, Options, Oracle, Releases
-from .local import State
+from .fedavg import State
 
 
 @method()

@@ -37,15 +37,25 @@ from ..collaboration.rows import compute_once, mean_of_all, row_for_each
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Positive, Sizes, method
-from ..types import ALONE, Algorithm, Info, Numbers, Options, Oracle, Releases, Rows
+from ..types import (
+    ALONE,
+    Algorithm,
+    Info,
+    Numbers,
+    Options,
+    Oracle,
+    OwnRows,
+    Releases,
+    SameRow,
+)
 
 
 class State(NamedTuple):
     """Cluster models, the clients' choices, momentum, and the number of steps."""
 
-    w: Rows  # (n, C, D), the same for everybody and in memory only once
-    choice: Rows  # (n,) whole numbers, ALONE for clients that never took part
-    v: Rows  # (n, D), or (n, 0) without momentum
+    w: SameRow  # (n, C, D)
+    choice: OwnRows  # (n,) whole numbers, ALONE for clients that never took part
+    v: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 
@@ -106,8 +116,11 @@ def ifca(
         mean = oracle.average(member * shares.to(x)[oracle.mine], x)
         chose = mean_of_all(oracle, Numbers(member.T.to(x)))  # (n, C)
         w = compute_once(_update_models, w, mean, chose)
-        info: Info = {"member": chosen, "clusters": float(chose[0].count_nonzero())}
-        return State(w, chosen, v, t + steps), info
+        new, used = State(w, chosen, v, t + steps), float(chose[0].count_nonzero())
+        return new, {**info(new), "clusters": used}
+
+    def info(state: State) -> Info:
+        return {"member": state.choice}
 
     def personal(state: State, oracle: Oracle) -> Tensor:
         if clusters == 1:
@@ -121,7 +134,12 @@ def ifca(
         return _chosen_models(w, best_fit(oracle, w))
 
     return Algorithm(
-        init, step, personal, welcome, releases=Releases(average=1, losses=True)
+        init,
+        step,
+        personal,
+        welcome,
+        releases=Releases(average=1, losses=True),
+        info=info,
     )
 
 

@@ -30,6 +30,7 @@ from ..types import (
     Flow,
     Info,
     Oracle,
+    OwnRows,
     Releases,
     Rows,
     Task,
@@ -48,10 +49,10 @@ class State(NamedTuple):
 class WithStart(NamedTuple):
     """A `State` with the first models."""
 
-    x: Rows  # (n, D)
-    v: Rows  # (n, D), or (n, 0) without momentum
+    x: OwnRows  # (n, D)
+    v: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
-    start: Rows  # (n, D)
+    start: OwnRows  # (n, D)
 
 
 @method(in_rounds=("schedule",))

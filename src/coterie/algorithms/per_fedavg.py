@@ -60,7 +60,7 @@ from ..types import (
     Releases,
     without_statistics,
 )
-from .local import State
+from .fedavg import State
 
 
 def meta_sgd(

@@ -47,8 +47,9 @@ from ..types import (
     Info,
     Options,
     Oracle,
+    OwnRows,
     Releases,
-    Rows,
+    SameRow,
     StepNumbers,
 )
 
@@ -56,9 +57,9 @@ from ..types import (
 class State(NamedTuple):
     """The global model, the personal models, and the number of local rounds."""
 
-    w: Rows  # (n, D), the same row for everybody
-    theta: Rows  # (n, D)
-    v: Rows  # (n, D), or (n, 0) without momentum
+    w: SameRow  # (n, D)
+    theta: OwnRows  # (n, D)
+    v: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 

@@ -65,8 +65,9 @@ from ..types import (
     Info,
     Options,
     Oracle,
+    OwnRows,
     Releases,
-    Rows,
+    SameRow,
     StepNumbers,
 )
 
@@ -74,10 +75,10 @@ from ..types import (
 class State(NamedTuple):
     """The global model, control variates, momentum, and the number of steps."""
 
-    w: Rows  # (n, D), the same row for everybody
-    c: Rows  # (n, D), the same row for everybody
-    c_i: Rows  # (n, D)
-    v: Rows  # (n, D), or (n, 0) without momentum
+    w: SameRow  # (n, D)
+    c: SameRow  # (n, D)
+    c_i: OwnRows  # (n, D)
+    v: OwnRows  # (n, D), or (n, 0) without momentum
     t: int
 
 

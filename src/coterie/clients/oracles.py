@@ -72,20 +72,34 @@ class SimulatedOracle:
     """One round's questions to simulated clients; see `coterie.types.Oracle`."""
 
     def __init__(
-        self, held: LocalClients, t: int, present: Bool[Tensor, " m"], purpose: str
+        self,
+        held: LocalClients,
+        t: int,
+        present: Bool[Tensor, " m"],
+        purpose: str,
+        here: Int[Tensor, " p"] | None = None,
     ) -> None:
-        """Prepares the oracle of round t, for the clients that are present."""
+        """Prepares the oracle of round t.
+
+        Args:
+            held: the clients at hand.
+            t: the round.
+            present: (N,) which clients take part.
+            purpose: names the random streams.
+            here: the positions of the clients at hand (None: all of this process).
+        """
         self._held = held
         self._samples, self._kernel, self._seed, self._loop, self._group = held
         self._t, self._purpose = t, purpose
         self._asked: Counter[str] = Counter()
         self._plan: BlendPlan | None = None
         self.present = present
-        self.mine = block(len(present), self._group)
+        self._here = here
+        self.mine: Any = block(len(present), self._group) if here is None else here
         self.active = present[self.mine]
         self._who = self.active.nonzero()[:, 0]  # positions of those who take part
-        here = len(self._who) == len(self.active)
-        self._everybody = here and (self._group.size == 1 or bool(present.all()))
+        whole = len(self._who) == len(self.active)
+        self._everybody = whole and (self._group.size == 1 or bool(present.all()))
         self._next = FreshMinibatches(
             self._samples, self._who, lambda number: self.key("grads", number)
         )
@@ -229,6 +243,8 @@ class SimulatedOracle:
                 answers = str(error)
         everybody = blocks(len(self.present), self._group.size)
         own = self._group.hand_out(answers, everybody)
+        if self._here is not None:
+            own = [row[self._here] for row in own]
         self._meter.count_server("central", up, sum(row[0].numel() for row in own))
         return memory, *own
 

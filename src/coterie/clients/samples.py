@@ -93,6 +93,14 @@ class ClientSamples:
     """Whether local steps are counted in passes through a client's data; see `epochs`.
     """
 
+    def select(self, who: Int[Tensor, " m"]) -> ClientSamples:
+        """The samples of the clients at these positions alone; nothing is copied."""
+        measured = self.measurements
+        if measured is not None:
+            measured = measured._replace(curvature=measured.curvature[who])
+        few = replace(self.federation, optima=None).select(who)
+        return replace(self, federation=few, measurements=measured)
+
     def minibatch(self, who: Int[Tensor, " m"], stream: int) -> Batch:
         """A fresh minibatch of each of the clients at these positions."""
         return self.minibatches(who, [stream])[0]

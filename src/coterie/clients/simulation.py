@@ -161,6 +161,19 @@ class Simulation:
         oracle = SimulatedOracle(held, t, self.present(active), purpose)
         return oracle if self.home is None else PersonalOracle(oracle, self.home)
 
+    @property
+    def holds_all(self) -> bool:
+        """Whether all clients are here, and no column of a model is personal."""
+        return self.group.size == 1 and self.home is None
+
+    def those_at(self, t: int, active: Bool[Tensor, " n"]) -> Oracle:
+        """The oracle of round t, where only the `active` clients are at hand."""
+        present = self.present(active)
+        here = present.nonzero()[:, 0]
+        few = self.samples.select(here)
+        held = LocalClients(few, self.kernel, self.seed, self.loop, self.group)
+        return SimulatedOracle(held, t, present, "step", here)
+
     def present(self, active: Bool[Tensor, " n"] | None) -> Bool[Tensor, " n"]:
         """(N,) which clients take part (None: all), on the device; at least one."""
         if active is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +14,9 @@ from torch import Tensor
 from ..algorithms.local import local
 from ..checks import InputError
 from ..clients.groups import block
-from ..engine.states import rows_of, whole
+from ..data.federation import Federation
+from ..engine.rounds import Round, run_rounds
+from ..engine.states import changes_in_place, rows_of, whole
 from ..privacy.mechanisms import Mechanism, make_private
 from ..privacy.mechanisms.dry_run import (
     CallPlan,
@@ -20,7 +25,7 @@ from ..privacy.mechanisms.dry_run import (
     is_within,
     plan_calls,
 )
-from ..types import Algorithm, ClientsInRounds, Releases
+from ..types import Algorithm, ClientsInRounds, Releases, State
 from .cases import (
     ACTIVE,
     ROUNDS,
@@ -32,6 +37,7 @@ from .cases import (
     equal_rows,
     has_equal_rows,
     leaves,
+    same,
     simulation_of,
     starting_rows,
     trace_rounds,
@@ -196,6 +202,51 @@ def check_inactive_data(case: Case) -> None:
     found = trajectory(case.build(federation), without, setting, active=ACTIVE)
     assert found.personal.isfinite().all(), "data of inactive clients were used."
     close(found.personal, case.partial.personal, "data of inactive clients matter")
+
+
+_MANY = 12
+"""Rounds in place, so that every client is away at times, and returns."""
+
+
+def check_in_place(case: Case) -> None:
+    """Rounds in place, with the rows of some clients, give the same state."""
+    if not changes_in_place(case.usual.states[0]):
+        raise NotApplicable("fields with rows are not all `OwnRows` or `SameRow`.")
+    federation, setting = small_federation(), Setting()
+    algorithm, x = case.build(federation), starting_rows(federation, setting)
+    expected = list(_some_take_part(algorithm, federation, x))[-1]
+    before = x.clone()
+    for found in _some_take_part(algorithm, federation, x, in_place=True):
+        assert found.change is not None, "rounds are not computed in place."
+        if found.t == _MANY // 2:
+            start = found.t, copy.deepcopy(found.state)
+    assert torch.equal(x, before), "rounds in place change the starting models."
+    again = _some_take_part(algorithm, federation, x, in_place=True, start=start)
+    for last, why in ((found, "in place"), (list(again)[-1], "resumed in place")):
+        _agree_nearly(last.state, expected.state, f"rounds {why}: the state")
+        _agree_nearly(last.info, expected.info, f"rounds {why}: `info`")
+        assert last.traffic == expected.traffic, f"rounds {why} send another number."
+
+
+def _some_take_part(
+    algorithm: Algorithm, federation: Federation, x: Tensor, **options: Any
+) -> Iterator[Round]:
+    """Rounds in which random clients take part, half of all."""
+    simulation = simulation_of(federation, Setting())
+    options |= {"rounds": _MANY, "participation": 0.5}
+    return run_rounds(algorithm, simulation, x, **options)
+
+
+def _agree_nearly(found: State, expected: State, why: str) -> None:
+    one, two = leaves(found), leaves(expected)
+    assert one.keys() == two.keys(), f"{why} has other parts."
+    for name, value in two.items():
+        other = one[name]
+        if isinstance(other, Tensor) and isinstance(value, Tensor):
+            if value.is_floating_point() and value.numel():
+                close(other, value, f"{why}, `{name}`")
+                continue
+        assert same(other, value), f"{why}: `{name}` differs."
 
 
 def check_without_noise(case: Case) -> None:

@@ -61,6 +61,7 @@ CHECKS: dict[str, Check] = {
         Check(in_rounds.check_inactive_rows, ("rounds",)),
         Check(in_rounds.check_inactive_state, ("rounds",)),
         Check(in_rounds.check_inactive_data, ("rounds",)),
+        Check(in_rounds.check_in_place, ("rounds",)),
         Check(in_rounds.check_without_noise, ("rounds",)),
         Check(in_rounds.check_releases, ("rounds",)),
         Check(in_time.check_without_delays, ("time",)),

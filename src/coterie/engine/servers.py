@@ -135,6 +135,7 @@ def with_server(algorithm: Algorithm, server: Server, label: str) -> Algorithm:
         step=step,
         personal=personal,
         welcome=welcome and (lambda state, oracle: welcome(state.state, oracle)),
+        info=lambda state: algorithm.info(state.state),
     )
 
 

@@ -1,8 +1,10 @@
 """Joins the parts of an algorithm's state in all processes, or takes one part of it.
 
-Fields of type `Rows` have one row for each client of the process. Fields of type
-`Server` exist only in process 0, the coordinator. All other fields must be the same in
-every process.
+Also takes the rows of some clients out of a state, and puts new rows in their place.
+
+Fields of type `Rows`, `OwnRows` and `SameRow` have one row for each client of the
+process. Fields of type `Server` exist only in process 0, the coordinator. All other
+fields must be the same in every process.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..clients.groups import Group, block, blocks
-from ..types import Rows, Server, State
+from ..types import ROWS, OwnRows, Rows, SameRow, Server, State
 
 
 def whole(state: State, group: Group, clients: int) -> State | None:
@@ -57,26 +59,118 @@ def own(packed: Any, like: State, group: Group, clients: int) -> Any:
     if group.size == 1:
         return packed
     mine, part = block(clients, group), dict(packed)
-    for name, value, kind in _fields(like):
-        if kind == Rows:
+    for name, value, kind in fields_of(like):
+        if kind in ROWS:
             part[name] = packed[name][mine].clone()
         elif kind == Server:
             part[name] = packed[name] if group.rank == 0 else None
-        elif _is_named(value):
+        elif is_named(value):
             part[name] = own(packed[name], value, group, clients)
     return part
 
 
 def rows_of(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Tensors with a row for each client of this process, each with the path to it."""
-    for name, value, kind in _fields(state):
-        if kind == Rows and isinstance(value, Tensor):
+    for name, value, kind in fields_of(state):
+        if kind in ROWS and isinstance(value, Tensor):
             yield path + name, value
-        elif kind != Server and _is_named(value):
+        elif kind != Server and is_named(value):
             yield from rows_of(value, f"{path}{name}.")
 
 
-def _fields(state: State) -> Iterator[tuple[str, object, object]]:
+def changes_in_place(state: State) -> bool:
+    """Whether every field with rows is of type `OwnRows` or `SameRow`."""
+    kinds = list(_kinds(state))
+    return Rows not in kinds and any(kind in ROWS for kind in kinds)
+
+
+def _kinds(state: State) -> Iterator[object]:
+    for _, value, kind in fields_of(state):
+        if kind not in (*ROWS, Server) and is_named(value):
+            yield from _kinds(value)
+        else:
+            yield kind
+
+
+def take_rows(state: State, who: Tensor) -> State:
+    """The state of the clients at these positions alone, with copies of their rows.
+
+    The copies are on the device of `who`; the state may be elsewhere.
+    """
+    taken = {}
+    for name, value, kind in fields_of(state):
+        if kind == OwnRows:
+            taken[name] = value[who.to(value.device)].to(who.device)
+        elif kind == SameRow:
+            taken[name] = value[:1].to(who.device).expand(len(who), *value.shape[1:])
+        elif kind != Server and is_named(value):
+            taken[name] = take_rows(value, who)
+    return with_fields(state, taken)
+
+
+class Change:
+    """What a round changed in place. It can be undone until the next round begins."""
+
+    def __init__(self, shared: set[int]) -> None:
+        """Nothing is changed yet.
+
+        Args:
+            shared: memory that belongs to more than one tensor, by its address. Before
+                rows there change, they are copied, once.
+        """
+        self._shared, self._before = shared, list[tuple[Tensor, Tensor, Tensor]]()
+
+    def put_rows(self, state: State, who: Tensor, new: State) -> State:
+        """The state with the new rows of the clients at these positions.
+
+        Own rows are written to the memory of the state.
+        """
+        changed = {}
+        for (name, old, kind), (_, value, _) in zip(
+            fields_of(state), fields_of(new), strict=True
+        ):
+            if kind == OwnRows:
+                value = self._write_rows(old, who.to(old.device), value)
+            elif kind == SameRow:
+                one = value[:1] if value.stride(0) == 0 else value[:1].clone()
+                value = one.to(old.device).expand(len(old), *one.shape[1:])
+            elif kind != Server and is_named(value):
+                value = self.put_rows(old, who, value)
+            changed[name] = value
+        return with_fields(new, changed)
+
+    def _write_rows(self, rows: Tensor, who: Tensor, new: Tensor) -> Tensor:
+        before = rows[who]
+        if torch.equal(before, new.to(rows.device)):
+            return rows
+        if address(rows) in self._shared or not rows.is_contiguous():
+            rows = rows.clone(memory_format=torch.contiguous_format)
+        self._before.append((rows, who, before))
+        return rows.index_copy_(0, who, new.to(rows.device))
+
+    def undo(self) -> None:
+        """Writes back the rows from before the round."""
+        for rows, who, before in self._before:
+            rows.index_copy_(0, who, before)
+        self.forget()
+
+    def forget(self) -> None:
+        """Frees the rows from before the round."""
+        self._before.clear()
+
+
+def address(rows: Tensor) -> int:
+    """The address of the memory of these rows."""
+    return rows.untyped_storage().data_ptr()
+
+
+def shared_memory(state: State, x: Tensor) -> set[int]:
+    """The memory of x, and memory that several fields of the state share."""
+    places = [address(rows) for _, rows in rows_of(state)]
+    return {address(x), *(place for place in places if places.count(place) > 1)}
+
+
+def fields_of(state: State) -> Iterator[tuple[str, Any, object]]:
     """Name, value and type of each field."""
     hints = get_type_hints(type(state), include_extras=True)
     for name in _names(state):
@@ -90,18 +184,24 @@ def _names(state: State) -> tuple[str, ...]:
     return getattr(state, "_fields", ())
 
 
-def _is_named(value: object) -> bool:
+def is_named(value: object) -> bool:
+    """Whether the value is a NamedTuple or a dataclass."""
     return bool(_names(value))
 
 
 def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State:
     """The state, with `change` applied to its rows."""
     changed = {}
-    for name, value, kind in _fields(state):
-        if kind == Rows and isinstance(value, Tensor):
+    for name, value, kind in fields_of(state):
+        if kind in ROWS and isinstance(value, Tensor):
             changed[name] = change(value)
-        elif kind != Server and _is_named(value):
+        elif kind != Server and is_named(value):
             changed[name] = _with_rows(change, value)
+    return with_fields(state, changed)
+
+
+def with_fields(state: State, changed: dict[str, Any]) -> State:
+    """The state with these fields replaced."""
     if dataclasses.is_dataclass(state) and not isinstance(state, type):
         return dataclasses.replace(state, **changed)
     return state._replace(**changed)
@@ -109,20 +209,16 @@ def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State
 
 def _shared_tensors(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Tensors that have no rows and are not the coordinator's, each with its path."""
-    for name, value, kind in _fields(state):
+    for name, value, kind in fields_of(state):
         if kind == Server:
             continue
-        if _is_named(value):
+        if is_named(value):
             yield from _shared_tensors(value, f"{path}{name}.")
-        elif isinstance(value, Tensor) and kind != Rows:
+        elif isinstance(value, Tensor) and kind not in ROWS:
             yield path + name, value
 
 
 def without_server(state: State) -> State:
     """The state without what the coordinator alone has."""
-    gone = {name: None for name, _, kind in _fields(state) if kind == Server}
-    if not gone:
-        return state
-    if dataclasses.is_dataclass(state) and not isinstance(state, type):
-        return dataclasses.replace(state, **gone)
-    return state._replace(**gone)
+    gone = {name: None for name, _, kind in fields_of(state) if kind == Server}
+    return with_fields(state, gone) if gone else state

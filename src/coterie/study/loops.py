@@ -120,7 +120,9 @@ def _training(
     common = (method, asked, setup.x)
     seed, share = setup.seed, setup.study.run.participation
     if setup.study.time is None:
-        rounds = functools.partial(run_rounds, *common, seed=seed, participation=share)
+        rounds = functools.partial(
+            run_rounds, *common, seed=seed, participation=share, in_place=True
+        )
         return Training(
             lambda: method.init(setup.x, init_oracle(asked)),
             rounds,

@@ -114,7 +114,7 @@ def _run_to_end(
     """The cell after all rounds, or after the round where it no longer improves."""
     run, simulation, (tell, say, log) = setup.study.run, setup.simulation, listeners
     training = training_of(setup, entry, held=bool(account.lost))
-    begins = not cell.rounds
+    begins, r = not cell.rounds, None
     # Nothing is saved before rounds that were lost are paid for.
     cell = _with_state(cell, setup, training, folder, account)
     try:
@@ -152,6 +152,8 @@ def _run_to_end(
     except (TrainingError, InputError, KeyboardInterrupt) as error:
         # All processes know that training fails, but not that one was interrupted.
         fails = isinstance(error, TrainingError)
+        if r is not None and r.change is not None and r.t > cell.t:
+            r.change.undo()  # to save the state of the round before
         if cell.rounds and (simulation.group.size == 1 or fails):
             folder.save(cell)
             account.on_interrupted(cell)
@@ -493,9 +495,12 @@ def nonfinite_state(r: Round, cell: Cell, setup: Setup) -> str:
         if found or not tensor.is_floating_point():
             continue
         if tensor.shape[-1:] == (parameters,):
+            if tensor.stride(0) == 0 and bool(tensor[:1].sum().isfinite()):
+                continue  # one row for all clients
             rows = tensor.reshape(-1, parameters)
             if len(rows) == len(setup.x):
-                found = _nonfinite(rows, "a model", after, setup)
+                changed = None if r.change is None else r.active.nonzero()[:, 0]
+                found = _nonfinite(rows, "a model", after, setup, changed)
             elif not bool(rows.sum().isfinite()):
                 found = (
                     f"{cell.label} (seed {cell.seed}): a model that clients share is "
@@ -528,12 +533,19 @@ def _hides(setup: Setup) -> bool:
     return privacy is not None and privacy.noise != 0
 
 
-def _nonfinite(x: Tensor, what: str, cell: Cell, setup: Setup) -> str:
-    """Whose row is not finite; "" if all rows are, or if clients hide their data."""
-    bad = ~torch.isfinite(x.sum(1))
+def _nonfinite(
+    x: Tensor, what: str, cell: Cell, setup: Setup, who: Tensor | None = None
+) -> str:
+    """Whose row is not finite; "" if all rows are, or if clients hide their data.
+
+    Only rows of the clients `who` are looked at (None: all).
+    """
+    bad = ~torch.isfinite((x if who is None else x[who.to(x.device)]).sum(1))
     if not bad.any() or _hides(setup):  # stopping would reveal something about data
         return ""
-    identity = cell.clients[setup.division.mine][int(bad.nonzero()[0])]
+    first = int(bad.nonzero()[0])
+    place = first if who is None else int(who[first])
+    identity = cell.clients[setup.division.mine][place]
     client = client_name(setup.federation.names, identity)
     return (
         f"{cell.label} (seed {cell.seed}): {client} has {what} that is "
