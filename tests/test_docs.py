@@ -290,6 +290,9 @@ def test_the_map_shows_methods_in_the_groups_of_the_code():
     for group, part in zip(GROUPS, parts[1::2], strict=True):
         rows = re.findall(r"^\| \[\w+\]\(algorithms/(\w+)\.md\)", part, re.MULTILINE)
         assert tuple(rows) == (group.methods or group.also), group.title
+    # The navigation of the site has every page once, where it stands first.
+    rows = re.findall(r"^\| \[\w+\]\(algorithms/(\w+)\.md\)", text, re.MULTILINE)
+    assert [*dict.fromkeys(rows)] == [name for g in GROUPS for name in g.methods]
 
 
 def test_methods_and_options_named_for_users_of_pfllib_exist():

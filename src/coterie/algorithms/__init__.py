@@ -176,7 +176,7 @@ GROUPS = (
         "The table [privacy] of a study adds noise to what clients send, in almost "
         "every method. So this group has no methods of its own.",
         (),
-        also=("fedavg", "fedrep", "coteries", "decentralised_sgd", "token_sgd"),
+        also=("fedavg", "coteries", "decentralised_sgd", "token_sgd"),
     ),
     MethodGroup(
         "Shared structure",
