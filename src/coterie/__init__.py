@@ -9,62 +9,70 @@ Every client gets its own model, and learns with the clients that help it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+import sys
+from collections.abc import Callable
 from importlib import import_module
+from inspect import getsource
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import data as data
+    from . import methods as methods
+    from .checks import InputError as InputError
+    from .checks import TrainingError as TrainingError
+    from .clients.simulation import Simulation as Simulation
+    from .data.federation import Table as Table
+    from .data.federation import federate as federate
+    from .engine.rounds import run_rounds as run_rounds
+    from .export import Run as Run
+    from .export import load as load
+    from .models import with_batch_statistics as with_batch_statistics
+    from .models import with_group_norm as with_group_norm
+    from .planning.plans import plan_study as plan_study
+    from .study import Result as Result
+    from .study import Study as Study
+    from .study import read_study as read_study
+    from .study import run_study as run_study
+    from .study import study_of as study_of
+    from .study import train as train
+
     __version__: str
-    from . import data, methods
-    from .checks import InputError, TrainingError
-    from .clients.simulation import Simulation
-    from .data.federation import Table, federate
-    from .engine.rounds import run_rounds
-    from .export import Run, load
-    from .models import with_batch_statistics, with_group_norm
-    from .planning.plans import plan_study
-    from .study import Result, Study, read_study, run_study, study_of, train
 
 
-def late_names(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A `__getattr__` for a package; it imports names when they are first used.
+def late_names(
+    package: str,
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package that imports names late.
 
-    Importing torch and pandas takes seconds, during which the user cannot stop a
-    command. Algorithms and sites do not need pandas.
-
-    Args:
-        package: the name of the package.
-        names: maps a module to the names to import from it, separated by spaces.
+    Public names are those that the package imports "as" themselves, for type checkers.
+    Each is imported when it is first used. Importing torch and pandas takes seconds,
+    during which the user cannot stop a command. Algorithms and sites do not need
+    pandas.
     """
-    module_of = {name: module for module in names for name in names[module].split()}
+    module_of: dict[str, str] = {}
+    for node in ast.walk(ast.parse(getsource(sys.modules[package]))):
+        if isinstance(node, ast.ImportFrom):
+            own = "." * node.level + (node.module or "")
+            module_of |= {a.name: own for a in node.names if a.asname == a.name}
 
     def import_name(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}.")
-        return getattr(import_module(f".{module_of[name]}", package), name)
+        if module_of[name] == ".":
+            return import_module(f".{name}", package)
+        return getattr(import_module(module_of[name], package), name)
 
-    return import_name
+    return import_name, lambda: sorted(module_of), sorted(module_of)
 
 
-_late = late_names(
-    __name__,
-    {
-        "checks": "InputError TrainingError",
-        "clients.simulation": "Simulation",
-        "data.federation": "Table federate",
-        "engine.rounds": "run_rounds",
-        "export": "Run load",
-        "models": "with_batch_statistics with_group_norm",
-        "planning.plans": "plan_study",
-        "study": "Result Study read_study run_study study_of train",
-    },
-)
+_late, _, _names = late_names(__name__)
+
+__all__ = sorted([*_names, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
     """The version, or a public name, which is imported when it is first used."""
-    if name in ("data", "methods"):
-        return import_module(f".{name}", __name__)
     return _own_version() if name == "__version__" else _late(name)
 
 
@@ -80,28 +88,4 @@ def _own_version() -> str:
 
 def __dir__() -> list[str]:
     """All public names, imported or not."""
-    return sorted(__all__)
-
-
-__all__ = [
-    "InputError",
-    "Result",
-    "Run",
-    "Simulation",
-    "Study",
-    "Table",
-    "TrainingError",
-    "__version__",
-    "data",
-    "federate",
-    "load",
-    "methods",
-    "plan_study",
-    "read_study",
-    "run_rounds",
-    "run_study",
-    "study_of",
-    "train",
-    "with_batch_statistics",
-    "with_group_norm",
-]
+    return __all__

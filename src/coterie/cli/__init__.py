@@ -6,38 +6,17 @@ from typing import TYPE_CHECKING
 
 from .. import late_names
 
-if TYPE_CHECKING:
-    from .commands import main
-    from .completion import light_app
-    from .panels import Line, Panel, draw_panels
-    from .reproductions import Claim, items_of, lead, run_with_progress, settings
-
 # Imported late, so that help and completion need not wait for torch.
-__getattr__ = late_names(
-    __name__,
-    {
-        "commands": "main",
-        "completion": "light_app",
-        "panels": "Line Panel draw_panels",
-        "reproductions": "Claim items_of lead run_with_progress settings",
-    },
-)
+if TYPE_CHECKING:
+    from .commands import main as main
+    from .completion import light_app as light_app
+    from .panels import Line as Line
+    from .panels import Panel as Panel
+    from .panels import draw_panels as draw_panels
+    from .reproductions import Claim as Claim
+    from .reproductions import items_of as items_of
+    from .reproductions import lead as lead
+    from .reproductions import run_with_progress as run_with_progress
+    from .reproductions import settings as settings
 
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet."""
-    return sorted(__all__)
-
-
-__all__ = [
-    "Claim",
-    "Line",
-    "Panel",
-    "draw_panels",
-    "items_of",
-    "lead",
-    "light_app",
-    "main",
-    "run_with_progress",
-    "settings",
-]
+__getattr__, __dir__, __all__ = late_names(__name__)

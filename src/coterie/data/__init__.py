@@ -6,52 +6,23 @@ from typing import TYPE_CHECKING
 
 from .. import late_names
 
-if TYPE_CHECKING:
-    from .datasets import DATASETS, load
-    from .federation import Federation, Part, Table, federate
-    from .files import raw_columns
-    from .hard_instance import hard_samples
-    from .libraries.hugging_face import from_hugging_face
-    from .libraries.torch_datasets import from_torch
-    from .preparation import Column, Preparation, Schema
-    from .splits import SPLITS, Assignment, divide
-
 # Imported late: most of these need torch and pandas, and a look at a file does not.
-__getattr__ = late_names(
-    __name__,
-    {
-        "datasets": "DATASETS load",
-        "federation": "Federation Part Table federate",
-        "files": "raw_columns",
-        "hard_instance": "hard_samples",
-        "libraries.hugging_face": "from_hugging_face",
-        "libraries.torch_datasets": "from_torch",
-        "preparation": "Column Preparation Schema",
-        "splits": "SPLITS Assignment divide",
-    },
-)
+if TYPE_CHECKING:
+    from .datasets import DATASETS as DATASETS
+    from .datasets import load as load
+    from .federation import Federation as Federation
+    from .federation import Part as Part
+    from .federation import Table as Table
+    from .federation import federate as federate
+    from .files import raw_columns as raw_columns
+    from .hard_instance import hard_samples as hard_samples
+    from .libraries.hugging_face import from_hugging_face as from_hugging_face
+    from .libraries.torch_datasets import from_torch as from_torch
+    from .preparation import Column as Column
+    from .preparation import Preparation as Preparation
+    from .preparation import Schema as Schema
+    from .splits import SPLITS as SPLITS
+    from .splits import Assignment as Assignment
+    from .splits import divide as divide
 
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet."""
-    return sorted(__all__)
-
-
-__all__ = [
-    "DATASETS",
-    "SPLITS",
-    "Assignment",
-    "Column",
-    "Federation",
-    "Part",
-    "Preparation",
-    "Schema",
-    "Table",
-    "divide",
-    "federate",
-    "from_hugging_face",
-    "from_torch",
-    "hard_samples",
-    "load",
-    "raw_columns",
-]
+__getattr__, __dir__, __all__ = late_names(__name__)

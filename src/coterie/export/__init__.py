@@ -5,35 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import late_names
-from .runs import Run, load
 
 if TYPE_CHECKING:
-    from .folders import Export, default_label, export_all, export_model
-    from .predictions import ExportedModel, Predictions, predict, read_export
+    from .folders import Export as Export
+    from .folders import default_label as default_label
+    from .folders import export_all as export_all
+    from .folders import export_model as export_model
+    from .predictions import ExportedModel as ExportedModel
+    from .predictions import Predictions as Predictions
+    from .predictions import predict as predict
+    from .predictions import read_export as read_export
+    from .runs import Run as Run
+    from .runs import load as load
 
-__getattr__ = late_names(
-    __name__,
-    {
-        "folders": "Export default_label export_all export_model",
-        "predictions": "ExportedModel Predictions predict read_export",
-    },
-)
-
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet."""
-    return sorted(__all__)
-
-
-__all__ = [
-    "Export",
-    "ExportedModel",
-    "Predictions",
-    "Run",
-    "default_label",
-    "export_all",
-    "export_model",
-    "load",
-    "predict",
-    "read_export",
-]
+__getattr__, __dir__, __all__ = late_names(__name__)

@@ -6,62 +6,30 @@ from typing import TYPE_CHECKING
 
 from .. import late_names
 
-if TYPE_CHECKING:
-    from .cells import SNAPSHOT_CLIENTS, SPANS, Baselines, Cell, pack, unpack
-    from .files import lock_folder, replacing
-    from .folders import Folder
-    from .searches import (
-        COLUMNS,
-        FoundSettings,
-        Options,
-        Rung,
-        Search,
-        Step,
-        rungs,
-        search_of,
-    )
-    from .tables import GroupLabels, Outcomes, Records, Snapshots, load_records
-
 # Imported late: folders and tables import pandas, which packing a state does not need.
 # Cells import torch, which writing a study does not need.
-__getattr__ = late_names(
-    __name__,
-    {
-        "cells": "SNAPSHOT_CLIENTS SPANS Baselines Cell pack unpack",
-        "files": "lock_folder replacing",
-        "folders": "Folder",
-        "searches": "COLUMNS FoundSettings Options Rung Search Step rungs search_of",
-        "tables": "GroupLabels Outcomes Records Snapshots load_records",
-    },
-)
+if TYPE_CHECKING:
+    from .cells import SNAPSHOT_CLIENTS as SNAPSHOT_CLIENTS
+    from .cells import SPANS as SPANS
+    from .cells import Baselines as Baselines
+    from .cells import Cell as Cell
+    from .cells import pack as pack
+    from .cells import unpack as unpack
+    from .files import lock_folder as lock_folder
+    from .files import replacing as replacing
+    from .folders import Folder as Folder
+    from .searches import COLUMNS as COLUMNS
+    from .searches import FoundSettings as FoundSettings
+    from .searches import Options as Options
+    from .searches import Rung as Rung
+    from .searches import Search as Search
+    from .searches import Step as Step
+    from .searches import rungs as rungs
+    from .searches import search_of as search_of
+    from .tables import GroupLabels as GroupLabels
+    from .tables import Outcomes as Outcomes
+    from .tables import Records as Records
+    from .tables import Snapshots as Snapshots
+    from .tables import load_records as load_records
 
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet."""
-    return sorted(__all__)
-
-
-__all__ = [
-    "COLUMNS",
-    "SNAPSHOT_CLIENTS",
-    "SPANS",
-    "Baselines",
-    "Cell",
-    "Folder",
-    "FoundSettings",
-    "GroupLabels",
-    "Options",
-    "Outcomes",
-    "Records",
-    "Rung",
-    "Search",
-    "Snapshots",
-    "Step",
-    "load_records",
-    "lock_folder",
-    "pack",
-    "replacing",
-    "rungs",
-    "search_of",
-    "unpack",
-]
+__getattr__, __dir__, __all__ = late_names(__name__)

@@ -6,78 +6,34 @@ from typing import TYPE_CHECKING
 
 from .. import late_names
 
-if TYPE_CHECKING:
-    from ..scores.baselines import baseline_summary
-    from ..scores.summaries import summary
-    from .figures import clients, gains, network, newcomers, spread
-    from .matrices import collaboration, partners, reliability, similarity_map
-    from .opening.verdicts import headline
-    from .pages import write_figure, write_report
-    from .progress import curves, sharpness
-    from .searches import trials
-    from .tables import (
-        chosen_options,
-        client_summary,
-        confusion_of,
-        measure_summary,
-        newcomer_summary,
-        partner_counts,
-        reliability_of,
-    )
-    from .timelines import delays, timeline
-    from .waiting import wait_summary
-
 # Names are imported late, because numbers do not need plotly.
-__getattr__ = late_names(
-    __name__,
-    {
-        ".scores.baselines": "baseline_summary",
-        ".scores.summaries": "summary",
-        "progress": "curves sharpness",
-        "figures": "clients gains network newcomers spread",
-        "opening.verdicts": "headline",
-        "matrices": "collaboration partners reliability similarity_map",
-        "pages": "write_figure write_report",
-        "searches": "trials",
-        "tables": "chosen_options client_summary confusion_of measure_summary "
-        "newcomer_summary partner_counts reliability_of",
-        "timelines": "delays timeline",
-        "waiting": "wait_summary",
-    },
-)
+if TYPE_CHECKING:
+    from ..scores.baselines import baseline_summary as baseline_summary
+    from ..scores.summaries import summary as summary
+    from .figures import clients as clients
+    from .figures import gains as gains
+    from .figures import network as network
+    from .figures import newcomers as newcomers
+    from .figures import spread as spread
+    from .matrices import collaboration as collaboration
+    from .matrices import partners as partners
+    from .matrices import reliability as reliability
+    from .matrices import similarity_map as similarity_map
+    from .opening.verdicts import headline as headline
+    from .pages import write_figure as write_figure
+    from .pages import write_report as write_report
+    from .progress import curves as curves
+    from .progress import sharpness as sharpness
+    from .searches import trials as trials
+    from .tables import chosen_options as chosen_options
+    from .tables import client_summary as client_summary
+    from .tables import confusion_of as confusion_of
+    from .tables import measure_summary as measure_summary
+    from .tables import newcomer_summary as newcomer_summary
+    from .tables import partner_counts as partner_counts
+    from .tables import reliability_of as reliability_of
+    from .timelines import delays as delays
+    from .timelines import timeline as timeline
+    from .waiting import wait_summary as wait_summary
 
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet."""
-    return sorted(__all__)
-
-
-__all__ = [
-    "baseline_summary",
-    "chosen_options",
-    "client_summary",
-    "clients",
-    "collaboration",
-    "confusion_of",
-    "curves",
-    "delays",
-    "gains",
-    "headline",
-    "measure_summary",
-    "network",
-    "newcomer_summary",
-    "newcomers",
-    "partner_counts",
-    "partners",
-    "reliability",
-    "reliability_of",
-    "sharpness",
-    "similarity_map",
-    "spread",
-    "summary",
-    "timeline",
-    "trials",
-    "wait_summary",
-    "write_figure",
-    "write_report",
-]
+__getattr__, __dir__, __all__ = late_names(__name__)

@@ -10,54 +10,27 @@ from typing import TYPE_CHECKING
 
 from .. import late_names
 
-if TYPE_CHECKING:
-    from .config import Entry, Study, algorithm_factory, read_study, study_of
-    from .direct import train
-    from .experiment import Page, Progress, Result, run_study
-    from .identity import identity_of
-    from .ingredients import RECIPES, Context, ingredients_of
-    from .settings.optimisers import OPTIMISERS
-    from .setup import Setup, data_of, federation_of, prepare, simulation_of
-
 # Late, since a study brings pandas and all methods with it, and a recipe does not.
-__getattr__ = late_names(
-    __name__,
-    {
-        "config": "Entry Study algorithm_factory read_study study_of",
-        "direct": "train",
-        "experiment": "Page Progress Result run_study",
-        "identity": "identity_of",
-        "ingredients": "RECIPES Context ingredients_of",
-        "settings.optimisers": "OPTIMISERS",
-        "setup": "Setup data_of federation_of prepare simulation_of",
-    },
-)
+if TYPE_CHECKING:
+    from .config import Entry as Entry
+    from .config import Study as Study
+    from .config import algorithm_factory as algorithm_factory
+    from .config import read_study as read_study
+    from .config import study_of as study_of
+    from .direct import train as train
+    from .experiment import Page as Page
+    from .experiment import Progress as Progress
+    from .experiment import Result as Result
+    from .experiment import run_study as run_study
+    from .identity import identity_of as identity_of
+    from .ingredients import RECIPES as RECIPES
+    from .ingredients import Context as Context
+    from .ingredients import ingredients_of as ingredients_of
+    from .settings.optimisers import OPTIMISERS as OPTIMISERS
+    from .setup import Setup as Setup
+    from .setup import data_of as data_of
+    from .setup import federation_of as federation_of
+    from .setup import prepare as prepare
+    from .setup import simulation_of as simulation_of
 
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet."""
-    return sorted(__all__)
-
-
-__all__ = [
-    "OPTIMISERS",
-    "RECIPES",
-    "Context",
-    "Entry",
-    "Page",
-    "Progress",
-    "Result",
-    "Setup",
-    "Study",
-    "algorithm_factory",
-    "data_of",
-    "federation_of",
-    "identity_of",
-    "ingredients_of",
-    "prepare",
-    "read_study",
-    "run_study",
-    "simulation_of",
-    "study_of",
-    "train",
-]
+__getattr__, __dir__, __all__ = late_names(__name__)

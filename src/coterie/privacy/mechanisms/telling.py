@@ -3,13 +3,15 @@
 A method may send losses, or choices that it makes by losses. With the clients of this
 module, both are computed from releases only. Other results of client programs stay with
 clients, or leave as rows do: clipped and with noise.
+
+An attack listens to losses in the same place (`privacy.attacks.told_losses`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -28,6 +30,21 @@ from ...types import (
 from .per_sample.clients import IndexedClients
 from .per_sample.losses import as_samples, bounded_mean
 from .rows import Mechanism
+
+
+@runtime_checkable
+class LossAnswers(Protocol):
+    """How clients answer questions for their losses."""
+
+    def mean_losses(
+        self, clients: IndexedClients, points: Tensor, *, held_out: bool
+    ) -> Float[Tensor, " n"]:
+        """Mean losses at models; `held_out` says whether of validation samples."""
+
+    def losses(
+        self, clients: IndexedClients, points: Tensor, *, held_out: bool
+    ) -> Float[Tensor, "n b"]:
+        """Numbers for samples, whose means may leave clients."""
 
 
 class Questions:
@@ -60,6 +77,21 @@ class Questions:
 
         return telling
 
+    def mean_losses(
+        self, clients: IndexedClients, points: Tensor, *, held_out: bool
+    ) -> Float[Tensor, " n"]:
+        """Released mean losses."""
+        if math.isinf(self.mechanism.clip):
+            self.asked += 1
+            return clients.loss(points)
+        return self.release(clients.losses(points), clients.who)[0]
+
+    def losses(
+        self, clients: IndexedClients, points: Tensor, *, held_out: bool
+    ) -> Float[Tensor, "n b"]:
+        """Numbers with released means."""
+        return self.release(clients.losses(points), clients.who)[1]
+
     def _stream(self, purpose: str, question: int) -> int:
         t, call = self._call
         return seeds.key(self.mechanism.seed, "privacy", t, purpose, call, question)
@@ -84,11 +116,14 @@ class Questions:
 
 
 class TellingClients:
-    """Clients that release their losses; see `types.Clients`."""
+    """Clients whose losses go through `LossAnswers`; see `types.Clients`."""
 
-    def __init__(self, clients: IndexedClients, questions: Questions) -> None:
-        """Wraps clients, who answer without noise."""
-        self._clients, self._questions, self.who = clients, questions, clients.who
+    def __init__(
+        self, clients: IndexedClients, answers: LossAnswers, *, held_out: bool = False
+    ) -> None:
+        """Wraps clients; `held_out` says whether they use validation samples."""
+        self._clients, self._answers, self.who = clients, answers, clients.who
+        self._held_out = held_out
 
     def grad(
         self,
@@ -122,16 +157,13 @@ class TellingClients:
         return self._clients.hvp(points, vectors)
 
     def loss(self, points: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """Entry j is client j's released mean loss at points[j]."""
-        if math.isinf(self._questions.mechanism.clip):
-            self._questions.asked += 1
-            return self._clients.loss(points)
-        losses = self._clients.losses(points)
-        return self._questions.release(losses, self.who)[0]
+        """Entry j is client j's mean loss at points[j], as it may be known."""
+        held_out = self._held_out
+        return self._answers.mean_losses(self._clients, points, held_out=held_out)
 
     def losses(self, points: Float[Tensor, "n d"]) -> Float[Tensor, "n b"]:
-        """Row j has numbers with client j's released mean loss at points[j]."""
-        return self._questions.release(self._clients.losses(points), self.who)[1]
+        """Row j has numbers with this mean."""
+        return self._answers.losses(self._clients, points, held_out=self._held_out)
 
     def step_numbers(self, t: int, steps: int) -> Iterable[StepNumber]:
         """The numbers of the next local steps, which depend on sizes alone."""
@@ -139,12 +171,15 @@ class TellingClients:
 
     def same_batch(self) -> TellingClients:
         """The same clients with one minibatch for every question to come."""
-        return TellingClients(self._clients.same_batch(), self._questions)
+        return self._with(self._clients.same_batch(), held_out=self._held_out)
 
     def whole(self) -> TellingClients:
         """The same clients with all of their training data for every question."""
-        return TellingClients(self._clients.whole(), self._questions)
+        return self._with(self._clients.whole(), held_out=False)
 
     def validation(self) -> TellingClients:
         """The same clients with all of their validation data, for choosing."""
-        return TellingClients(self._clients.validation(), self._questions)
+        return self._with(self._clients.validation(), held_out=True)
+
+    def _with(self, clients: IndexedClients, *, held_out: bool) -> TellingClients:
+        return TellingClients(clients, self._answers, held_out=held_out)

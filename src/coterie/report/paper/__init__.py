@@ -6,38 +6,14 @@ from typing import TYPE_CHECKING
 
 from ... import late_names
 
-if TYPE_CHECKING:
-    from .figures import write_figures
-    from .tables import (
-        PaperColumn,
-        as_frame,
-        as_latex,
-        as_markdown,
-        caption,
-        paper_columns,
-    )
-
 # Imported late, because tables do not need plotly.
-__getattr__ = late_names(
-    __name__,
-    {
-        "figures": "write_figures",
-        "tables": "PaperColumn as_frame as_latex as_markdown caption paper_columns",
-    },
-)
+if TYPE_CHECKING:
+    from .figures import write_figures as write_figures
+    from .tables import PaperColumn as PaperColumn
+    from .tables import as_frame as as_frame
+    from .tables import as_latex as as_latex
+    from .tables import as_markdown as as_markdown
+    from .tables import caption as caption
+    from .tables import paper_columns as paper_columns
 
-
-def __dir__() -> list[str]:
-    """The public names, also those that are not imported yet."""
-    return sorted(__all__)
-
-
-__all__ = [
-    "PaperColumn",
-    "as_frame",
-    "as_latex",
-    "as_markdown",
-    "caption",
-    "paper_columns",
-    "write_figures",
-]
+__getattr__, __dir__, __all__ = late_names(__name__)
