@@ -10,28 +10,32 @@ from types import FrameType
 PURPOSE = "Personalised collaborative learning: one model per client."
 
 COMMANDS = {
-    "init": "Look at a file of your own, and write a study of it.",
-    "run": "Compare the algorithms of a study, and write a report.",
-    "plan": "Say how much learning together can help, before training.",
-    "audit": "Attack a study: is it as private as its [privacy] says?",
-    "list": "List what a study can name, with options and defaults.",
-    "report": "Write the report of a run again.",
-    "table": "Print the scores of runs as a table for a paper.",
-    "figures": "Write the main figures of a run as PDF files for a paper.",
-    "pack": "Write one file with which anybody can repeat a run.",
-    "export": "Write one client's model as files that run elsewhere.",
-    "predict": "Say what an exported model predicts for new rows.",
-    "watch": "Show the progress of a run until it ends.",
-    "compare": "Show several runs side by side.",
-    "check": "Run the conformance suite on an algorithm.",
-    "reproduce": "Run a published experiment and compare the results.",
-    "hub": "Connect the members of a study between organisations.",
-    "join": "Take part in a study with your own data.",
-    "leave": "Leave a study between organisations for good.",
-    "log": "Say what left your site.",
-    "roster": "Agree with other organisations who takes part in a study.",
+    "init": ("inits", "Look at a file of your own, and write a study of it."),
+    "run": ("runs", "Compare the algorithms of a study, and write a report."),
+    "plan": ("plans", "Say how much learning together can help, before training."),
+    "audit": ("audits", "Attack a study: is it as private as its [privacy] says?"),
+    "list": ("listings", "List what a study can name, with options and defaults."),
+    "report": ("runs", "Write the report of a run again."),
+    "table": ("papers", "Print the scores of runs as a table for a paper."),
+    "figures": ("papers", "Write the main figures of a run as PDF files for a paper."),
+    "pack": ("archives", "Write one file with which anybody can repeat a run."),
+    "export": ("exports", "Write one client's model as files that run elsewhere."),
+    "predict": ("exports", "Say what an exported model predicts for new rows."),
+    "watch": ("watching", "Show the progress of a run until it ends."),
+    "compare": ("comparisons", "Show several runs side by side."),
+    "check": ("checks", "Run the conformance suite on an algorithm."),
+    "reproduce": ("checks", "Run a published experiment and compare the results."),
+    "hub": ("sites", "Connect the members of a study between organisations."),
+    "join": ("sites", "Take part in a study with your own data."),
+    "leave": ("sites", "Leave a study between organisations for good."),
+    "log": ("sites", "Say what left your site."),
+    "roster": ("rosters", "Agree with other organisations who takes part in a study."),
 }
-"""What each command is for. It is in this module so that help does not import torch."""
+"""The module of each command in `cli.commands`, and what the command is for.
+
+The table is in this module so that help does not import torch. The module of a command
+is imported when somebody types the command.
+"""
 
 GROUPS = {
     "roster": {

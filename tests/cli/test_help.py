@@ -151,7 +151,7 @@ def test_help_says_when_one_needs_resume_and_an_error_says_what_can_be_listed():
 
 def test_every_purpose_fits_its_line():
     shown = CliRunner().invoke(app, ["--help"]).output
-    for name, purpose in COMMANDS.items():
+    for name, (_, purpose) in COMMANDS.items():
         assert f"  {name:<11}{purpose}\n" in shown
 
 

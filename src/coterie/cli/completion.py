@@ -60,7 +60,7 @@ def light_app() -> typer.Typer:
     found: dict[str, Any] = {}
     for path in sorted(folder.glob("*.py")):
         found |= _light_commands(path, dict(shared))
-    for name, purpose in COMMANDS.items():
+    for name, (_, purpose) in COMMANDS.items():
         if name in GROUPS:
             add_group(app, name, found)
         else:
@@ -78,7 +78,8 @@ def add_group(app: typer.Typer, name: str, functions: Mapping[str, Any]) -> None
     inner = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
     for own, purpose in GROUPS[name].items():
         inner.command(own, short_help=purpose)(functions[f"{name}_{own}"])
-    app.add_typer(inner, name=name, help=COMMANDS[name], short_help=COMMANDS[name])
+    purpose = COMMANDS[name][1]
+    app.add_typer(inner, name=name, help=purpose, short_help=purpose)
 
 
 def _light_commands(path: Path, names: dict[str, Any]) -> dict[str, Any]:

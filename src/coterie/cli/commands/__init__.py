@@ -26,30 +26,6 @@ from ..terminal import IS_MAIN_PROCESS, allow_any_character, err, out, stop_code
 if TYPE_CHECKING:
     app: typer.Typer
 
-_PLACES = {
-    "init": "inits",
-    "run": "runs",
-    "plan": "plans",
-    "audit": "audits",
-    "list": "listings",
-    "report": "runs",
-    "table": "papers",
-    "figures": "papers",
-    "pack": "archives",
-    "export": "exports",
-    "predict": "exports",
-    "watch": "watching",
-    "compare": "comparisons",
-    "check": "checks",
-    "reproduce": "checks",
-    "hub": "sites",
-    "join": "sites",
-    "leave": "sites",
-    "log": "sites",
-    "roster": "rosters",
-}
-"""The module of each command. It is imported when somebody types the command."""
-
 
 def build_app(names: Iterable[str]) -> typer.Typer:
     """The command line with these commands."""
@@ -59,12 +35,13 @@ def build_app(names: Iterable[str]) -> typer.Typer:
         rich_markup_mode=None,  # otherwise [privacy] in a text is a style
     )
     for name in names:
-        module = import_module(f".{_PLACES[name]}", __name__)
+        place, purpose = COMMANDS[name]
+        module = import_module(f".{place}", __name__)
         if name in GROUPS:
             add_group(app, name, vars(module))
             continue
         command = vars(module)["list_" if name == "list" else name]
-        app.command(name, short_help=COMMANDS[name])(command)
+        app.command(name, short_help=purpose)(command)
     app.callback(help=PURPOSE)(common)
     return app
 
