@@ -20,12 +20,12 @@ from coterie.graphs import (
     walk_on,
 )
 from coterie_theory.decentralised.chains import (
-    cover_time,
     mixing_time,
     paths,
     period,
     relaxation_time,
 )
+from support.cover_times import cover_time
 from support.refusals import refuses
 
 REAL = torch.float64

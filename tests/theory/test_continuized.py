@@ -1,4 +1,4 @@
-"""Continuized Nesterov: flows, recursions, limits of schedules, coordinates, coins."""
+"""Continuized Nesterov: flows, recursions, limits of schedules, coins."""
 
 from __future__ import annotations
 
@@ -169,59 +169,6 @@ def test_waiting_times_have_mean_one_whatever_the_coin(tick, spread):
     assert float(waiting.var()) == pytest.approx(spread, abs=0.05)
     if tick:
         assert torch.allclose(waiting / tick, (waiting / tick).round())
-
-
-def test_one_coordinate_is_the_whole_method():
-    one = co.coordinates(torch.tensor([L], dtype=REAL))
-    assert one.smoothness == L and one.chances.tolist() == [1.0]
-    times, x = co.arrivals(10, rng=rng()), time([2.0])
-    pairs = zip(
-        co.coordinate_descent(lambda x: L * x, one, co.convex(L), x, times, rng()),
-        co.continuized(lambda x, rng: L * x, co.convex(L), x, times, rng()),
-        strict=True,
-    )
-    for ours, whole in pairs:
-        torch.testing.assert_close(ours.x, whole.x, **EXACT)
-        torch.testing.assert_close(ours.z, whole.z, **EXACT)
-
-
-def test_the_best_chances_make_the_smoothness_smallest():
-    curvatures = torch.tensor([1.0, 4.0, 9.0], dtype=REAL)
-    best = co.coordinates(curvatures)
-    assert best.smoothness == pytest.approx((1 + 2 + 3) ** 2)
-    other = best._replace(chances=torch.full((3,), 1 / 3, dtype=REAL))
-    assert other.smoothness == pytest.approx(81.0)
-
-
-def test_the_smoothness_has_the_diagonal_of_the_projector():
-    """M_ii R_ii / P_i^2 is (sum sqrt(M_jj R_jj))^2 for the best chances."""
-    curvatures = torch.tensor([1.0, 4.0, 9.0], dtype=REAL)
-    projector = torch.tensor([1.0, 0.25, 1 / 9], dtype=REAL)
-    best = co.coordinates(curvatures, projector)
-    assert best.chances.tolist() == pytest.approx([1 / 3] * 3)
-    assert best.smoothness == pytest.approx(9.0)
-    # Differences of an edge, f(x) = (x_0 - x_1)^2 / 2: M = (1, 1) and R = 1/2.
-    edge = co.coordinates(torch.ones(2, dtype=REAL), torch.full((2,), 0.5, dtype=REAL))
-    assert edge.smoothness == pytest.approx(2.0)
-    # For any chances it is the largest ratio.
-    some = edge._replace(chances=torch.tensor([0.25, 0.75], dtype=REAL))
-    assert some.smoothness == pytest.approx(1 * 0.5 / 0.25**2)
-
-
-def test_directions_of_both_points_are_the_same_and_their_lengths_are_not():
-    chances = torch.tensor([0.25, 0.75], dtype=REAL)
-    drawn = co.Coordinates(
-        chances, torch.ones(2, dtype=REAL), torch.tensor([1.0, 0.5], dtype=REAL)
-    )
-    x, steps = torch.ones(2, dtype=REAL), co.Jump(0.1, 0.3)
-    (points,) = co.coordinate_descent(
-        lambda x: x, drawn, co.steady(0.0, steps), x, time([1.0]), rng()
-    )
-    (i,) = (points.z != x).nonzero()[:, 0].tolist()
-    g = 1 / float(chances[i])
-    assert float(x[i] - points.z[i]) == pytest.approx(0.3 * g)
-    share = float(drawn.projector[i] / chances[i])
-    assert float(x[i] - points.x[i]) == pytest.approx(0.1 * share * g)
 
 
 @pytest.mark.parametrize(

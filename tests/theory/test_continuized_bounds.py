@@ -236,10 +236,23 @@ def test_theorem_2_4_1_as_printed_is_half_of_what_its_energy_gives():
 # Coordinates.
 
 
+def coordinate_descent(h, chances, schedule, x, times, rng):
+    """(2.44) to (2.46) for R = I: along coordinate i, drawn with chance P_i."""
+    points = co.Points(x, x, torch.zeros((), dtype=REAL))
+    for time in times:
+        x, z, _ = co.flow_to(schedule, points, time)
+        i = int(torch.multinomial(chances, 1, generator=rng))
+        g, steps = torch.zeros_like(x), schedule.jump(time)
+        g[i] = h[i] * x[i] / chances[i]
+        points = co.Points(x - steps.x * g / chances, z - steps.z * g, time)
+    return points
+
+
 def test_coordinates_are_below_theorem_2_8():
     h = torch.tensor([4.0, 1.0, 0.25], dtype=REAL)
-    drawn = co.coordinates(h)
-    smooth, x = drawn.smoothness, torch.tensor([1.0, -1.0, 2.0], dtype=REAL)
+    chances = h.sqrt() / h.sqrt().sum()  # they make L = max_i M_ii / P_i^2 smallest
+    smooth = float((h / chances.square()).max())
+    x = torch.tensor([1.0, -1.0, 2.0], dtype=REAL)
     radius, mu = float(x.norm()), 0.25
     start = float((h * x**2).sum()) / 2
     # Both bounds are for a loss with a weight that grows in time.
@@ -253,9 +266,7 @@ def test_coordinates_are_below_theorem_2_8():
             (co.convex(smooth), flat),
             (co.strongly_convex(smooth, mu), steep),
         ):
-            *_, last = co.coordinate_descent(
-                lambda x: h * x, drawn, schedule, x, times, rng(seed)
-            )
+            last = coordinate_descent(h, chances, schedule, x, times, rng(seed))
             value, t = float((h * last.x**2).sum()) / 2, float(last.time)
             kept.append(value * (t**2 if kept is flat else math.exp(rate * t)))
     check_below(torch.tensor(flat), flat_bound)

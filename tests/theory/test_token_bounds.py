@@ -21,12 +21,12 @@ from coterie.graphs import (
 )
 from coterie_theory.decentralised import tokens
 from coterie_theory.decentralised.chains import (
-    cover_time,
     mixing_time,
     paths,
     relaxation_time,
 )
 from coterie_theory.decentralised.tokens import TokenProblem
+from support.cover_times import cover_time
 
 REAL = torch.float64
 

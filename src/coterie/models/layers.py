@@ -264,11 +264,3 @@ def with_batch_statistics(module: nn.Module, *, frozen: bool = False) -> nn.Modu
 def is_random(module: nn.Module) -> bool:
     """Whether training passes of the module need keys."""
     return any(isinstance(layer, NamedDropout | Augment) for layer in module.modules())
-
-
-def couples_samples(module: nn.Module) -> bool:
-    """Whether the output for a sample depends on other samples in training."""
-    return any(
-        isinstance(layer, BatchStatistics) and not layer.frozen
-        for layer in module.modules()
-    )

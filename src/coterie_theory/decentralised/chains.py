@@ -1,9 +1,9 @@
-"""Markov chains: mixing, relaxation and cover times, and paths.
+"""Markov chains: mixing and relaxation times, and paths.
 
     tau_mix(eps) = inf{t >= 1 : max_v d_TV(P^t(v, .), pi) <= eps},   tau_mix at pi_min/2
-    tau_cov = max_v E[max_w tau_w | v_0 = v],   tau_rel = 1 / (1 - max |lambda|)
+    tau_rel = 1 / (1 - max |lambda|)
 
-where lambda is any eigenvalue except 1. P, pi, tau_w and hitting times are defined in
+where lambda is any eigenvalue except 1. P, pi and hitting times are defined in
 `coterie.graphs.chains`. Mixing times are computed with dense matrices, in milliseconds
 for 200 states and a minute for 1500.
 
@@ -103,27 +103,3 @@ def paths(
         # Rounding may lead to a neighbouring row.
         found[t] = at = to[place.clamp(first[at], last[at])]
     return found
-
-
-def cover_time(chain: Chain, rng: torch.Generator, *, runs: int = 400) -> float:
-    """An estimate of tau_cov: the largest mean cover time of `runs` walks per state.
-
-    A maximum of means is a little too large. The means deviate by about tau_cov / (2
-    sqrt(`runs`)).
-    """
-    n = len(irreducible(chain).indptr) - 1
-    integer("runs", runs, at_least=1)
-    at = torch.arange(n).repeat_interleave(runs)
-    met = torch.zeros(len(at), n, dtype=torch.bool)
-    took = torch.zeros(len(at), dtype=torch.float64)
-    going, t = torch.arange(len(at)), 0
-    while len(going):
-        piece = paths(chain, at[going], 64, rng)[1:]
-        for now in piece:
-            t += 1
-            met[going, now] = True
-            done = met[going].all(1) & (took[going] == 0)
-            took[going[done]] = t
-        at[going] = piece[-1]
-        going = going[took[going] == 0]
-    return float(took.view(n, runs).mean(1).max())

@@ -205,8 +205,6 @@ def continuized(
     x: Float[Tensor, "*runs d"],
     times: Float64[Tensor, "*times k"],
     rng: torch.Generator,
-    *,
-    scale: Callable[[Tensor], Tensor] = lambda g: g,
 ) -> Iterator[Points]:
     """The points just after each gradient; both start at `x`.
 
@@ -216,14 +214,12 @@ def continuized(
         x: the start.
         times: the times of gradients, ascending, for each run or for all.
         rng: the generator for the oracle.
-        scale: a function of the gradient for the step of x, such as factors of
-            coordinates.
     """
     points = Points(x, x, torch.zeros_like(times[..., 0]))
     for time in times.unbind(-1):
         x, z, _ = flow_to(schedule, points, time)
         g, steps = grad(x, rng), schedule.jump(time)
-        points = Points(x - steps.x * scale(g), z - _each(steps.z, x) * g, time)
+        points = Points(x - steps.x * g, z - _each(steps.z, x) * g, time)
         yield points
 
 
@@ -281,54 +277,3 @@ def nesterov(
         g = grad(y, rng)
         x, z = y - g / smoothness, z + toward * (y - z) - far * g
         yield Points(x, z, torch.tensor(float(k + 1)))
-
-
-# Coordinates.
-
-
-class Coordinates(NamedTuple):
-    """How to draw coordinates of f = g(R x), and the smoothness that follows."""
-
-    chances: Tensor  # (d,) P
-    curvatures: Tensor  # (d,) M_ii
-    projector: Tensor  # (d,) R_ii, ones where R = I
-
-    @property
-    def smoothness(self) -> float:
-        """`L = max_i M_ii R_ii / P_i^2`."""
-        rates = self.curvatures * self.projector / self.chances.square()
-        return float(rates.max())
-
-
-def coordinates(
-    curvatures: Float[Tensor, " d"], projector: Float[Tensor, " d"] | None = None
-) -> Coordinates:
-    """Coordinates, drawn with the probabilities that minimise L: ~ sqrt(M_ii R_ii)."""
-    projector = torch.ones_like(curvatures) if projector is None else projector
-    checks.positive("curvatures", curvatures, len(curvatures))
-    roots = (curvatures * projector).sqrt()
-    return Coordinates(roots / roots.sum(), curvatures, projector)
-
-
-def coordinate_descent(
-    gradient: Callable[[Tensor], Tensor],
-    drawn: Coordinates,
-    schedule: Schedule,
-    x: Float[Tensor, " d"],
-    times: Float64[Tensor, " k"],
-    rng: torch.Generator,
-) -> Iterator[Points]:
-    """Continuized accelerated coordinate descent; (2.44) to (2.46).
-
-    In coordinate i, z moves by gamma' g_i / P_i and x by gamma (R_ii / P_i) g_i / P_i.
-    The schedule must be for the L of `drawn`.
-    """
-
-    def one(x: Tensor, rng: torch.Generator) -> Tensor:
-        i = int(torch.multinomial(drawn.chances, 1, generator=rng))
-        g = torch.zeros_like(x)
-        g[i] = gradient(x)[i] / drawn.chances[i]
-        return g
-
-    share = drawn.projector / drawn.chances
-    yield from continuized(one, schedule, x, times, rng, scale=lambda g: share * g)

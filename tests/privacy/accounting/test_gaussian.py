@@ -18,7 +18,6 @@ from coterie.privacy import (
     mu_from,
     mu_of,
     noise_of,
-    removal_sensitivity,
     renyi,
     replacement_sensitivity,
 )
@@ -108,7 +107,7 @@ def test_nothing_that_moves_needs_no_noise_and_no_noise_hides_nothing():
 def test_a_clipped_vector_moves_twice_as_far_if_replaced_than_if_missing():
     one, other = torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 0.0])
     assert replacement_sensitivity(1.0) == float((one - other).norm())
-    assert removal_sensitivity(1.0) == float(one.norm())
+    assert replacement_sensitivity(1.0) == 2 * float(one.norm())
 
 
 @pytest.mark.parametrize("delta", [1e-20, 1e-100, 1e-320])

@@ -105,11 +105,6 @@ def replacement_sensitivity(clip: float) -> float:
     return 2 * checks.number("clip", clip, above=0)
 
 
-def removal_sensitivity(clip: float) -> float:
-    """The sensitivity of a vector with at most this norm, if it may be missing."""
-    return checks.number("clip", clip, above=0)
-
-
 # Any two of epsilon, delta and mu (or the noise) give the third.
 
 
