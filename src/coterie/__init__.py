@@ -9,12 +9,9 @@ Every client gets its own model, and learns with the clients that help it.
 
 from __future__ import annotations
 
-import ast
-import sys
-from collections.abc import Callable
-from importlib import import_module
-from inspect import getsource
 from typing import TYPE_CHECKING, Any
+
+from .names import late_names
 
 if TYPE_CHECKING:
     from . import data as data
@@ -38,32 +35,6 @@ if TYPE_CHECKING:
     from .study import train as train
 
     __version__: str
-
-
-def late_names(
-    package: str,
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package that imports names late.
-
-    Public names are those that the package imports "as" themselves, for type checkers.
-    Each is imported when it is first used. Importing torch and pandas takes seconds,
-    during which the user cannot stop a command. Algorithms and sites do not need
-    pandas.
-    """
-    module_of: dict[str, str] = {}
-    for node in ast.walk(ast.parse(getsource(sys.modules[package]))):
-        if isinstance(node, ast.ImportFrom):
-            own = "." * node.level + (node.module or "")
-            module_of |= {a.name: own for a in node.names if a.asname == a.name}
-
-    def import_name(name: str) -> Any:
-        if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}.")
-        if module_of[name] == ".":
-            return import_module(f".{name}", package)
-        return getattr(import_module(module_of[name], package), name)
-
-    return import_name, lambda: sorted(module_of), sorted(module_of)
 
 
 _late, _, _names = late_names(__name__)

@@ -11,10 +11,10 @@ True
 
 from __future__ import annotations
 
-from . import algorithms
 from .algorithms import *  # noqa: F403
+from .algorithms import ALGORITHMS as _ALGORITHMS
 
-__all__ = algorithms.__all__
+__all__ = sorted(_ALGORITHMS)
 
 
 def __dir__() -> list[str]:

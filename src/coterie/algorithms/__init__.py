@@ -1,6 +1,6 @@
 """The methods as functions; `coterie.methods` has them by name.
 
-A new method needs a file of its own, two lines in this file, and its name in `GROUPS`.
+A new method needs a file of its own, a line in this file, and its name in `GROUPS`.
 """
 
 from __future__ import annotations
@@ -8,104 +8,60 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..names import publish
 from ..types import Algorithm
-from .accelerated_gossip_sgd import accelerated_gossip_sgd
-from .adaptive_all_for_one import adaptive_all_for_one
-from .agraf import agraf
-from .all_for_all import all_for_all
-from .all_for_one import all_for_one
-from .apfl import apfl
-from .aruba import aruba
-from .cobo import cobo
-from .coteries import coteries
-from .dane import dane
-from .ddo import ddo
-from .decentralised_sgd import decentralised_sgd
-from .ditto import ditto
-from .dual_accelerated import dual_accelerated
-from .extra import extra
-from .fedala import fedala
-from .fedamp import fedamp
-from .fedavg import fedavg
-from .fedavg_finetune import fedavg_finetune
-from .fedbabu import fedbabu
-from .fedbn import fedbn
-from .feddyn import feddyn
-from .fedfomo import fedfomo
-from .fedper import fedper
-from .fedprox import fedprox
-from .fedrep import fedrep
-from .gradient_tracking import gradient_tracking
-from .ifca import ifca
-from .karula import karula
-from .lg_fedavg import lg_fedavg
-from .local import local
-from .loss_network import loss_network
-from .low_rank_corrections import low_rank_corrections
-from .neighbours import neighbours
-from .nuclear_norm import nuclear_norm
-from .per_fedavg import per_fedavg
-from .pfedme import pfedme
-from .preconditioned_gradient import preconditioned_gradient
-from .scaffold import scaffold
-from .server_sgd import server_sgd
-from .shared_subspace import shared_subspace
-from .spag import spag
-from .time_adaptive_all_for_all import time_adaptive_all_for_all
-from .token_sag import token_sag
-from .token_sgd import token_sgd
-from .wga_bc import wga_bc
+from .accelerated_gossip_sgd import accelerated_gossip_sgd as accelerated_gossip_sgd
+from .adaptive_all_for_one import adaptive_all_for_one as adaptive_all_for_one
+from .agraf import agraf as agraf
+from .all_for_all import all_for_all as all_for_all
+from .all_for_one import all_for_one as all_for_one
+from .apfl import apfl as apfl
+from .aruba import aruba as aruba
+from .cobo import cobo as cobo
+from .coteries import coteries as coteries
+from .dane import dane as dane
+from .ddo import ddo as ddo
+from .decentralised_sgd import decentralised_sgd as decentralised_sgd
+from .ditto import ditto as ditto
+from .dual_accelerated import dual_accelerated as dual_accelerated
+from .extra import extra as extra
+from .fedala import fedala as fedala
+from .fedamp import fedamp as fedamp
+from .fedavg import fedavg as fedavg
+from .fedavg_finetune import fedavg_finetune as fedavg_finetune
+from .fedbabu import fedbabu as fedbabu
+from .fedbn import fedbn as fedbn
+from .feddyn import feddyn as feddyn
+from .fedfomo import fedfomo as fedfomo
+from .fedper import fedper as fedper
+from .fedprox import fedprox as fedprox
+from .fedrep import fedrep as fedrep
+from .gradient_tracking import gradient_tracking as gradient_tracking
+from .ifca import ifca as ifca
+from .karula import karula as karula
+from .lg_fedavg import lg_fedavg as lg_fedavg
+from .local import local as local
+from .loss_network import loss_network as loss_network
+from .low_rank_corrections import low_rank_corrections as low_rank_corrections
+from .neighbours import neighbours as neighbours
+from .nuclear_norm import nuclear_norm as nuclear_norm
+from .per_fedavg import per_fedavg as per_fedavg
+from .pfedme import pfedme as pfedme
+from .preconditioned_gradient import preconditioned_gradient as preconditioned_gradient
+from .scaffold import scaffold as scaffold
+from .server_sgd import server_sgd as server_sgd
+from .shared_subspace import shared_subspace as shared_subspace
+from .spag import spag as spag
+from .time_adaptive_all_for_all import (
+    time_adaptive_all_for_all as time_adaptive_all_for_all,
+)
+from .token_sag import token_sag as token_sag
+from .token_sgd import token_sgd as token_sgd
+from .wga_bc import wga_bc as wga_bc
 
-__all__ = [
-    "accelerated_gossip_sgd",
-    "adaptive_all_for_one",
-    "agraf",
-    "all_for_all",
-    "all_for_one",
-    "apfl",
-    "aruba",
-    "cobo",
-    "coteries",
-    "dane",
-    "ddo",
-    "decentralised_sgd",
-    "ditto",
-    "dual_accelerated",
-    "extra",
-    "fedala",
-    "fedamp",
-    "fedavg",
-    "fedavg_finetune",
-    "fedbabu",
-    "fedbn",
-    "feddyn",
-    "fedfomo",
-    "fedper",
-    "fedprox",
-    "fedrep",
-    "gradient_tracking",
-    "ifca",
-    "karula",
-    "lg_fedavg",
-    "local",
-    "loss_network",
-    "low_rank_corrections",
-    "neighbours",
-    "nuclear_norm",
-    "per_fedavg",
-    "pfedme",
-    "preconditioned_gradient",
-    "scaffold",
-    "server_sgd",
-    "shared_subspace",
-    "spag",
-    "time_adaptive_all_for_all",
-    "token_sag",
-    "token_sgd",
-    "wga_bc",
-]
-
-ALGORITHMS: dict[str, Callable[..., Algorithm]] = {n: globals()[n] for n in __all__}
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    name: globals()[name] for name in publish(__name__)
+}
 """The factory of each method, by its name."""
 
 AVERAGING = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import late_names
+from ..names import late_names
 
 # Imported late, so that help and completion need not wait for torch.
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import late_names
+from ..names import late_names
 
 # Imported late: most of these need torch and pandas, and a look at a file does not.
 if TYPE_CHECKING:

@@ -1,43 +1,26 @@
 """Gradient steps, projections, and solvers for local problems."""
 
-from . import conjugates, meetings
-from .hessians import sharpness
-from .mirrors import Newton, conjugate_gradients, inverse_mirror, preconditioned_step
-from .projections import Projection, onto_balls, project
-from .steps import (
-    Descent,
-    LocalDecay,
-    LocalDescent,
-    LocalLr,
-    Schedule,
-    descend,
-    follow,
-    sgd,
-    step_numbers,
-    step_size,
-    velocity,
-)
+from ..names import publish
+from . import conjugates as conjugates
+from . import meetings as meetings
+from .hessians import sharpness as sharpness
+from .mirrors import Newton as Newton
+from .mirrors import conjugate_gradients as conjugate_gradients
+from .mirrors import inverse_mirror as inverse_mirror
+from .mirrors import preconditioned_step as preconditioned_step
+from .projections import Projection as Projection
+from .projections import onto_balls as onto_balls
+from .projections import project as project
+from .steps import Descent as Descent
+from .steps import LocalDecay as LocalDecay
+from .steps import LocalDescent as LocalDescent
+from .steps import LocalLr as LocalLr
+from .steps import Schedule as Schedule
+from .steps import descend as descend
+from .steps import follow as follow
+from .steps import sgd as sgd
+from .steps import step_numbers as step_numbers
+from .steps import step_size as step_size
+from .steps import velocity as velocity
 
-__all__ = [
-    "Descent",
-    "LocalDecay",
-    "LocalDescent",
-    "LocalLr",
-    "Newton",
-    "Projection",
-    "Schedule",
-    "conjugate_gradients",
-    "conjugates",
-    "descend",
-    "follow",
-    "inverse_mirror",
-    "meetings",
-    "onto_balls",
-    "preconditioned_step",
-    "project",
-    "sgd",
-    "sharpness",
-    "step_numbers",
-    "step_size",
-    "velocity",
-]
+publish(__name__)

@@ -8,28 +8,22 @@ turns the trial into scores and intervals. `plans` does all of this for a study,
 epsilon costs.
 """
 
-from .links import LinkPlan, MessageNetwork, network_of, plan_links
-from .pilot import PilotTraining, run_pilot
-from .plans import Plan, plan_study
-from .private import PrivacyCost, plan_privacy
-from .prospects import PilotFindings, Prospect, Prospects, prospects_of
-from .waiting import WaitingCost, waiting_of
+from ..names import publish
+from .links import LinkPlan as LinkPlan
+from .links import MessageNetwork as MessageNetwork
+from .links import network_of as network_of
+from .links import plan_links as plan_links
+from .pilot import PilotTraining as PilotTraining
+from .pilot import run_pilot as run_pilot
+from .plans import Plan as Plan
+from .plans import plan_study as plan_study
+from .private import PrivacyCost as PrivacyCost
+from .private import plan_privacy as plan_privacy
+from .prospects import PilotFindings as PilotFindings
+from .prospects import Prospect as Prospect
+from .prospects import Prospects as Prospects
+from .prospects import prospects_of as prospects_of
+from .waiting import WaitingCost as WaitingCost
+from .waiting import waiting_of as waiting_of
 
-__all__ = [
-    "LinkPlan",
-    "MessageNetwork",
-    "PilotFindings",
-    "PilotTraining",
-    "Plan",
-    "PrivacyCost",
-    "Prospect",
-    "Prospects",
-    "WaitingCost",
-    "network_of",
-    "plan_links",
-    "plan_privacy",
-    "plan_study",
-    "prospects_of",
-    "run_pilot",
-    "waiting_of",
-]
+publish(__name__)

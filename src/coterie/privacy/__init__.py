@@ -6,9 +6,9 @@ other two packages.
 - `attacks`: what an attacker finds out from releases. It may use both other packages.
 """
 
+from ..names import public_names, publish
 from . import accounting
 from .accounting import *  # noqa: F403
-from .mechanisms.per_sample import PrivateSimulation
+from .mechanisms.per_sample import PrivateSimulation as PrivateSimulation
 
-__all__ = ["PrivateSimulation"]
-__all__ += accounting.__all__
+publish(__name__, *public_names(accounting.__name__))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import late_names
+from ..names import late_names
 
 # Imported late: folders and tables import pandas, which packing a state does not need.
 # Cells import torch, which writing a study does not need.

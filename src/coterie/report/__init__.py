@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import late_names
+from ..names import late_names
 
 # Names are imported late, because numbers do not need plotly.
 if TYPE_CHECKING:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from .finals import final_scores, mean_scores
-from .gains import Gain, client_scores, gain_of
-from .intervals import Observations
-from .roles import epsilon_by_role
-from .summaries import favourite_of, summary
+from ..names import publish
+from .finals import final_scores as final_scores
+from .finals import mean_scores as mean_scores
+from .gains import Gain as Gain
+from .gains import client_scores as client_scores
+from .gains import gain_of as gain_of
+from .intervals import Observations as Observations
+from .roles import epsilon_by_role as epsilon_by_role
+from .summaries import favourite_of as favourite_of
+from .summaries import summary as summary
 
-__all__ = [
-    "Gain",
-    "Observations",
-    "client_scores",
-    "epsilon_by_role",
-    "favourite_of",
-    "final_scores",
-    "gain_of",
-    "mean_scores",
-    "summary",
-]
+publish(__name__)

@@ -4,24 +4,19 @@
 `partners` turns distances into pairs and weights, and `samples` chooses the samples.
 """
 
-from .distances import Distances, mmd_distances, moment_distances
-from .partners import classify_pairs, gap_threshold, weights_from
-from .projected import fourier_distances, sliced_distances
-from .samples import Samples, deal_samples, samples_of, split_for_partners
-from .transport import dissimilarities
+from ..names import publish
+from .distances import Distances as Distances
+from .distances import mmd_distances as mmd_distances
+from .distances import moment_distances as moment_distances
+from .partners import classify_pairs as classify_pairs
+from .partners import gap_threshold as gap_threshold
+from .partners import weights_from as weights_from
+from .projected import fourier_distances as fourier_distances
+from .projected import sliced_distances as sliced_distances
+from .samples import Samples as Samples
+from .samples import deal_samples as deal_samples
+from .samples import samples_of as samples_of
+from .samples import split_for_partners as split_for_partners
+from .transport import dissimilarities as dissimilarities
 
-__all__ = [
-    "Distances",
-    "Samples",
-    "classify_pairs",
-    "deal_samples",
-    "dissimilarities",
-    "fourier_distances",
-    "gap_threshold",
-    "mmd_distances",
-    "moment_distances",
-    "samples_of",
-    "sliced_distances",
-    "split_for_partners",
-    "weights_from",
-]
+publish(__name__)

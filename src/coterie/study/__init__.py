@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import late_names
+from ..names import late_names
 
 # Late, since a study brings pandas and all methods with it, and a recipe does not.
 if TYPE_CHECKING:

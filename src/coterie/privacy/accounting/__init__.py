@@ -5,47 +5,29 @@ or touch data. Other rooms may use the listed names, and the modules `accounts` 
 of mu by client, pair and role), `calibration`, `gaussian`, `ledger` and `subsampled`.
 """
 
-from .gaussian import (
-    compose_mu,
-    delta_of,
-    epsilon_of,
-    epsilons_of,
-    mu_from,
-    mu_of,
-    noise_of,
-    removal_sensitivity,
-    renyi,
-    replacement_sensitivity,
-)
-from .joint import joint_losses
-from .ledger import Event, Exchange, Input, Ledger, Meetings, Release
-from .losses import Losses
-from .projection import Knowledge, Observer, seen_by
-from .subsampled import sampled_epsilon, sampled_epsilons, sampled_noise
+from ...names import publish
+from .gaussian import compose_mu as compose_mu
+from .gaussian import delta_of as delta_of
+from .gaussian import epsilon_of as epsilon_of
+from .gaussian import epsilons_of as epsilons_of
+from .gaussian import mu_from as mu_from
+from .gaussian import mu_of as mu_of
+from .gaussian import noise_of as noise_of
+from .gaussian import renyi as renyi
+from .gaussian import replacement_sensitivity as replacement_sensitivity
+from .joint import joint_losses as joint_losses
+from .ledger import Event as Event
+from .ledger import Exchange as Exchange
+from .ledger import Input as Input
+from .ledger import Ledger as Ledger
+from .ledger import Meetings as Meetings
+from .ledger import Release as Release
+from .losses import Losses as Losses
+from .projection import Knowledge as Knowledge
+from .projection import Observer as Observer
+from .projection import seen_by as seen_by
+from .subsampled import sampled_epsilon as sampled_epsilon
+from .subsampled import sampled_epsilons as sampled_epsilons
+from .subsampled import sampled_noise as sampled_noise
 
-__all__ = [
-    "Event",
-    "Exchange",
-    "Input",
-    "Knowledge",
-    "Ledger",
-    "Losses",
-    "Meetings",
-    "Observer",
-    "Release",
-    "compose_mu",
-    "delta_of",
-    "epsilon_of",
-    "epsilons_of",
-    "joint_losses",
-    "mu_from",
-    "mu_of",
-    "noise_of",
-    "removal_sensitivity",
-    "renyi",
-    "replacement_sensitivity",
-    "sampled_epsilon",
-    "sampled_epsilons",
-    "sampled_noise",
-    "seen_by",
-]
+publish(__name__)

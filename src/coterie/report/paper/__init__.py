@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ... import late_names
+from ...names import late_names
 
 # Imported late, because tables do not need plotly.
 if TYPE_CHECKING:

@@ -3,40 +3,25 @@
 For sums of whole numbers, the noise is a whole number too.
 """
 
-from .secret import LEAST_DELTA, MARGIN, SecretStream, refuse_inexact
-from .seeded import add_noise, normals
-from .sources import (
-    SEED,
-    SEEDED,
-    SIMULATION_ONLY,
-    SOURCES,
-    SYSTEM,
-    DueNoise,
-    NoiseSource,
-    WholeNoise,
-    simulated_text,
-    source_of,
-)
-from .whole import deviation_for, discrete_gaussian, refuse_coarse
+from ....names import publish
+from .secret import LEAST_DELTA as LEAST_DELTA
+from .secret import MARGIN as MARGIN
+from .secret import SecretStream as SecretStream
+from .secret import refuse_inexact as refuse_inexact
+from .seeded import add_noise as add_noise
+from .seeded import normals as normals
+from .sources import SEED as SEED
+from .sources import SEEDED as SEEDED
+from .sources import SIMULATION_ONLY as SIMULATION_ONLY
+from .sources import SOURCES as SOURCES
+from .sources import SYSTEM as SYSTEM
+from .sources import DueNoise as DueNoise
+from .sources import NoiseSource as NoiseSource
+from .sources import WholeNoise as WholeNoise
+from .sources import simulated_text as simulated_text
+from .sources import source_of as source_of
+from .whole import deviation_for as deviation_for
+from .whole import discrete_gaussian as discrete_gaussian
+from .whole import refuse_coarse as refuse_coarse
 
-__all__ = [
-    "LEAST_DELTA",
-    "MARGIN",
-    "SEED",
-    "SEEDED",
-    "SIMULATION_ONLY",
-    "SOURCES",
-    "SYSTEM",
-    "DueNoise",
-    "NoiseSource",
-    "SecretStream",
-    "WholeNoise",
-    "add_noise",
-    "deviation_for",
-    "discrete_gaussian",
-    "normals",
-    "refuse_coarse",
-    "refuse_inexact",
-    "simulated_text",
-    "source_of",
-]
+publish(__name__)
