@@ -59,6 +59,11 @@ def test_clients_with_names_are_sorted_by_name():
     assert torch.equal(table.features, X) and torch.equal(table.targets, Y)
 
 
+def test_clients_with_numbers_for_names_are_sorted_by_value():
+    found = from_torch(TensorDataset(X[:3], Y[:3]), ["10", "09", "8"])
+    assert found.names == ("8", "09", "10") and found.group.tolist() == [2, 1, 0]
+
+
 def test_test_samples_of_clients_stay_test_samples():
     test = TensorDataset(X[:6] + 100, Y[:6], torch.tensor([0, 0, 0, 1, 2, 2]))
     table = from_torch(TensorDataset(X, Y, WHO), 2, test=test)

@@ -284,19 +284,14 @@ def _verdicts(row: Any) -> str:
 
 
 def count_text(value: float) -> str:
-    """A count in thousands, millions and so on."""
-    return _with_unit(value, _THOUSANDS)
+    """A count in the largest of thousands, millions and so on that is not larger.
 
-
-def _with_unit(value: float, units: tuple[str, ...]) -> str:
-    """A count in the largest unit that is not larger than the count.
-
-    >>> _with_unit(6400, _THOUSANDS)
+    >>> count_text(6400)
     '6.4 k'
     """
     if value != value:
         return "-"
     step = 0
-    while value >= 1000 and step < len(units) - 1:
+    while value >= 1000 and step < len(_THOUSANDS) - 1:
         value, step = value / 1000, step + 1
-    return f"{value:.3g}{units[step]}" if value < 1000 else f"{value:.0f}{units[step]}"
+    return f"{value:{'.3g' if value < 1000 else '.0f'}}{_THOUSANDS[step]}"

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...checks import InputError, one_of, several
 from ...models import OBJECTIVES, outputs_for
 from ..federation import Table, client_name
-from ..files import as_tensor
+from ..files import as_tensor, in_order
 from ..given import table_of_tensors
 
 
@@ -40,7 +40,7 @@ def table_of_clients(
         classes: how many there are; None: as many as labels say.
     """
     one_of("data.task", task, OBJECTIVES)
-    names = sorted_names(train)
+    names = in_order(set(train))
     if test is not None:
         refuse_strangers(test, train)
     parts = [(train, False)] + ([(test, True)] if test is not None else [])
@@ -76,18 +76,9 @@ def table_of_clients(
     )
 
 
-def sorted_names(names: Iterable[str]) -> list[str]:
-    """The names in order; whole numbers by value."""
-    words = list(names)
-    whole = all(word.isascii() and word.isdigit() for word in words)
-    return (
-        sorted(words, key=lambda w: (len(w.lstrip("0")), w)) if whole else sorted(words)
-    )
-
-
 def refuse_strangers(test: Iterable[str], train: Iterable[str]) -> None:
     """Refuses clients with test samples that have no training samples."""
-    strange = sorted_names(set(test) - set(train))
+    strange = in_order(set(test) - set(train))
     if strange:
         names = [strange[0]]
         raise InputError(

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ...checks import InputError, brief, suggestion
 from ..federation import Table
+from ..files import in_order
 from ..given import table_of_tensors
 from ..preparation import Column
 from ..rows.images import Images
-from .clients import folder_of, refuse_strangers, sorted_names
+from .clients import folder_of, refuse_strangers
 from .encoded_images import EncodedImages
 from .torch_datasets import client_names, with_clients
 
@@ -269,7 +270,7 @@ def _numbers(
     """The targets as numbers, and the names of classes."""
     kinds = {type(label) for label in labels}
     if kinds == {str}:
-        words = sorted_names(set(labels))
+        words = in_order(set(labels))
         place = {word: k for k, word in enumerate(words)}
         return torch.tensor([place[label] for label in labels]), tuple(words)
     if not kinds <= {int, float, bool}:

@@ -19,7 +19,8 @@ import numpy as np
 
 from ...checks import InputError, brief, integer
 from ..federation import Table
-from .clients import ClientRows, folder_of, sorted_names, table_of_clients
+from ..files import in_order
+from .clients import ClientRows, folder_of, table_of_clients
 from .pickles import read_pickled
 
 
@@ -59,7 +60,7 @@ def _files(folder: Path) -> dict[str, Path]:
         raise InputError(
             f"the files in {folder} must be called 0.npz, 1.npz, and so on, but {got}."
         )
-    return {stem: found[stem] for stem in sorted_names(found)}
+    return {stem: found[stem] for stem in in_order(set(found))}
 
 
 def _classes(config: Path) -> int | None:

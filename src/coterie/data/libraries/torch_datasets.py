@@ -12,8 +12,9 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from ...checks import InputError, brief
 from ..federation import Table
+from ..files import in_order
 from ..given import table_of_tensors
-from .clients import refuse_strangers, sorted_names
+from .clients import refuse_strangers
 
 Place = int | str
 """Names a part of a sample: its position in a tuple, or its key in a dictionary."""
@@ -84,7 +85,7 @@ def with_clients(table: Table, who: Sequence[str]) -> Table:
     """The table with the client of each sample; the same table if none are given."""
     if not len(who):
         return table
-    names = sorted_names(set(who))
+    names = in_order(set(who))
     place = {name: k for k, name in enumerate(names)}
     numbered = names == [str(k) for k in range(len(names))]
     group = torch.tensor([place[one] for one in who])
