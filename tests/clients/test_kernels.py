@@ -221,10 +221,10 @@ def test_the_rule_for_convolutions_changes_nothing_but_the_order_of_work():
     expected = gradient_loop(cnn(), points, features, classes(30), batch)
     for by_row in (None, True, False):
         kernel, _ = classifying(cnn(), features, by_row=by_row)
-        assert kernel.rows_alone(batch) is (by_row is not False)
+        assert kernel.convolves_long_rows(batch) is (by_row is not False)
         assert_close(kernel.grad(points, batch), expected, **EXACT)
     short = Batch(long[:, :4], weight[:, :4])
-    assert not classifying(cnn(), features)[0].rows_alone(short)
+    assert not classifying(cnn(), features)[0].convolves_long_rows(short)
 
 
 def test_frozen_parameters_take_part_but_get_no_gradient():

@@ -11,16 +11,16 @@ many clients' minibatches, the weights are alpha_ik / B, with the collaboration 
 alpha_ik. So sum_k alpha_ik g_k(x_i) is the gradient of one loss and costs one backward
 pass.
 
-The way to compute rows depends on the device and the model, not on measured times,
-because results must not depend on how busy a machine is. These are the rules
-(`benchmarks/` has the measurements behind them):
+The way to compute rows depends on the device, the model, the batch, the number of rows
+and the number of threads. It does not depend on measured times, because results must
+not depend on how busy a machine is:
 
-- In general, all rows run in one vectorised pass (`torch.func.vmap`). On CUDA, this
-  pass is compiled.
-- On the CPU, plain chains of layers run as one pass of matrix products, without `vmap`.
-- On the CPU, models with convolutions run row after row if a row has more than 64
-  samples, with one thread for each core. With `vmap`, the convolutions would become
-  grouped convolutions, which are slow.
+- On CUDA, all rows run in one vectorised pass (`torch.func.vmap`), which is compiled.
+- On the CPU, rows run in one pass, or one after the other in threads that have one core
+  each. `ways.choice` predicts which way is faster. In one pass, plain chains of layers
+  become batched products of matrices, without `vmap`.
+- Whole client programs run in these threads, too. So a model stays in the cache of its
+  core during all local steps.
 
 Some layers are replaced by equivalent layers that can handle many models, see `layers`.
 """
@@ -32,7 +32,6 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
@@ -44,6 +43,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from ..checks import InputError
 from ..models import Objective, layout, outcomes, value_of
+from ..models.layers import with_own_layers
 from ..types import (
     Evaluation,
     OwnLoss,
@@ -65,6 +65,15 @@ from .layers import (
     values_in_pass,
 )
 from .samples import Batch
+from .ways import (
+    RowModule,
+    Work,
+    can_take_channels_last,
+    convolves,
+    in_threads,
+    runs_alone,
+    work_of,
+)
 
 _BUDGET = {"cpu": 2**25, "cuda": 2**29}
 """The largest number of values in the intermediate results of one chunk of rows."""
@@ -73,7 +82,7 @@ _EVALUATED_AT_ONCE = 512
 """The largest number of samples of a row that are measured in one pass."""
 
 _LONG_ROW = 64
-"""With more samples per row than this, CPU convolutions run row after row."""
+"""With more samples per row than this, CPU convolutions by sample run row by row."""
 
 _FORWARD = threading.Lock()
 """A lock for forward derivatives, because torch counts their levels per process."""
@@ -115,23 +124,27 @@ class Kernel:
         if dtype is None and features.is_floating_point():
             dtype = features.dtype
         own = copy.deepcopy(module).to(features.device, dtype)
-        self.module = for_many_models(own, on_cpu=features.device.type == "cpu")
+        self._on_cpu = features.device.type == "cpu"
+        self.module = for_many_models(copy.deepcopy(own), on_cpu=self._on_cpu)
+        self._plain = with_own_layers(own)
+        self._row_modules: list[RowModule] = []
         self.objective, self._features, self._targets = objective, features, targets
         # Compiling unrolled steps would take longer than running most studies.
         recurrent = any(isinstance(m, Recurrent) for m in self.module.modules())
         # Torch's compiler crashes on the 64-bit arithmetic of dropout masks.
         self._layers = TrainingLayers(self.module)
         self.compiled = compiled and not recurrent and not self._layers.is_random
+        # On the CPU, compiled convolutions are slower.
+        self.compiled &= not (self._on_cpu and convolves(module))
         self._by_row = by_row
-        self._convolves = any(
-            isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()
-        )
+        self._convolves = convolves(module)
         everything = self.module.named_parameters(remove_duplicate=False)
         self._tied = len(list(everything)) > len(self.layout.names)
         self._chain = None if self._tied else chain(self.module)
         self._classes = classes
         self._mixed = MixedPrecision(autocast, features.device)
         self._programs: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._twins: list[Kernel] = []
 
     @property
     def parameters(self) -> int:
@@ -175,7 +188,7 @@ class Kernel:
         """Gradients: row j is the gradient of row j's weighted loss."""
         if not len(points):  # in a process none of whose clients take part
             return torch.empty_like(points)
-        alone = self.rows_alone(batch)
+        alone = self.rows_alone(batch.width, len(points))
         if not alone and self.chunk(batch.width) >= len(points):
             return self._run("grad", (slice(None), batch), points)
         out = torch.empty_like(points)
@@ -238,7 +251,7 @@ class Kernel:
         """
         out, size = torch.empty_like(points), self.chunk(batch.width)
         of_row = functools.partial(_of_one_client, loss, self._classes, dict(options))
-        for some, piece in self._chunks(batch, 1 if self.rows_alone(batch) else size):
+        for some, piece in self._chunks(batch, 1 if self._alone(batch) else size):
             with repeatable() if points.is_cuda else nullcontext():
                 theirs = tuple(row[some] for row in rows)
                 out[some] = self._own_slopes(of_row, points[some], piece, theirs)
@@ -323,7 +336,7 @@ class Kernel:
             if name not in ("x", "weight")
         }
         if batch.width:
-            size = 1 if self.rows_alone(batch) else None
+            size = 1 if self._alone(batch) else None
             for some, piece in self._chunks(batch, size):
                 parts, _ = self._see(points[some], piece, trains=False)
                 used = piece.weight > 0
@@ -443,57 +456,100 @@ class Kernel:
             rows = slice(first, first + size)
             yield rows, batch[rows]
 
-    def rows_alone(self, batch: Batch) -> bool:
-        """Whether the rows of this batch run one after the other."""
+    def rows_alone(self, width: int, rows: int) -> bool:
+        """Whether rows with this number of samples run one after the other."""
+        if self._by_row is not None or not self._on_cpu or not (width and rows):
+            return bool(self._by_row)
+        if self.compiled and self._chain is not None:
+            return False
+        return runs_alone(self.work, width, rows, torch.get_num_threads())
+
+    def _alone(self, batch: Batch) -> bool:
+        return self.rows_alone(batch.width, len(batch.weight))
+
+    def convolves_long_rows(self, batch: Batch) -> bool:
+        """Whether vectorised convolutions would be slow, for gradients by sample."""
         if self._by_row is not None:
             return self._by_row
-        on_cpu = self._features.device.type == "cpu"
-        return on_cpu and self._convolves and batch.width > _LONG_ROW
+        return self._on_cpu and self._convolves and batch.width > _LONG_ROW
+
+    @cached_property
+    def work(self) -> Work:
+        """What a forward pass of one sample needs."""
+        return work_of(
+            self.module,
+            self._features[:1],
+            is_chain=self._chain is not None,
+            values=self._values_per_sample,
+            parameters=self.parameters,
+        )
+
+    def twins(self, width: int, rows: int) -> Sequence[Kernel]:
+        """A kernel for each thread, if whole programs should run row after row.
+
+        Args:
+            width: the number of samples of a row.
+            rows: the number of rows.
+        """
+        if self._by_row is not None or not self.rows_alone(width, rows):
+            return ()
+        if len(self._twins) != torch.get_num_threads():
+            self._twins = [self._twin() for _ in range(torch.get_num_threads())]
+        return self._twins
+
+    def _twin(self) -> Kernel:
+        """A kernel of the same model and samples, for one thread."""
+        twin = copy.copy(self)
+        twin.module = copy.deepcopy(self.module)
+        twin._layers = TrainingLayers(twin.module)
+        twin._chain = None if self._tied else chain(twin.module)
+        twin._by_row, twin._channels_last = True, self._channels_last
+        twin._programs, twin._row_modules, twin._twins = {}, [], []
+        for name in ("_seeing", "_one"):  # these hold a module
+            twin.__dict__.pop(name, None)
+        return twin
 
     def _grads_of_rows(self, points: Tensor, batch: Batch, out: Tensor) -> None:
-        """Writes gradients row after row, in threads unless in debug mode.
+        """Writes gradients row after row, in threads unless a thread calls this."""
+        whole = bool((batch.weight != 0).all())
 
-        Each thread has one core and its own copy of the module, because calls replace
-        the parameters of the module. This is faster than small convolutions that use
-        all cores.
-        """
-        workers = 1 if self._by_row else torch.get_num_threads()
+        def write(j: int, module: RowModule) -> None:
+            samples = self._samples_of_row(batch, j, whole=whole)
+            module.write_grad(points[j], out[j], *samples)
 
-        def work(first: int) -> None:
-            module = copy.deepcopy(self.module) if workers > 1 else self.module
-            for j in range(first, len(points), workers):
-                out[j] = self._grad_of_row(
-                    module, points[j], *self._samples_of_row(batch, j)
-                )
+        in_threads(write, len(points), self._modules_for(len(points)))
 
-        if workers == 1:
-            return work(0)
-        try:
-            one = functools.partial(torch.set_num_threads, 1)
-            with ThreadPoolExecutor(workers, initializer=one) as pool:
-                list(pool.map(work, range(workers)))
-        finally:
-            torch.set_num_threads(workers)  # some libraries share the workers' setting
+    def _modules_for(self, rows: int) -> list[RowModule]:
+        """A module for each thread that computes some of the rows."""
+        workers = 1 if self._by_row else min(torch.get_num_threads(), rows)
+        given = self.layout, self.objective.loss, self._mixed
+        while len(self._row_modules) < workers:
+            module = copy.deepcopy(self._plain)
+            one = RowModule(module, *given, channels_last=self._channels_last)
+            self._row_modules.append(one)
+        return self._row_modules[:workers]
+
+    @cached_property
+    def _channels_last(self) -> bool:
+        return self._on_cpu and can_take_channels_last(self._plain, self._features)
 
     def data(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Features and targets of these samples."""
         return self._features[index], self._targets[index]
 
-    def _samples_of_row(self, batch: Batch, j: int) -> tuple[Tensor, ...]:
+    def _samples_of_row(
+        self, batch: Batch, j: int, *, whole: bool
+    ) -> tuple[Tensor, ...]:
         """Features, targets, weights and keys of row j's samples that have a weight."""
+        weight, keys = batch.weight[j], batch.keys
         index = batch.index if batch.index.dim() == 1 else batch.index[j]
-        used = batch.weight[j] != 0
-        found = *self.data(index[used]), batch.weight[j][used]
-        if batch.keys is None:
-            return found
-        keys = batch.keys if batch.keys.dim() == 1 else batch.keys[j]
-        return *found, keys[used]
-
-    def _grad_of_row(self, module: nn.Module, row: Tensor, *used: Tensor) -> Tensor:
-        point = row.detach().requires_grad_()
-        with torch.enable_grad():
-            total = self._loss(self.layout.unravel(point), *used, module=module)
-            return torch.autograd.grad(total, point)[0]
+        keys = keys if keys is None or keys.dim() == 1 else keys[j]
+        if not whole:
+            used = weight != 0
+            index, weight = index[used], weight[used]
+            keys = None if keys is None else keys[used]
+        found = *self.data(index), weight
+        return found if keys is None else (*found, keys)
 
     def _run(self, name: str, piece: tuple[slice, Batch], *rows: Tensor) -> Any:
         """Applies the vectorised program `name` to one chunk of rows."""
@@ -507,10 +563,12 @@ class Kernel:
         if compiled:  # as compiled; rows of one shared model have no stride
             inputs = tuple(part.contiguous() for part in inputs)
         shared = batch.index.dim() == 1
-        key = (name, shared, keyed, batch.weight.shape if compiled else None)
+        forward = name in ("losses", "measure")
+        alone = forward and self.rows_alone(batch.width, len(batch.weight))
+        key = (name, shared, keyed, alone, batch.weight.shape if compiled else None)
         with repeatable() if features.is_cuda else nullcontext():
             if key not in self._programs:
-                program = self._program(name, shared, keyed)
+                program = self._program(name, shared, keyed, alone)
                 self._programs[key] = (
                     compile_for(program, inputs) if compiled else program
                 )
@@ -518,12 +576,15 @@ class Kernel:
         # A captured graph writes all results into the same memory.
         return result.clone() if compiled and features.is_cuda else result
 
-    def _program(self, name: str, shared: bool, keyed: bool) -> Callable[..., Any]:
+    def _program(
+        self, name: str, shared: bool, keyed: bool, alone: bool
+    ) -> Callable[..., Any]:
         data = None if shared else 0
         if name in ("grad", "hvp"):
             keys = (data,) if keyed else ()
             return (self._grads if name == "grad" else self._hvps)(data, keys)
-        return (self._losses if name == "losses" else self._measures)(data)
+        outputs = self._outputs_of_rows(data) if alone else self._outputs(data)
+        return (self._losses if name == "losses" else self._measures)(data, outputs)
 
     # In the next methods, `data` is the dimension along which rows have their own
     # samples, or None if all rows share their samples. `keys` is the same dimension for
@@ -581,7 +642,7 @@ class Kernel:
     ) -> Callable[..., Tensor]:
         """A function of parameters and a batch: the sum of weighted losses."""
         if not (self.is_random or self.couples):
-            losses = self._losses(data)
+            losses = self._losses(data, self._outputs(data))
             return lambda points, *batch: (losses(points, *batch) * batch[-1]).sum()
         through, loss = self._chain, self.objective.loss
         pass_ = vmap(functools.partial(self._pass, self.module), (0, data, 0, *keys))
@@ -601,33 +662,48 @@ class Kernel:
 
         return total
 
-    def _losses(self, data: int | None) -> Callable[..., Tensor]:
-        outputs, loss = self._outputs(data), self.objective.loss
+    def _losses(
+        self, data: int | None, outputs: Callable[..., Tensor]
+    ) -> Callable[..., Tensor]:
+        loss = self.objective.loss
         return lambda points, features, targets, *_: of_rows(
-            loss, outputs(self.layout.unravel(points), features), targets, data
+            loss, outputs(points, features), targets, data
         )
 
     def _measures(
-        self, data: int | None
+        self, data: int | None, outputs: Callable[..., Tensor]
     ) -> Callable[..., tuple[dict[str, Tensor], Tensor]]:
-        outputs, measures = self._outputs(data), self.objective.per_sample
+        measures = self.objective.per_sample
 
         def program(
             points: Tensor, features: Tensor, targets: Tensor, weight: Tensor
         ) -> tuple[dict[str, Tensor], Tensor]:
-            out = outputs(self.layout.unravel(points), features)
+            out = outputs(points, features)
             found = {n: of_rows(of, out, targets, data) for n, of in measures.items()}
             return {n: (values * weight).sum(1) for n, values in found.items()}, out
 
         return program
 
     def _outputs(self, data: int | None) -> Callable[..., Tensor]:
-        """A function of parameters (n, ...) and features: outputs (n, B, ...)."""
-        through = self._chain
+        """A function of models (n, D) and features: outputs (n, B, ...)."""
+        through, unravel = self._chain, self.layout.unravel
         if through is not None:
             whole = functools.partial(self._mixed, through)
-            return lambda point, x: whole(point, x if data == 0 else x[None])
-        return vmap(functools.partial(self._call, self.module), in_dims=(0, data))
+            return lambda x, h: whole(unravel(x), h if data == 0 else h[None])
+        pass_ = vmap(functools.partial(self._call, self.module), in_dims=(0, data))
+        return lambda x, h: pass_(unravel(x), h)
+
+    def _outputs_of_rows(self, data: int | None) -> Callable[..., Tensor]:
+        """The same function, which computes row after row."""
+
+        def outputs(points: Tensor, features: Tensor) -> Tensor:
+            def of_row(j: int, module: RowModule) -> Tensor:
+                return module.outputs(points[j], features[j] if data == 0 else features)
+
+            modules = self._modules_for(len(points))
+            return torch.stack(in_threads(of_row, len(points), modules))
+
+        return outputs
 
     def _loss(
         self,

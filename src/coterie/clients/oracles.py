@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -54,6 +55,7 @@ from .programs import (
 )
 from .samples import Batch, ClientSamples, FreshMinibatches
 from .traffic import Meter, Sending, Wrap
+from .ways import in_threads
 
 Answer = TypeVar("Answer")
 
@@ -159,21 +161,28 @@ class SimulatedOracle:
         whole = len(asked) == len(self.active)
         given = rows if whole else tuple(row[asked] for row in rows)
 
-        def run(some: slice | Tensor) -> tuple[Tensor, ...]:
+        def run(
+            some: slice | Tensor,
+            kernel: Evaluator = self._kernel,
+            gradients: Tensor = self.gradients,
+        ) -> tuple[Tensor, ...]:
             who = asked[some]
             draw = minibatches_of(
                 self._samples, who, lambda number: seeds.key(call, number)
             )
             cost = only(who, self._samples.counts)
             clients = SimulatedClients(
-                self._samples, self._kernel, self.gradients, who, draw, cost, call
+                self._samples, kernel, gradients, who, draw, cost, call
             )
             result = program(clients, *(row[some] for row in given), **options)
             return results_of(program, rows, result)
 
+        twins = self._twins_for(program, len(asked))
         if self._loop and len(asked):
             parts = [self._ask_client(j, run, asked) for j in range(len(asked))]
             results = tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
+        elif len(twins):
+            results = self._in_turn(run, twins, len(asked))
         elif self._samples.epochs and "steps" in options and len(asked):
             results = self._in_packs(run, asked)
         else:
@@ -381,6 +390,36 @@ class SimulatedOracle:
             self.gradients += times * counts
         else:
             self.gradients[who.cpu()] += times * counts[who.cpu()]
+
+    def _twins_for(self, program: Program, count: int) -> Sequence[Evaluator]:
+        """A kernel for each thread, if the program should run client after client.
+
+        A function that encloses values, such as the watch of private training, may
+        change them. So it does not run in several threads.
+        """
+        if not isinstance(program, FunctionType) or program.__closure__:
+            return ()
+        return self._kernel.twins(self._samples.width, count)
+
+    def _in_turn(
+        self,
+        run: Callable[..., tuple[Tensor, ...]],
+        twins: Sequence[Evaluator],
+        count: int,
+    ) -> tuple[Tensor, ...]:
+        """The results of client after client, in a thread for each twin kernel.
+
+        Each thread counts gradients by itself, so that no addition is lost.
+        """
+        own = [(twin, torch.zeros_like(self.gradients)) for twin in twins]
+
+        def of_client(j: int, mine: tuple[Evaluator, Tensor]) -> tuple[Tensor, ...]:
+            return run(slice(j, j + 1), *mine)
+
+        parts = in_threads(of_client, count, own)
+        for _, gradients in own:
+            self.gradients += gradients
+        return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
 
     def _in_packs(
         self, run: Callable[[Tensor], tuple[Tensor, ...]], asked: Tensor

@@ -83,6 +83,9 @@ class Evaluator(Protocol):
     def chunk(self, samples: int, extra: int = 0) -> int:
         """The number of rows with this number of samples that fit into one chunk."""
 
+    def twins(self, width: int, rows: int) -> Sequence[Evaluator]:
+        """An evaluator for each thread, if programs should run row after row."""
+
 
 def only(who: Tensor, values: Tensor) -> Tensor:
     """The values (N,), with zero for all but these clients, on the CPU."""

@@ -24,6 +24,10 @@ from ..data.federation import Federation, PartName
 _DRAWN_AHEAD = 16
 """The largest number of minibatches of a client program that are drawn in one pass."""
 
+_DRAWN_AT_ONCE = 512
+"""The number of samples that are drawn ahead from the start, because it costs nothing.
+"""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -241,6 +245,11 @@ class ClientSamples:
         return found.scatter_add_(1, labels, mask.to(self.dtype))
 
     @cached_property
+    def width(self) -> int:
+        """The number of samples in a minibatch, or in the longest training part."""
+        return self.batch_size or int(self.federation.train.size.max())
+
+    @cached_property
     def batches(self) -> Int[Tensor, " n"]:
         """(N,) the number of minibatches in a pass through each client's data."""
         return batches_of(self.federation.train.size, self.batch_size)
@@ -279,7 +288,10 @@ class FreshMinibatches:
         """The next minibatch of each client."""
         if not self._ready:
             # Draws as many as were asked for so far, so that draws become rare.
-            ahead = max(1, min(self._drawn, _DRAWN_AHEAD))
+            # Few numbers cost as much as one.
+            values = max(1, len(self._who) * self._samples.batch_size)
+            least = min(_DRAWN_AHEAD, max(1, _DRAWN_AT_ONCE // values))
+            ahead = max(least, min(self._drawn, _DRAWN_AHEAD))
             numbers = range(self._drawn, self._drawn + ahead)
             streams = [self._stream(number) for number in numbers]
             self._ready = self._samples.minibatches(self._who, streams)[::-1]

@@ -98,9 +98,13 @@ class ClippedKernel:
         own = 0 if self._by_layer else samples * 2
         return self._kernel.chunk(samples, extra + own)
 
+    def twins(self, width: int, rows: int) -> Sequence[ClippedKernel]:
+        """Nothing: programs run all rows at once."""
+        return ()
+
     def grad(self, points: Float[Tensor, "n d"], batch: Batch) -> Float[Tensor, "n d"]:
         """Row j is the weighted sum of the clipped gradients of row j's samples."""
-        if self._kernel.rows_alone(batch):
+        if self._kernel.convolves_long_rows(batch):
             one = [slice(j, j + 1) for j in range(len(points))]
             rows = [self._clipped_sums(points[j], batch[j]) for j in one]
             return torch.cat([points[:0], *rows])
