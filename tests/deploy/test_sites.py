@@ -15,6 +15,8 @@ from coterie.data.files import table as read_table
 from coterie.deploy.sites.hub import Hub, HubSettings
 from coterie.deploy.sites.member_store import MemberStore
 from coterie.deploy.sites.page import status_page
+from coterie.deploy.sites.store import HubStore
+from coterie.deploy.sites.wire import Parcel
 from coterie.engine.rounds import participants
 from coterie.study import run_study
 from support.sites import (
@@ -68,6 +70,7 @@ def test_four_sites_train_the_models_of_the_simulation(tmp_path):
     commits, found = run_sites(tmp_path, FOUR, QUICK)
     assert all(commit.present == (0, 1, 2, 3) for commit in commits)
     assert_like_simulation(tmp_path, FOUR, commits, found)
+    assert not list(tmp_path.rglob("away.key"))  # nobody needs it after the run
 
 
 ROUNDS = tables_of("""
@@ -124,6 +127,54 @@ def test_an_opened_sum_is_final(tmp_path):
     assert "3" not in commits[6].votes
     assert set(commits[3].votes) == {"0", "2", "3"}
     assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+TWO_SUMS = tables_of("""
+[run]
+rounds = 3
+seeds = [3]
+batch_size = 8
+[[algorithm]]
+name = "scaffold"
+lr = 0.1
+momentum = 0.5
+steps = 3
+[[algorithm]]
+name = "dane"
+""")
+
+
+@pytest.mark.parametrize(("step", "back"), [(3, 0), (7, 1)])  # in each method
+def test_the_others_wait_for_a_member_that_was_lost_between_two_sums(
+    tmp_path, step, back
+):
+    """A second sum without its row would be no round of any simulation."""
+    deaths = {"Basel": Death(step, "open", back, False)}
+    commits, found = run_sites(tmp_path, TWO_SUMS, BRIEF, deaths)
+    assert commits[step].present == (0, 1, 2, 3) and commits[step].attempt == 2
+    assert set(commits[step].votes) == {"0", "1", "2", "3"}
+    assert_like_simulation(tmp_path, TWO_SUMS, commits, found)
+
+
+def test_who_does_not_return_after_the_first_of_two_sums_is_named(tmp_path):
+    now, store = [0.0], HubStore(tmp_path / "hub.db")
+    settings = HubSettings(patience=5.0, wait=60.0)
+    hub = Hub(NAMES, "run", store, settings, clock=lambda: now[0])
+    begin = {"kind": "begin", "step": 0, "what": "round 1", "after": 0}
+    begin |= {"lists": [[0, [0, 1, 2, 3]]]}
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(hub.answer, r, Parcel(begin)) for r in (0, 2, 3)]
+        wait_for(lambda: len(hub._ready) == 3)
+        for second in range(0, 100, 4):
+            now[0] = float(second)
+            for rank in (0, 2, 3):
+                hub.answer(rank, Parcel({"kind": "alive"}))
+            hub.look()
+        said = {one.result(timeout=5).header.get("ended") for one in waiting} - {None}
+    store.close()
+    assert "Basel was lost when its row was in a sum already" in hub.ended
+    assert "did not return for 60 seconds" in hub.ended
+    assert said <= {hub.ended}
 
 
 def test_a_member_lost_after_its_vote_has_the_result(tmp_path):

@@ -47,7 +47,9 @@ Answer = Callable[[int, Parcel], Parcel]
 Evil = Callable[[Hub, Answer, int, Parcel], Parcel]
 
 
-def run_under(evil: Evil, folder, monkeypatch, deaths=None) -> dict[str, Any]:
+def run_under(
+    evil: Evil, folder, monkeypatch, deaths=None, tables=SHORT
+) -> dict[str, Any]:
     """What every member gets from a hub whose answers go through `evil`."""
     true = Hub.answer
 
@@ -60,7 +62,7 @@ def run_under(evil: Evil, folder, monkeypatch, deaths=None) -> dict[str, Any]:
     def run(name: str) -> Any:
         own = (deaths or {}).get(name, [])
         try:
-            return run_site(running, name, SHORT, files[name], folder, own)
+            return run_site(running, name, tables, files[name], folder, own)
         except (InputError, RunOver) as error:
             return error
         except BaseException:
@@ -230,6 +232,60 @@ def test_a_hub_cannot_sum_a_smaller_set_after_it_has_opened_a_sum(
     said = refusals_in(run_under(evil, tmp_path, monkeypatch))
     assert len(totals) == 1  # the hub did open it
     assert "asks again for a sum in 'fedavg, seed 3, round 1'" in said
+
+
+def test_a_hub_cannot_ask_fewer_for_the_second_sum_of_a_round(tmp_path, monkeypatch):
+    """It says that Chur was lost after the first sum, and hides that all must wait."""
+    sent, turn = [], threading.Barrier(4, timeout=10)
+
+    def evil(hub, answer, rank, parcel):
+        header = dict(parcel.header)
+        if header.get("step") != ROUND:
+            return answer(rank, parcel)
+        if header["kind"] == "begin":
+            header["lists"] = []
+            return answer(rank, Parcel(header))
+        if header["attempt"] == 1 and header["kind"] == "rows" and header["number"] > 3:
+            if turn.wait() == 0:
+                with hub._turn:
+                    hub._abort("Chur did not answer", {3})
+            turn.wait()
+            return Parcel({"aborted": True})
+        if header["attempt"] == 2 and header["kind"] in ("gather", "rows"):
+            sent.append(rank)
+        return answer(rank, parcel)
+
+    two_sums = {**SHORT, "algorithm": [{"name": "dane"}]}
+    said = refusals_in(run_under(evil, tmp_path, monkeypatch, tables=two_sums))
+    assert "the hub asks for more in 'dane, seed 3, round 1' without members" in said
+    assert not sent
+
+
+def test_a_hub_cannot_forget_who_was_in_the_first_sum_of_a_round(tmp_path, monkeypatch):
+    """It says that only three were present when the first sum was opened."""
+    turn = threading.Barrier(4, timeout=10)
+
+    def evil(hub, answer, rank, parcel):
+        header = dict(parcel.header)
+        if header.get("step") != ROUND:
+            return answer(rank, parcel)
+        if header["kind"] == "begin":
+            header["lists"] = []
+            found = answer(rank, Parcel(header))
+            if found.header.get("attempt") == 2:
+                return Parcel(found.header | {"present": [0, 1, 2]}, found.payload)
+            return found
+        if header["attempt"] == 1 and header["kind"] == "rows" and header["number"] > 3:
+            if turn.wait() == 0:
+                with hub._turn:
+                    hub._abort("Chur did not answer", {3})
+            turn.wait()
+            return Parcel({"aborted": True})
+        return answer(rank, parcel)
+
+    two_sums = {**SHORT, "algorithm": [{"name": "dane"}]}
+    said = refusals_in(run_under(evil, tmp_path, monkeypatch, tables=two_sums))
+    assert "asks again for a sum in 'dane, seed 3, round 1'" in said
 
 
 def test_a_member_knows_after_a_restart_which_sums_may_be_open(tmp_path):

@@ -4,9 +4,10 @@
     key    = HKDF-SHA256(shared; "away", fresh public key, receiver's key, place, ends)
     sealed = fresh public key, ChaCha20-Poly1305(key, nonce 0, row), signature
 
-An absent member has no keys of the attempt. Its own key lies in a file at its site.
-Anybody who takes this file can read mail that waits for the member. The sender signs
-with its key of the roster.
+An absent member has no keys of the attempt. Its own key lies in a file at its site, is
+new in every run, and is deleted when the member has finished the run. Until then,
+anybody who takes this file can read all mail of the run that has waited for the member.
+The sender signs with its key of the roster.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ def away_key(folder: Path) -> AwayKey:
         file.flush()
         os.fsync(file.fileno())
     return AwayKey(private)
+
+
+def delete_away_key(folder: Path) -> None:
+    """Deletes the key in a member's folder, which no mail waits for any more."""
+    (folder / _FILE).unlink(missing_ok=True)
 
 
 def _secret_with(private: Any, theirs: bytes) -> bytes:

@@ -63,17 +63,17 @@ class _Frozen(NamedTuple):
 
 
 def _parcel_of(attempt: Attempt) -> Parcel:
-    """What a member hears about an attempt, and the last opened sum if there is one."""
+    """What a member hears about an attempt, and its final sums."""
     header: dict[str, Any] = {
         "attempt": attempt.number,
         "present": attempt.present,
         "asked": attempt.asked,
         "final": attempt.final,
     }
-    if not attempt.final:
-        return Parcel(header)
-    last = next(a for a in attempt.kept if a.number == attempt.final - 1)
-    return Parcel(header | {"last": last.header}, last.payload)
+    before = [a for a in attempt.kept if a.number < attempt.final]
+    opened = [a for a in before if a.header.get("kind") == "open"]
+    about = [[a.number, a.header, len(a.payload)] for a in opened]
+    return Parcel(header | {"opened": about}, b"".join(a.payload for a in opened))
 
 
 class Hub:
@@ -503,12 +503,23 @@ class Hub:
             self._start_if_ready()
             short = self._short_since
             if short is not None and now - short > self.settings.wait:
-                there = [n for r, n in enumerate(self.names) if not self.is_lost(r)]
-                self._end(
-                    f"failed: a step needs at least {self.settings.least} of its "
-                    f"members, but for {self.settings.wait:g} seconds only these were "
-                    f"present: {', '.join(there) or 'nobody'}"
-                )
+                self._end(f"failed: {self._shortage()}")
+
+    def _shortage(self) -> str:
+        """Why a step could not begin for too long."""
+        wait, lost = self.settings.wait, {r for r in self._done if self.is_lost(r)}
+        bound = {r for one in self._ready.values() for r in one.bound}
+        if bound & lost:
+            who = " and ".join(self.names[rank] for rank in sorted(bound & lost))
+            return (
+                f"{who} was lost when its row was in a sum already, and did not return "
+                f"for {wait:g} seconds"
+            )
+        there = [name for r, name in enumerate(self.names) if r not in lost]
+        return (
+            f"a step needs at least {self.settings.least} of its members, but for "
+            f"{wait:g} seconds only these were present: {', '.join(there) or 'nobody'}"
+        )
 
     def stop(self) -> None:
         """Ends the hub's part, and tells all that wait; the run can go on later."""

@@ -93,6 +93,11 @@ class LiveCalls:
         return found
 
 
+def _refuse_coordinator(group: object, rows: Any, counts: Sequence[int]) -> Any:
+    """Never anything: the hub is the coordinator, and no member."""
+    raise InputError("no member collects or hands out the rows of others.")
+
+
 class SiteGroup:
     """The members of a run, one in each process; see `coterie.clients.groups.Group`."""
 
@@ -184,17 +189,7 @@ class SiteGroup:
                 )
         return found_rows
 
-    def collect(
-        self, rows: Sequence[Tensor], counts: Sequence[int]
-    ) -> Sequence[Tensor] | None:
-        """Never anything: no member is the coordinator; see `SiteOracle`."""
-        raise InputError("no member collects the rows of others.")
-
-    def hand_out(
-        self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
-    ) -> Sequence[Tensor]:
-        """Never anything: no member is the coordinator; see `SiteOracle`."""
-        raise InputError("no member hands out rows.")
+    collect = hand_out = _refuse_coordinator
 
     def ask_coordinator(
         self,
@@ -266,17 +261,7 @@ class BlankGroup:
         found[self.rank] = own
         return found
 
-    def collect(
-        self, rows: Sequence[Tensor], counts: Sequence[int]
-    ) -> Sequence[Tensor] | None:
-        """Never called: the hub is the coordinator."""
-        raise InputError("no member collects the rows of others.")
-
-    def hand_out(
-        self, rows: Sequence[Tensor] | str | None, counts: Sequence[int]
-    ) -> Sequence[Tensor]:
-        """Never called: the hub is the coordinator."""
-        raise InputError("no member hands out rows.")
+    collect = hand_out = _refuse_coordinator
 
     def gather(self, value: Any) -> list[Any]:
         """The value of this member, for all."""

@@ -158,7 +158,7 @@ class Grid(NamedTuple):
         return np.dtype(np.uint32 if self.bits == 32 else np.uint64)
 
 
-def grid_for(scale: float, largest: float, members: int, noise: float = 0.0) -> Grid:
+def grid_for(scale: float, largest: float, members: int) -> Grid:
     """The smallest grid on which the sum of rows of all members fits.
 
     >>> grid_for(2.0**30, 100.0, 8).bits, grid_for(2.0**16, 100.0, 8).bits
@@ -168,15 +168,13 @@ def grid_for(scale: float, largest: float, members: int, noise: float = 0.0) -> 
         scale: steps of the grid in 1.
         largest: the largest absolute value in a row.
         members: the most members of a sum.
-        noise: standard deviation of the noise in a sum, in steps of the grid.
 
     Raises:
         InputError: if the sum does not fit modulo 2^64.
     """
     number("scale", scale, above=0)
     number("largest", largest, above=0)
-    # Noise exceeds 16 standard deviations with a chance below 2^-186.
-    most = members * (math.ceil(largest * scale) + 1) + 16 * noise
+    most = members * (math.ceil(largest * scale) + 1)
     for bits in (32, 64):
         if most < 2 ** (bits - 1):
             return Grid(float(scale), float(largest), bits)

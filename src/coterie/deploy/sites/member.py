@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ...checks import DisconnectedError, InputError, TrainingError
+from .away import delete_away_key
 from .hub import PROTOCOL
 from .keys import sign, verify
 from .link import AttemptOver, Behind, Channel, LiveCalls, RunOver, SiteGroup
@@ -89,6 +90,7 @@ class Member:
         self._away_told: tuple[str, str] | None = None  # signed once
         self.group.least = trust.least if masks else 0
         self._results: list[tuple[Any, bytes]] = []  # of the last attempt at a step
+        self._debt: list[tuple[int, tuple[int, ...]]] = []  # see `FinalVerbs.debt`
         self._calls: LiveCalls | None = None
         self._replayed: LoggedStep | None = None
         self._log: deque[tuple[int, LoggedStep]] = deque()
@@ -127,6 +129,8 @@ class Member:
                     votes = self._replayed.votes
                     refuse_log(votes, started, self._trust, self.memory)
             except (AttemptOver, Behind) as ended:
+                verbs = self.group.verbs
+                self._debt = verbs.debt if isinstance(verbs, FinalVerbs) else []
                 place = started.step, started.number, self.memory
                 late = voted and isinstance(ended, Behind)
                 if not (late and self._counts(*place)):
@@ -137,6 +141,7 @@ class Member:
             if pack is not None:
                 self.store.commit()
             self._results.clear()
+            self._debt.clear()
             return result
 
     def _begin(
@@ -147,9 +152,8 @@ class Member:
         header = {"kind": "begin", "step": step.number, "what": step.what}
         header |= {"after": after if last == step.number else 0}
         header |= {"everybody": step.everybody, "drawn": step.drawn}
-        header |= {
-            "lists": [[at, list(who)] for at, who in self.store.lists(step.number)]
-        }
+        lists = self.store.lists(step.number) + self._debt
+        header |= {"lists": [[at, list(who)] for at, who in lists]}
         while self._log and self._log[0][0] < step.number:
             self._log.popleft()
         answer = Parcel({"behind": True}) if self._log else self._ask(header)
@@ -182,9 +186,12 @@ class Member:
         if self._masks:
             ends = (self._trust, self.memory, lambda: self._note_list(started))
             verbs = MaskedVerbs(self._calls, started, *ends)
-        final, told = int(answer.header.get("final", 0)), answer.header.get("last")
-        last = None if told is None else Parcel(told, answer.payload)
-        return FinalVerbs(verbs, self._results, final, last, self.memory, self._trust)
+        final, opened, start = int(answer.header.get("final", 0)), {}, 0
+        for place, header, size in answer.header.get("opened", ()):
+            opened[place] = Parcel(header, answer.payload[start : start + size])
+            start += size
+        given = verbs, started, self._results, opened, self.memory, self._trust
+        return FinalVerbs(*given, final=final)
 
     def _note_list(self, started: LiveAttempt) -> None:
         """Keeps that the sum of these members may be opened from now on."""
@@ -196,10 +203,10 @@ class Member:
         """Refuses to take part in another sum where one may have been opened.
 
         The difference of two sums of the same state would show the row of the member
-        that is in one of them alone.
+        that is in one of them alone. Whose row is in an opened sum counts as present.
         """
         for place, ranks in self.store.lists(started.step):
-            if place >= final and ranks != started.asked:
+            if ranks != (started.asked if place >= final else started.present):
                 who = ", ".join(self.names[rank] for rank in ranks)
                 raise InputError(
                     f"the hub asks again for a sum in {started.what!r} that may have "
@@ -306,7 +313,9 @@ class Member:
 
     def finish(self, steps: int) -> str:
         """Tells the hub that all steps are finished; gives how the run ended."""
-        return self._ask({"kind": "finish", "steps": steps}).header["ended"]
+        ended = self._ask({"kind": "finish", "steps": steps}).header["ended"]
+        delete_away_key(self.store.folder)
+        return ended
 
     def fail(self, reason: str) -> None:
         """Tells the hub that this member cannot go on, if the hub is there."""

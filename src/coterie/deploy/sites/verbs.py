@@ -567,53 +567,80 @@ class FinalVerbs:
     """The verbs of an attempt, which remember their results for a next attempt.
 
     An opened sum is final. If a member is lost after it, the next attempt of the step
-    uses the results until that sum, and asks only for the rest.
+    uses the results until that sum, and asks only for the rest. If nothing is left to
+    ask, the lost member counts as present. Otherwise the others wait for it: a second
+    sum without its row would be no round of any simulation.
     """
 
     def __init__(
         self,
         verbs: Verbs,
+        started: LiveAttempt,
         results: list[tuple[Any, bytes]],
-        final: int,
-        last: Parcel | None,
+        opened: Mapping[int, Parcel],
         memory: SumChain,
         trust: MemberTrust,
+        *,
+        final: int,
     ) -> None:
         """Wraps verbs.
 
         Args:
             verbs: of this attempt.
+            started: the attempt.
             results: of the attempt before, each with the memory after it; they change.
-            final: how many of them are final.
-            last: the answer of the last one, if this member has not heard it.
+            opened: final sums by their place, if this member has not heard them.
             memory: of the member.
             trust: of the member.
+            final: how many results are final.
         """
-        self._verbs, self._results, self._memory = verbs, results, memory
-        self._last, self._final, self._trust = last, final, trust
-        self._place = 0
+        self._verbs, self._started, self._results = verbs, started, results
+        self._opened, self._memory, self._trust = opened, memory, trust
+        self._final, self._has_opened = final, final > 0
+        self._place, self._asking = 0, False
         self.place = 0  # of the call that is going on
         del results[final:]
+
+    @property
+    def debt(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The place that was not answered, and who must be there when it is."""
+        if not (self._asking and self._has_opened):
+            return []
+        return [(self.place, self._started.present)]
 
     def _result(self, ask: Callable[[], Any], like: np.ndarray | None = None) -> Any:
         self.place = self._memory.place = place = self._place
         self._place += 1
         if place >= self._final:
+            self._refuse_fewer()
+            self._asking = True
             found = ask()
+            self._asking = False
             self._results.append((found, self._memory.last))
             return found
         if place < len(self._results):
             found, self._memory.last = self._results[place]
             return found
-        if self._last is None or like is None or place != self._final - 1:
+        if like is None or place not in self._opened:
             raise WireError("the hub does not send the sum that was opened.")
-        found = opened_sum(self._last, like, self._trust, self._memory)
+        found = opened_sum(self._opened[place], like, self._trust, self._memory)
         self._results.append((found, self._memory.last))
         return found
 
+    def _refuse_fewer(self) -> None:
+        """Refuses to go on without a member whose row is in an opened sum."""
+        one = self._started
+        if self._final and one.asked != one.present:
+            raise InputError(
+                f"the hub asks for more in {one.what!r} without members whose rows are "
+                "in an opened sum of it: this member takes no part in it."
+            )
+
     def sum(self, row: np.ndarray) -> np.ndarray:
         """The sum: the one that was opened, or a new one."""
-        return self._result(lambda: self._verbs.sum(row), row)
+        found: np.ndarray = self._result(lambda: self._verbs.sum(row), row)
+        self._has_opened |= isinstance(self._verbs, MaskedVerbs)
+        return found
 
     def mail(self, parts: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """The mail of this attempt, or of the one with the opened sum."""
