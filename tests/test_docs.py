@@ -275,6 +275,15 @@ def test_pages_of_the_site_load_nothing_from_elsewhere(site):
         assert not loaded, f"{page.name}: {loaded[:1]}"
 
 
+def test_the_version_is_the_same_in_all_files():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {project['version']}\n" in citation
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    headings = re.findall(r"^## (\S+)", changes, re.MULTILINE)
+    assert headings[:2] == ["Unreleased", project["version"]]
+
+
 def test_the_table_of_public_names_has_all_of_them():
     text = (DOCS / "api.md").read_text(encoding="utf-8")
     cells = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]

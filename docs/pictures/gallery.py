@@ -39,11 +39,11 @@ PAGES = {
 }
 
 
-def photograph(browser: str, page: Path, target: Path, size: str) -> None:
+def photograph(browser: str, address: str, target: Path, size: str) -> None:
     """Takes a picture of a page, with width and height in pixels."""
     flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars".split()
     flags += ["--virtual-time-budget=8000", f"--window-size={size}"]
-    command = [browser, *flags, f"--screenshot={target}", page.resolve().as_uri()]
+    command = [browser, *flags, f"--screenshot={target}", address]
     subprocess.run(command, check=True, capture_output=True)
 
 
@@ -59,7 +59,7 @@ def main() -> None:
             print(f"runs/{page} is missing: {name}.png stays as it is")
             continue
         target = HERE / f"{name}.png"
-        photograph(browser, path, target, f"{width},{height}")
+        photograph(browser, path.resolve().as_uri(), target, f"{width},{height}")
         print(target)
 
 

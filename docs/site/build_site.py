@@ -31,7 +31,7 @@ OUTSIDE = (
 """Pages that are not in `docs/`. On the site they are in the folder `project`."""
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+_LINK = re.compile(r"\[([^\]]*)(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 _ROW = re.compile(r"\| \[(.+)\]\(([^)#]+\.md)\) \|")
 _HEADING = re.compile(r"(##+) (.*)")
 
@@ -52,9 +52,10 @@ def place_of(file: Path) -> Path:
 
 def linked(page: Path, text: str) -> Iterator[Path]:
     """Files of the repository to which a page links."""
-    for _, target, _ in _LINK.findall(_FENCE.sub("", text)):
-        if not re.match(r"[a-z]+:", target):
-            yield (page.parent / target).resolve()
+    for _, _, target, _ in _LINK.findall(_FENCE.sub("", text)):
+        file = (page.parent / target).resolve()
+        if not re.match(r"[a-z]+:", target) and not file.is_dir():
+            yield file
 
 
 def moved(page: Path, text: str) -> str:
@@ -62,11 +63,13 @@ def moved(page: Path, text: str) -> str:
     here = place_of(page).parent
 
     def link(found: re.Match[str]) -> str:
-        before, target, after = found.groups()
+        words, between, target, after = found.groups()
         if re.match(r"[a-z]+:", target):
             return found[0]
         file = (page.parent / target).resolve()
-        return f"{before}{os.path.relpath(place_of(file), here)}{after}"
+        if file.is_dir():  # a site shows files, not folders
+            return words
+        return f"[{words}{between}{os.path.relpath(place_of(file), here)}{after}"
 
     pieces, last = [], 0
     for fence in _FENCE.finditer(text):
