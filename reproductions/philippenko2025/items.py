@@ -226,10 +226,13 @@ def draw_training(name: str, metrics: pd.DataFrame, clients: pd.DataFrame) -> No
     """Figures 3 and S1: losses and accuracies against rounds, from the first one on.
 
     Means over clients, weighted by training sizes, and over seeds. Rows that should
-    equal local training are dashed.
+    equal local training are dashed, and so are true clusters.
     """
     trained = metrics[metrics["round"] > 0]
     sized = trained.merge(clients[["seed", "client", "train"]], on=["seed", "client"])
+    # Only some data sets have true clusters. They come last, so that all other methods
+    # have the same colours on all data sets.
+    order = sorted(sized["algorithm"].unique(), key=lambda name: "true" in name)
     panels = []
     for measure, title in (
         ("test_loss", "Figure 3: test loss"),
@@ -242,10 +245,10 @@ def draw_training(name: str, metrics: pd.DataFrame, clients: pd.DataFrame) -> No
         mean = part.groupby(keys, sort=False).sum()
         mean /= sized["train"].groupby(keys, sort=False).sum()
         lines = []
-        for label, curve in mean.groupby(level="algorithm", sort=False):
-            rounds = curve.index.get_level_values("round").tolist()
-            dashed = label.endswith(", no pull")
-            lines.append(Line(label, rounds, curve.tolist(), dashed=dashed))
+        for label in sorted(mean.index.unique("algorithm"), key=order.index):
+            curve = mean.loc[label]
+            dashed = label.endswith(("no pull", "true clusters"))
+            lines.append(Line(label, [*curve.index], curve.tolist(), dashed=dashed))
         log = measure == "test_loss"
         panels.append(Panel(lines, f"{title}, {name}", "rounds", "", log_y=log))
     draw_panels(page(name, "training"), panels)
