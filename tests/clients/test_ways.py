@@ -241,6 +241,16 @@ def test_a_cpu_compiles_no_convolutions_and_runs_compiled_chains_in_one_pass(alo
     assert not other.compiled and other.rows_alone(4, 2)
 
 
+def test_chains_whose_rows_share_their_samples_run_in_one_pass(alone):
+    kernel = classifying(lambda: models.mlp((3, 12, 12), 3), images())
+    weight = torch.full((2, 4), 0.25)
+    own, shared = (
+        Batch(torch.arange(8).view(2, 4), weight),
+        Batch(torch.arange(4), weight),
+    )
+    assert kernel._alone(own) and not kernel._alone(shared)
+
+
 def test_few_clients_draw_ahead_what_single_questions_draw(classification):
     def answers(asks: int) -> list[torch.Tensor]:
         oracle, x = in_round(classification, 6)

@@ -188,7 +188,7 @@ class Kernel:
         """Gradients: row j is the gradient of row j's weighted loss."""
         if not len(points):  # in a process none of whose clients take part
             return torch.empty_like(points)
-        alone = self.rows_alone(batch.width, len(points))
+        alone = self._alone(batch)
         if not alone and self.chunk(batch.width) >= len(points):
             return self._run("grad", (slice(None), batch), points)
         out = torch.empty_like(points)
@@ -465,6 +465,9 @@ class Kernel:
         return runs_alone(self.work, width, rows, torch.get_num_threads())
 
     def _alone(self, batch: Batch) -> bool:
+        """The same for a batch."""
+        if self._by_row is None and batch.index.dim() == 1 and self._chain is not None:
+            return False  # for all rows, the first layer is a single product
         return self.rows_alone(batch.width, len(batch.weight))
 
     def convolves_long_rows(self, batch: Batch) -> bool:
@@ -564,7 +567,7 @@ class Kernel:
             inputs = tuple(part.contiguous() for part in inputs)
         shared = batch.index.dim() == 1
         forward = name in ("losses", "measure")
-        alone = forward and self.rows_alone(batch.width, len(batch.weight))
+        alone = forward and self._alone(batch)
         key = (name, shared, keyed, alone, batch.weight.shape if compiled else None)
         with repeatable() if features.is_cuda else nullcontext():
             if key not in self._programs:
