@@ -13,8 +13,10 @@ import torch
 from coterie.checks import InputError
 from coterie.data.files import table as read_table
 from coterie.deploy.sites.hub import Hub, HubSettings
-from coterie.deploy.sites.member_store import MemberStore
+from coterie.deploy.sites.link import RunOver
+from coterie.deploy.sites.member_store import Checkpoint, MemberStore
 from coterie.deploy.sites.page import status_page
+from coterie.deploy.sites.runs import SiteRun
 from coterie.deploy.sites.store import HubStore
 from coterie.deploy.sites.wire import Parcel
 from coterie.engine.rounds import participants
@@ -197,6 +199,72 @@ def test_rows_may_travel_in_the_clear(tmp_path):
     assert_like_simulation(tmp_path, ROUNDS, commits, found)
 
 
+def long_run(*methods: str) -> dict:
+    entries = "".join(f'[[algorithm]]\nname = "{m}"\nlr = 0.05\n' for m in methods)
+    return tables_of(f"[run]\nrounds = 20\nseeds = [3]\nbatch_size = 8\n{entries}")
+
+
+@pytest.fixture
+def gaps(monkeypatch):
+    """The first step in the log, for each time that a member was away for longer."""
+    found, rejoin = list[int](), SiteRun._rejoin
+
+    def noted(run, gap, *rest):
+        found.append(gap.step)
+        return rejoin(run, gap, *rest)
+
+    def prune(store, most):
+        last = store.last_step()
+        for step in range(max(1, store.first_step()), last - 4):
+            store._do("DELETE FROM answers WHERE step = ?", step)
+            store.set_fact("first step", str(step + 1))
+
+    monkeypatch.setattr("coterie.deploy.sites.hub._PRUNE", 4)
+    monkeypatch.setattr(HubStore, "prune", prune)  # four steps stay
+    monkeypatch.setattr(SiteRun, "_rejoin", noted)
+    return found
+
+
+def test_a_member_that_was_away_for_longer_than_the_log_takes_part_again(
+    tmp_path, gaps
+):
+    """Its models are those of an absent client, as with the whole log."""
+    methods = ("ditto", "decentralised_sgd", "fedavg")
+    tables, starts = long_run(*methods), (1, 22, 43)
+    places = (starts[0] + 3, starts[1] + 2, starts[2])  # also before a method begins
+    deaths = {"Basel": [Death(step, "begin", 9) for step in places]}
+    commits, found = run_sites(tmp_path, tables, BRIEF, deaths)
+    for start, step in zip(starts, places, strict=True):
+        first = next(gap for gap in gaps if gap > step)
+        assert first <= start + 20
+        assert all(1 not in one.present for one in commits[step:first])
+    assert_like_simulation(tmp_path, tables, commits, found)
+    assert all(1 in commits[start + 20].present for start in starts)
+
+
+def test_a_member_is_told_if_what_all_share_depends_on_lost_answers(tmp_path, gaps):
+    """Control variates add up over rounds, so none of them may be left out."""
+    deaths = {"Basel": Death(4, "begin", 9)}
+    with pytest.raises((InputError, RunOver), match="was away for too long"):
+        run_sites(tmp_path, long_run("scaffold"), BRIEF, deaths)
+    assert gaps
+
+
+def test_nobody_goes_on_after_sums_that_members_have_not_signed(
+    tmp_path, gaps, monkeypatch
+):
+    true = Hub._oldest_step
+
+    def forged(hub, first):
+        told = true(hub, first)
+        return told._replace(header=told.header | {"memory": "0" * 64})
+
+    monkeypatch.setattr(Hub, "_oldest_step", forged)
+    deaths = {"Basel": Death(4, "begin", 9)}
+    with pytest.raises((InputError, RunOver), match="has not signed the end of"):
+        run_sites(tmp_path, long_run("fedavg"), BRIEF, deaths)
+
+
 SOME = tables_of("""
 [run]
 rounds = 8
@@ -276,6 +344,18 @@ def test_a_hub_that_was_killed_goes_on_from_its_log(tmp_path, step, monkeypatch)
     assert [commit.step for commit in commits] == list(range(13))
     assert all(commit.present == (0, 1, 2, 3) for commit in commits)
     assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
+def test_a_state_that_was_not_written_to_its_end_is_none(tmp_path):
+    """As after `kill -9` while it was written, at every length."""
+    store, path = MemberStore(tmp_path), tmp_path / "prepared.state"
+    store.prepare(Checkpoint(3, 1, ({"x": torch.ones(2)}, "00")))
+    whole = path.read_bytes()
+    assert store.prepared_state().step == 3
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert store.prepared_state() is None
+    store.close()
 
 
 def test_the_page_of_the_hub_shows_members_and_the_step(tmp_path):

@@ -31,6 +31,9 @@ _POLL = 10.0
 _BATCH, _BATCH_BYTES = 64, 2**22
 """The most steps, and about the most bytes, of the log in one message."""
 
+_PRUNE = 100
+"""The number of steps after which the hub looks whether its log is too large."""
+
 _NEAR = 2
 """The others wait for a member that lacks at most this number of steps."""
 
@@ -53,6 +56,7 @@ class _Ready(NamedTuple):
     everybody: bool  # whether all members must be present
     bound: tuple[int, ...] = ()  # if it has signed a list of rows: whose rows
     drawn: frozenset[int] | None = None  # who may take part; None: everybody
+    memory: str = ""  # the hash of all sums before the step
 
 
 class _Frozen(NamedTuple):
@@ -106,7 +110,7 @@ class Hub:
         self.step = store.last_step() + 1
         self.ended = ""  # why the run ended; empty: it goes on
         self._attempt: Attempt | None = None
-        self._what = ""
+        self._what = self._before = ""
         self._ready: dict[int, _Ready] = {}
         self._gone: set[int] = set()  # lost in this step
         final = store.frozen(self.step)  # what is final in this step
@@ -190,7 +194,8 @@ class Hub:
         everybody = bool(header.get("everybody"))
         bound = self._bound_by(header.get("lists", []))
         drawn = self._draw_in(header)
-        ready = _Ready(words(header, "what"), after, everybody, bound, drawn)
+        memory = words(header, "memory", longest=64)
+        ready = _Ready(words(header, "what"), after, everybody, bound, drawn, memory)
         if step == self.step and not self._is_asked(rank, after):
             self._ready[rank] = ready
             self._start_if_ready()
@@ -262,8 +267,9 @@ class Hub:
         """The finished steps from one on, with the answers for this member."""
         step = whole_number(parcel.header, "step")
         self._note_done(rank, step - 1)
-        if step < self.store.first_step() and step >= int(self._set_up_steps()):
-            return Parcel({"forgotten": self.store.first_step()})
+        forgotten = range(int(self._set_up_steps()), self.store.first_step())
+        if step in forgotten:
+            return self._oldest_step(forgotten.stop)
         steps: list[dict[str, Any]] = []
         pieces: list[bytes] = []
         size = 0
@@ -277,7 +283,19 @@ class Hub:
             about = {**commit._asdict(), "answers": answers}
             steps.append(about)
             step += 1
+            if step in forgotten:  # its answers are gone
+                break
         return Parcel({"steps": steps, "step": self.step}, b"".join(pieces))
+
+    def _oldest_step(self, first: int) -> Parcel:
+        """Where a member goes on that was away longer: at the oldest step in the log.
+
+        The members that have signed the step before it prove the hash of all sums.
+        """
+        here, before = self.store.commit_of(first), self.store.commit_of(first - 1)
+        proof = None if here is None or before is None else before._asdict()
+        told = {"proof": proof, "memory": "" if here is None else here.before}
+        return Parcel({"forgotten": first, **told})
 
     def _on_alive(self, rank: int, parcel: Parcel) -> Parcel:
         """A sign of life."""
@@ -425,6 +443,7 @@ class Hub:
                     f"same: {said[first].what!r} and {one.what!r}"
                 )
                 return
+        self._before = said[first].memory
         self._begin_attempt(list(said), said[first].what)
 
     def _begin_attempt(self, asked: list[int], what: str) -> None:
@@ -462,10 +481,10 @@ class Hub:
     def _commit(self, attempt: Attempt, votes: dict[str, Any]) -> None:
         """Writes the finished step to the log, and goes on with the next."""
         who = tuple(attempt.present)
-        commit = Commit(self.step, attempt.number, self._what, who, votes)
+        commit = Commit(self.step, attempt.number, self._what, who, votes, self._before)
         memory = None if self._central is None else self._central.memory()
         self.store.commit(commit, attempt.kept, memory)
-        if self.step % 100 == 0:
+        if self.step % _PRUNE == 0:
             self.store.prune(self.settings.log_bytes)
         for rank in attempt.asked:
             self._done[rank] = self.step

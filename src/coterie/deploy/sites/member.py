@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...checks import DisconnectedError, InputError, TrainingError
+from ...checks import DisconnectedError, InputError
 from .away import delete_away_key
 from .hub import PROTOCOL
 from .keys import sign, verify
@@ -60,6 +60,37 @@ class LoggedStep(NamedTuple):
     what: str
     answers: list[Parcel]
     votes: dict[str, Any]  # signatures by rank
+
+
+class TooOld(InputError):
+    """The error if the hub has no answers for a step that this member needs."""
+
+    def __init__(self, step: int, needed: int, found: dict[str, Any]) -> None:
+        """Says so.
+
+        Args:
+            step: the oldest one with answers.
+            needed: the step that this member needs.
+            found: what proves the hash of all sums before the oldest step.
+        """
+        self.step, self._found = step, found
+        super().__init__(
+            "this member was away for too long: the hub has no answers before step "
+            f"{step}, and step {needed} is needed"
+        )
+
+    def memory(self, trust: MemberTrust) -> bytes:
+        """The hash of all sums before the oldest step; members must have signed it."""
+        proof, memory = self._found.get("proof"), SumChain()
+        if not isinstance(proof, dict):
+            raise self
+        memory.last = bytes.fromhex(str(self._found["memory"]))
+        present = tuple(proof["present"])
+        place = proof["step"], proof["attempt"], present, present, proof["what"]
+        if proof["step"] != self.step - 1:
+            raise InputError("the hub proves another step than the one before.")
+        refuse_log(dict(proof["votes"]), LiveAttempt(*place), trust, memory)
+        return memory.last
 
 
 class Member:
@@ -152,6 +183,7 @@ class Member:
         header = {"kind": "begin", "step": step.number, "what": step.what}
         header |= {"after": after if last == step.number else 0}
         header |= {"everybody": step.everybody, "drawn": step.drawn}
+        header |= {"memory": self.memory.last.hex()}
         lists = self.store.lists(step.number) + self._debt
         header |= {"lists": [[at, list(who)] for at, who in lists]}
         while self._log and self._log[0][0] < step.number:
@@ -264,6 +296,12 @@ class Member:
         self.store.commit()
         return ready
 
+    def go_on_after(self, gap: TooOld) -> None:
+        """Leaves out the steps whose answers the hub does not have any more."""
+        self._log.clear()
+        self.memory.last = gap.memory(self._trust)
+        self.memory.scales.clear()
+
     # Parts of the walk.
 
     def hello(
@@ -366,11 +404,8 @@ class Member:
         if not self._log:
             found = self._ask({"kind": "log", "step": step.number})
             if "forgotten" in found.header:
-                raise TrainingError(
-                    f"this member was away for too long: the hub has no answers before "
-                    f"step {found.header['forgotten']}, and step {step.number} is "
-                    "needed"
-                )
+                first = int(found.header["forgotten"])
+                raise TooOld(first, step.number, found.header)
             start = 0
             for about in found.header["steps"]:
                 answers = []

@@ -29,15 +29,17 @@ from ...study.settings.rules import with_defaults
 from ...study.setup import Setup, module_of, simulation_of
 from ...study.training import evaluate_cell
 from ...types import Algorithm, Info, traffic_of
+from ..messages import encode
 from .comparing import mask
 from .declared import (
     declared_description,
     refuse_undeclared,
     with_declared_preparation,
 )
-from .member import Member, RunStep
+from .member import Member, RunStep, TooOld
 from .member_store import Checkpoint, DiskError
 from .noise import BudgetSpent, Charge, SiteLedger, privacy_at_site
+from .rejoining import state_without_answers
 from .results import describe
 from .site_data import (
     agreed_table,
@@ -204,7 +206,14 @@ class SiteRun:
                 cell = self._with_spending(cell, setup)
             if cell.t == rounds:
                 return self._conclude_cell(cell, setup, training)
-            cell, info = self._one_round(cell, setup, entry, training, algorithm, first)
+            try:
+                cell, info = self._one_round(
+                    cell, setup, entry, training, algorithm, first
+                )
+            except TooOld as gap:
+                cell, info = self._rejoin(
+                    gap, cell, setup, entry, training, algorithm, first
+                )
 
     def _start_cell(
         self,
@@ -230,7 +239,10 @@ class SiteRun:
         scales = self._member.memory.scales
         scales.clear()  # those of another algorithm
         charge = self._charge(setup, entry, 0, step)
-        found = self._member.do(step, start, pack_cell, charge)
+        try:
+            found = self._member.do(step, start, pack_cell, charge)
+        except TooOld as gap:
+            return self._rejoin(gap, new, setup, entry, training, algorithm, first)[0]
         scales.clear()  # the start has other averages than rounds
         return found
 
@@ -244,6 +256,21 @@ class SiteRun:
         first: int,
     ) -> tuple[Cell, Info]:
         """The cell after its next round, and what the round reports."""
+        step = self._step(cell, first)
+        charge = self._charge(setup, entry, cell.t + 1, step)
+        work = self._work(cell, training, algorithm)
+        return self._member.do(step, work, lambda found: pack_cell(found[0]), charge)
+
+    def _step(self, cell: Cell, first: int) -> RunStep:
+        """The step of the next round of a cell."""
+        t, seed = cell.t + 1, cell.seed
+        what = f"{cell.label}, seed {seed}, round {t}"
+        return RunStep(first + t, what, drawn=self._draw(seed, t))
+
+    def _work(
+        self, cell: Cell, training: Training, algorithm: Algorithm
+    ) -> Callable[[Sequence[int]], tuple[Cell, Info]]:
+        """Does the next round of a cell, given who is present."""
         t, seed, size = cell.t + 1, cell.seed, self._member.group.size
 
         def work(present: Sequence[int]) -> tuple[Cell, Info]:
@@ -261,10 +288,59 @@ class SiteRun:
             )
             return after, own_info(info)
 
-        what = f"{cell.label}, seed {seed}, round {t}"
-        step = RunStep(first + t, what, drawn=self._draw(seed, t))
-        charge = self._charge(setup, entry, t, step)
-        return self._member.do(step, work, lambda found: pack_cell(found[0]), charge)
+        return work
+
+    def _rejoin(
+        self,
+        gap: TooOld,
+        cell: Cell,
+        setup: SiteSetup,
+        entry: Entry,
+        training: Training,
+        algorithm: Algorithm,
+        first: int,
+    ) -> tuple[Cell, Info]:
+        """The cell after the oldest round in the log; see `rejoining`."""
+        t, rounds = gap.step - first, self._study.run.rounds
+        if not 1 <= t <= rounds or self._study.privacy is not None:
+            raise gap
+        tried = []
+        for which in (0, 1):
+            try:
+                state = state_without_answers(
+                    algorithm,
+                    setup.simulation,
+                    self._member.group.blank,
+                    cell.state,
+                    range(cell.t + 1, t),
+                    cell.seed,
+                    which,
+                    x=setup.together.x,
+                    epochs="epochs" in entry.options,
+                )
+            except InputError:
+                raise gap from None
+            tried.append(replace(cell, t=t - 1, state=state))
+        step = self._step(tried[0], first)
+
+        def again(present: Sequence[int]) -> tuple[Cell, Info]:
+            found = self._work(tried[1], training, algorithm)(present)
+            if encode(pack(found[0].state)) != encode(pack(one.state)):
+                raise gap
+            return found
+
+        try:
+            self._member.go_on_after(gap)
+            one, _ = self._member.do(step, self._work(tried[0], training, algorithm))
+            self._member.go_on_after(gap)
+            found = self._member.do(step, again, lambda found: pack_cell(found[0]))
+        except TooOld as later:
+            if later is gap:
+                raise
+            # The hub has forgotten more meanwhile.
+            return self._rejoin(later, cell, setup, entry, training, algorithm, first)
+        self._say(f"{cell.label}: goes on at round {t}, the oldest in the log")
+        return found
 
     def _draw(self, seed: int, t: int) -> tuple[int, ...] | None:
         """The members that may take part in a round; None: all of them."""

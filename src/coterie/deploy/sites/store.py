@@ -21,7 +21,8 @@ CREATE TABLE IF NOT EXISTS attempts (
     step INTEGER, attempt INTEGER, what TEXT, present TEXT, began REAL, ended TEXT,
     PRIMARY KEY (step, attempt));
 CREATE TABLE IF NOT EXISTS commits (
-    step INTEGER PRIMARY KEY, attempt INTEGER, what TEXT, present TEXT, votes TEXT);
+    step INTEGER PRIMARY KEY, attempt INTEGER, what TEXT, present TEXT, votes TEXT,
+    before TEXT);
 CREATE TABLE IF NOT EXISTS answers (
     step INTEGER, number INTEGER, rank INTEGER, header TEXT, payload BLOB,
     PRIMARY KEY (step, number, rank));
@@ -40,6 +41,7 @@ class Commit(NamedTuple):
     what: str
     present: tuple[int, ...]
     votes: dict[str, Any]
+    before: str = ""  # the hash of all sums before the step, as members said it
 
 
 class Answer(NamedTuple):
@@ -127,11 +129,11 @@ class HubStore:
     ) -> None:
         """Keeps a finished step and its answers, all or nothing."""
         told = (json.dumps(list(commit.present)), json.dumps(commit.votes))
-        row = (commit.step, commit.attempt, commit.what, *told)
+        row = (commit.step, commit.attempt, commit.what, *told, commit.before)
         with self._lock:
             self._db.execute("BEGIN")
             try:
-                self._db.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?)", row)
+                self._db.execute("INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?)", row)
                 self._db.executemany(
                     "INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?)",
                     [
@@ -180,9 +182,9 @@ class HubStore:
     def commit_of(self, step: int) -> Commit | None:
         """A finished step."""
         found = self._do("SELECT * FROM commits WHERE step = ?", step)
-        for number, attempt, what, present, votes in found:
+        for number, attempt, what, present, votes, before in found:
             who = tuple(json.loads(present))
-            return Commit(number, attempt, what, who, json.loads(votes))
+            return Commit(number, attempt, what, who, json.loads(votes), before)
         return None
 
     def commits(self) -> list[Commit]:
