@@ -45,7 +45,7 @@ test-torch:
 	  $(MAKE) test VENV=.venvs/torch-$$torch TORCH=$$torch || exit 1; \
 	done
 
-# A hundred random ends of members, and ten thousand rounds: many minutes.
+# Every kind of end of a process, a hundred random ones, and ten thousand rounds: many minutes.
 test-sites: $(TOOLS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/deploy/long_sites.py
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,9 @@ def test_the_image_runs_coterie():
     assert json.loads(keys["ENTRYPOINT"]) == ["coterie"]
     assert json.loads(keys["CMD"]) == ["--help"]
     assert "'/src[sites]'" in keys["RUN"] and keys["WORKDIR"] == "/site"
+    root = FOLDER.parents[1]
+    (pinned,) = re.findall(r"-c /src/(\S+)", keys["RUN"])  # COPY . /src
+    versions = [line.partition("==")[0] for line in (root / pinned).read_text().split()]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    for one in extras["optional-dependencies"]["sites"]:
+        assert re.split(r"[<>=]", one)[0] in versions
