@@ -50,7 +50,7 @@ def report_on(parties: Parties, kills: int, began: float) -> None:
         f"members, largest difference {worst:.1e}, "
         f"{time.monotonic() - began:.0f} seconds"
     )
-    assert worst < 1e-5
+    assert worst < 5e-5  # masked numbers are rounded, in every round
 
 
 def every_pair(rounds: int) -> list[Kill]:
