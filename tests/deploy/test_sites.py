@@ -186,6 +186,14 @@ def test_a_member_lost_after_its_vote_has_the_result(tmp_path):
     assert_like_simulation(tmp_path, ROUNDS, commits, found)
 
 
+def test_members_that_were_lost_take_part_again_if_the_others_are_too_few(tmp_path):
+    """Nobody else is there, so the round would never be done without them."""
+    deaths = {name: Death(3, "gather", 0) for name in NAMES[:3]}
+    commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths)
+    assert len(commits[3].present) >= 3
+    assert_like_simulation(tmp_path, ROUNDS, commits, found)
+
+
 def test_the_set_up_waits_for_a_member_that_was_lost(tmp_path):
     deaths = {"Basel": Death(0, "gather", 0), "Chur": Death(0, "open", 0)}
     commits, found = run_sites(tmp_path, ROUNDS, BRIEF, deaths)

@@ -414,8 +414,11 @@ class Hub:
         drawn = next(iter(self._ready.values())).drawn or members
         if self._frozen is not None:
             drawn &= set(self._frozen.present)
-        ready = {rank for rank in self._ready if not self.is_lost(rank)} & drawn
-        ready -= self._gone
+        back = {rank for rank in self._ready if not self.is_lost(rank)} & drawn
+        ready = back - self._gone
+        least = 1 if self._frozen is not None else self.settings.least
+        if len(ready) < least:  # those that were lost in this step may be back
+            ready = back
         everybody = any(one.everybody for one in self._ready.values())
         away = self._gone | {rank for rank in self._returning if self._is_far(rank)}
         expected = {rank for rank in drawn - away if not self.is_lost(rank)}
@@ -430,7 +433,7 @@ class Hub:
                 return
         if not expected <= ready:
             return
-        if not ready or (len(ready) < self.settings.least and self._frozen is None):
+        if len(ready) < least:
             self._short_since = self._short_since or self._clock()
             return
         self._short_since = None
