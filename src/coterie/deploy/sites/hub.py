@@ -194,7 +194,7 @@ class Hub:
         everybody = bool(header.get("everybody"))
         bound = self._bound_by(header.get("lists", []))
         drawn = self._draw_in(header)
-        memory = words(header, "memory", longest=64)
+        memory = words({"memory": "", **header}, "memory", longest=64)
         ready = _Ready(words(header, "what"), after, everybody, bound, drawn, memory)
         if step == self.step and not self._is_asked(rank, after):
             self._ready[rank] = ready
