@@ -26,9 +26,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from coterie import Simulation, Table, federate, seeds
+from coterie import Simulation, Table, federate
 from coterie.algorithms import coteries, fedavg
-from coterie.engine.rounds import init_oracle, participants
+from coterie.engine.rounds import init_oracle, run_rounds
 from coterie.models import build, mlp, ravel
 from coterie.types import Algorithm
 
@@ -70,8 +70,8 @@ class LiveTensors(TorchDispatchMode):
         return found
 
     def _count(self, tensor: Any, *, new: bool) -> None:
-        if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
-            return  # a sparse matrix of weights has few numbers
+        if not isinstance(tensor, Tensor):
+            return
         storage = tensor.untyped_storage()
         name, size = storage._cdata, storage.nbytes() if new else 0
         if name not in self._seen:
@@ -104,27 +104,32 @@ def simulation(case: Case, train: int, seed: int = 0) -> Simulation:
 class Run:
     """A method on its way, one round after the other."""
 
-    def __init__(self, algorithm: Algorithm, run: Simulation, x: Tensor) -> None:
+    def __init__(self, algorithm: Algorithm, run: Simulation, case: Case) -> None:
         """Before the first round."""
-        self.step, self.run, self.t = algorithm.step, run, 0
+        x = ravel(run.kernel.module).repeat(case.clients, 1)
         self.state = algorithm.init(x, init_oracle(run))
+        self._rounds = run_rounds(
+            *(algorithm, run, x),
+            rounds=case.rounds,
+            participation=case.share,
+            start=(0, self.state),
+            in_place=True,
+        )
 
-    def round(self, active: Tensor) -> None:
-        """The next round of these clients."""
-        self.t += 1
-        oracle = self.run.at(self.t, active)
-        self.state, _ = self.step(self.state, oracle, seeds.generator(0, self.t))
+    def round(self) -> None:
+        """The next round."""
+        self.state = next(self._rounds).state
 
-    def timed(self, active: Tensor) -> float:
+    def timed(self) -> float:
         """Seconds of the processor that the next round takes."""
         began = time.process_time()
-        self.round(active)
+        self.round()
         return time.process_time() - began
 
-    def measured(self, active: Tensor) -> tuple[int, int]:
+    def measured(self) -> tuple[int, int]:
         """Bytes of live tensors that the next round adds: the most, and at its end."""
         with LiveTensors() as live:
-            self.round(active)
+            self.round()
         return live.peak, live.now
 
     def phase(self) -> str:
@@ -135,8 +140,7 @@ class Run:
 def report(case: Case, train: int) -> None:
     """Times of both methods round by round, and then memory."""
     run = simulation(case, train)
-    x = ravel(run.kernel.module).repeat(case.clients, 1)
-    sizes, d = run.federation.train.size, x.shape[1]
+    sizes, d = run.federation.train.size, len(ravel(run.kernel.module))
     clients = round(case.share * case.clients)
     methods = coteries(sizes, steps=5), fedavg(sizes, steps=5)
     print(
@@ -144,17 +148,15 @@ def report(case: Case, train: int) -> None:
         f"of {train} samples, {HELD_OUT} held out; torch {torch.__version__}, "
         f"{torch.get_num_threads()} thread(s)"
     )
-    ours, other = (Run(method, run, x) for method in methods)
+    ours, other = (Run(method, run, case) for method in methods)
     times = []
-    for t in range(1, case.rounds + 1):
-        active, phase = participants(case.clients, case.share, 0, t), ours.phase()
-        times.append((phase, ours.timed(active), other.timed(active)))
-    ours, other = (Run(method, run, x) for method in methods)
+    for _ in range(case.rounds):
+        times.append((ours.phase(), ours.timed(), other.timed()))
+    ours, other = (Run(method, run, case) for method in methods)
     memory = []
-    for t in range(1, case.rounds + 1):
-        active, unit = participants(case.clients, case.share, 0, t), 4 * d * clients
-        found = *ours.measured(active), *other.measured(active)
-        memory.append([bytes_ / unit for bytes_ in found])
+    for _ in range(case.rounds):
+        found = *ours.measured(), *other.measured()
+        memory.append([bytes_ / (4 * d * clients) for bytes_ in found])
     for phase in ("all", *PHASES):
         # The first round has much to prepare.
         here = [t for t in range(1, case.rounds) if phase in ("all", times[t][0])]
@@ -182,9 +184,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--train", type=int, default=40, help="samples of a client")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the first case")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    for case in CASES:
+    for case in CASES[options.first :]:
         report(case, options.train)
 
 

@@ -42,7 +42,37 @@ step gets the rows of the clients that take part, and no others (`run_rounds`).
 SameRow = Annotated[Tensor, "one row for each client at hand, the same for all"]
 """A field of type `Rows`, where all clients have the same row, also those away."""
 
-ROWS = Rows, OwnRows, SameRow
+Told = Annotated[Tensor, "one row for each client at hand, told by a coordinator"]
+"""A field of type `Rows`, which also changes for clients that are away.
+
+In rounds in place, `Algorithm.away` updates it.
+"""
+
+
+class StoredRows(NamedTuple):
+    """Rows of a state that a step has not fetched yet."""
+
+    rows: Tensor  # (N, ...)
+    who: Int[Tensor, " n"]  # the positions of the clients at hand
+
+
+def fetch(rows: Tensor | StoredRows) -> Tensor:
+    """The rows of the clients at hand."""
+    if isinstance(rows, Tensor):
+        return rows
+    return rows.rows[rows.who.to(rows.rows.device)].to(rows.who.device)
+
+
+LateRows = Annotated[Any, "own rows that a step fetches when it needs them"]
+"""A field as of type `OwnRows`. A step must call `fetch` to get its rows.
+
+In rounds in place, this saves memory until the rows are needed.
+"""
+
+Shared = Annotated[Any, "models that several clients share, by their numbers"]
+"""A field with `coterie.collaboration.Models`, those that this process knows."""
+
+ROWS = Rows, OwnRows, SameRow, LateRows, Told
 """The types of fields with a row for each client at hand."""
 
 Server = Annotated[Any, "kept by the coordinator alone"]
@@ -686,6 +716,9 @@ class Algorithm(NamedTuple):
     report rows and compute rounds in place (`run_rounds`), where a step has only the
     rows of some clients.
 
+    `away(before, after, active)` is the state after a round in place, with what changed
+    for clients that took no part. Only methods with fields of type `Told` need it.
+
     `releases` declares what a client releases in a round. [privacy] refuses a method
     that releases more. Without a declaration, [privacy] uses the findings of a dry run.
     """
@@ -699,6 +732,7 @@ class Algorithm(NamedTuple):
     releases: Releases | None = None
     shared: Callable[[State], Float[Tensor, "n d"]] | None = None
     info: Callable[[State], Info] = lambda state: {}
+    away: Callable[[State, State, Bool[Tensor, " n"]], State] | None = None
 
     @property
     def faces(self) -> tuple[str, ...]:

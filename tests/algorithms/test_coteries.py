@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie import seeds
-from coterie.algorithms.coteries import coteries, in_use
+from coterie.algorithms.coteries import coteries, group_of, halves_of, in_use
 from coterie.algorithms.coteries_client import (
     GROUP,
     HALFWAY,
@@ -88,7 +88,7 @@ def test_in_a_rest_the_model_of_one_group_is_that_of_fedavg(active, weighting):
     theirs = train(fedavg(sizes, **options), simulation, x, 12, active)[0]
     for here, there in zip(ours, theirs, strict=True):
         assert here.server.clock.phase == REST
-        assert_close(here.group, there.x, **EXACT)
+        assert_close(group_of(here), there.x, **EXACT)
         assert_close(here.group_velocity, there.v, **EXACT)
 
 
@@ -98,7 +98,7 @@ def test_the_first_round_is_that_of_fedavg(classification):
     sizes = classification.train.size
     ours = train(coteries(sizes, **STEPS), simulation, x, 1)[0][-1]
     theirs = train(fedavg(sizes, **STEPS), simulation, x, 1)[0][-1]
-    assert_close(ours.group, theirs.x, **EXACT)
+    assert_close(group_of(ours), theirs.x, **EXACT)
 
 
 def test_where_all_have_the_same_samples_everybody_uses_the_model_of_fedavg():
@@ -172,7 +172,7 @@ def test_two_groups_are_found_and_each_ends_at_its_fedavg(batch_size):
         some = federation.select(here.nonzero()[:, 0])
         apart = fedavg(some.train.size, steps=4)
         limit = train(apart, simulate(some), zeros(some), 25)[0][-1].x
-        assert_close(state.group[here], limit, rtol=0, atol=0.02)
+        assert_close(group_of(state)[here], limit, rtol=0, atol=0.02)
 
 
 def test_three_groups_are_found_one_after_the_other():
@@ -228,14 +228,15 @@ def test_in_a_contest_of_pieces_a_client_has_the_mean_of_its_own_piece():
     assert pairs
     before, after = pairs[-1]
     piece = before.place.pair
-    assert before.halves.shape == (16, 1, 16) and not before.pick.any()
-    ends = [alone(federation, i, before.halves[i, 0], 10) for i in range(16)]
+    halves, new = halves_of(before), halves_of(after)
+    assert halves.shape == (16, 1, 16) and not before.pick.any()
+    ends = [alone(federation, i, halves[i, 0], 10) for i in range(16)]
     for i in range(16):
         here = (piece == piece[i]).nonzero()[:, 0].tolist()
         mean = torch.stack([ends[k] for k in here]).mean(0)
-        assert_close(after.halves[i, 0], mean, **EXACT)
-    wholes = [alone(federation, i, before.group[i], 10) for i in range(16)]
-    assert_close(after.group[0], torch.stack(wholes).mean(0), **EXACT)
+        assert_close(new[i, 0], mean, **EXACT)
+    wholes = [alone(federation, i, group_of(before)[i], 10) for i in range(16)]
+    assert_close(group_of(after)[0], torch.stack(wholes).mean(0), **EXACT)
 
 
 def test_who_was_away_in_the_first_round_has_samples_too():
@@ -432,7 +433,7 @@ def test_newcomers_get_their_groups_model_and_use_it_as_most_there_do(used):
     later = simulate(everybody.select(torch.tensor([8, 9])))
     found = algorithm.welcome(state, later.at(12, purpose="welcome"))
     for j, how in enumerate(used):
-        w = state.group[j]
+        w = group_of(state)[j]
         steps = {GROUP: 0, OWN: 12 * 4}.get(how, 4)
         expected = alone(everybody, 8 + j, w, steps)
         expected = (expected + w) / 2 if how == HALFWAY else expected

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from coterie import seeds
-from coterie.algorithms.coteries import coteries, in_use
+from coterie.algorithms.coteries import coteries, group_of, halves_of, in_use
 from coterie.engine.rounds import participants
 from support.calibrations import calibrated_mean
 from support.linear_groups import REAL, linear_clients
@@ -366,13 +366,16 @@ def compared(federation, *, steps, sure, share, rounds, seed=0):
             "group": [loops.group[loops.member[i]] for i in range(N)],
             "offset": [loops.offset[i] for i in range(N)],
         }
+        offset = state.offset.masked_fill(state.lost[:, None], 0)
+        known = {"own": state.own, "group": group_of(state), "offset": offset}
         if loops.halves:
             rows["halves"] = [loops.halves[loops.member[i]] for i in range(N)]
+            known["halves"] = halves_of(state)
         for name, wanted in rows.items():
-            found = getattr(state, name).numpy()
+            found = known[name].numpy()
             np.testing.assert_allclose(found, np.array(wanted), rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(in_use(state), loops.in_use(), rtol=0, atol=1e-9)
-    assert (state.halves.shape[1] == 0) == (loops.phase == REST)
+    assert bool(loops.halves) == (loops.phase != REST)
     return loops
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from coterie import models
-from coterie.algorithms.coteries import coteries, in_use
+from coterie.algorithms.coteries import coteries, group_of, halves_of, in_use
 from coterie.algorithms.local import local
 from coterie.clients.simulation import Simulation
 from coterie.conformance import cases as conformance
@@ -57,7 +57,7 @@ def test_groups_are_found_by_what_is_shared_and_the_rest_stays_at_home():
     last = states[-1]
     assert are_found(last.place.member, data.clusters)
     for c in (0, 1):
-        here = last.group[data.clusters == c]
+        here = group_of(last)[data.clusters == c]
         assert_close(here[:, ~BIAS], here[:1, ~BIAS].expand_as(here[:, ~BIAS]), **EXACT)
     # Samples of several clients tell the slopes, each client's own its offset.
     assert_close(in_use(last)[:, -1], OFFSETS, rtol=0, atol=0.5)
@@ -72,18 +72,18 @@ def test_groups_are_found_by_what_is_shared_and_the_rest_stays_at_home():
 def test_halves_have_the_parameters_that_each_client_keeps_at_home():
     """Those that its own steps left, whichever half it takes."""
     states, _ = run(federation(), 12)
-    tried = [state for state in states if state.halves.shape[1]]
+    tried = [state for state in states if state.server.clock.phase]
     assert tried
     for state in tried:
-        home = state.halves[..., BIAS]
+        home = halves_of(state)[..., BIAS]
         assert_close(home[:, 0], home[:, 1], **EXACT)
         # And all who share a group try the same halves.
         for c in state.place.member.unique():
-            shared = state.halves[state.place.member == c][..., ~BIAS]
+            shared = halves_of(state)[state.place.member == c][..., ~BIAS]
             assert_close(shared, shared[:1].expand_as(shared), **EXACT)
-    first = tried[0].halves[0][:, ~BIAS]
+    first = halves_of(tried[0])[0][:, ~BIAS]
     assert (first[0] - first[1]).norm() > 0.1
-    assert tried[-1].halves[:, 0, BIAS].std() > 0.5
+    assert halves_of(tried[-1])[:, 0, BIAS].std() > 0.5
 
 
 def test_a_coordinator_sees_directions_of_shared_parameters_alone():

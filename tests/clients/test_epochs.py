@@ -273,7 +273,7 @@ def test_going_on_from_a_round_is_not_stopping(federation, x):
     start = (2, whole[1].state)
     rest = list(run_rounds(method, simulation, x, rounds=4, start=start, **how))
     assert torch.equal(rest[-1].state.own, whole[-1].state.own)
-    assert torch.equal(rest[-1].state.group, whole[-1].state.group)
+    assert torch.equal(rest[-1].state.group.rows, whole[-1].state.group.rows)
 
 
 def own_loop(clients, x, *, steps):

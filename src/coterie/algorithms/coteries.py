@@ -31,10 +31,11 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from ..collaboration.divisions import (
@@ -52,16 +53,33 @@ from ..collaboration.divisions import (
 )
 from ..collaboration.evidence import choices
 from ..collaboration.rows import change_rows, mean_of_all
+from ..collaboration.shared import Models, first_of_each, models_of
 from ..collaboration.weights import shares_of
 from ..optim.steps import LocalDecay, LocalDescent, LocalLr, Schedule, sgd, velocity
 from ..options import BelowOne, Count, Positive, Sizes, method
-from ..types import Algorithm, Info, Numbers, Options, Oracle, Releases, Rows, Server
+from ..types import (
+    Algorithm,
+    Info,
+    LateRows,
+    Numbers,
+    Options,
+    Oracle,
+    OwnRows,
+    Releases,
+    SameRow,
+    Server,
+    Shared,
+    Told,
+    fetch,
+)
 from .coteries_client import (
     CHOICES,
     GROUP,
+    HALFWAY,
+    OWN,
+    TUNED,
     Ballot,
     add_look,
-    candidates,
     comparison_of,
     empty_ballot,
     few_of,
@@ -84,24 +102,28 @@ from .coteries_in_time import flow_of_coteries
 class State(NamedTuple):
     """Models, momentum, what clients know and have received, and steps taken.
 
-    There are no halves in a rest. If pieces compete, a client has only its own piece.
+    Halves are used only while they compete. If pieces compete, a client has only its
+    own piece.
     """
 
-    own: Rows  # (n, D)
-    group: Rows  # (n, D) the model from which the group starts the next round
-    offset: Rows  # (n, D) the difference of each client from its group
-    halves: Rows  # (n, 2, D); (n, 1, D) for pieces; (n, 0, D) in a rest
-    drift: Rows  # (n, D) mean update of shared models since the client sent it last
-    drifts: Rows  # (n,) the number of rounds in that mean
-    own_velocity: Rows  # (n, D), or (n, 0) without momentum
-    group_velocity: Rows
-    half_velocity: Rows
+    own: OwnRows  # (n, D)
+    group: Shared  # (C, D) the models from which groups start the next round
+    averaged: bool  # whether all clients are one group, whose model is an average
+    offset: LateRows  # (n, D) the difference of each client from its group
+    lost: OwnRows  # (n,) whether the offset is from a group that has divided
+    halves: Shared  # (C, 2, D), or (C, 1, D) for pieces
+    drift: LateRows  # (n, D) mean update of shared models since the client sent it last
+    drifts: OwnRows  # (n,) the number of rounds in that mean
+    own_velocity: OwnRows  # (n, D), or (n, 0) without momentum
+    group_velocity: OwnRows
+    half_velocity: OwnRows
     ballot: Ballot
-    most: Rows  # (n, 2) the usual loss, and the largest length of an update
+    most: SameRow  # (n, 2) the usual loss, and the largest length of an update
     place: Places
-    pick: Rows  # (n,) the half that the client takes
-    free: Rows  # (n,) whether it has not chosen yet since halves began to compete
-    choice: Rows  # (n,)
+    pick: Told  # (n,) the half that the client takes
+    free: OwnRows  # (n,) whether it has not chosen yet since halves began to compete
+    choice: OwnRows  # (n,)
+    position: OwnRows  # (n,) of each client, if columns are personal; otherwise -1
     server: Server
     every: int  # rounds from one look to the next, 0 before the first
     t: int
@@ -143,23 +165,32 @@ def coteries(
         told = Numbers(shares.to(x)[oracle.mine])
         columns = x.shape[1] if oracle.home is None else int((~oracle.home).sum())
         server, *place = oracle.central(_begin, None, told, columns=columns)
-        zero = x.new_zeros(len(x))
+        zero, of = x.new_zeros(len(x)), Places(*place)
+        nobody = torch.zeros_like(of.member, dtype=torch.bool)
+        position = torch.full_like(of.member, -1)
+        if oracle.home is not None:
+            everybody = torch.arange(len(oracle.present), device=x.device)
+            position = everybody[oracle.mine]
+        number = _numbers(position, of.member)
         return State(
             own=x,
-            group=w,
+            group=models_of(number, w),
+            averaged=oracle.home is None,
             offset=torch.zeros_like(x),
-            halves=x.new_empty(len(x), 0, x.shape[1]),
+            lost=nobody,
+            halves=models_of(number, w[:, None]),
             drift=torch.zeros_like(x),
             drifts=zero,
             own_velocity=v,
             group_velocity=v,
-            half_velocity=v[:, :0],
+            half_velocity=v,
             ballot=empty_ballot(x),
             most=x.new_zeros(len(x), 2),
-            place=Places(*place),
-            pick=torch.zeros_like(place[0]),
-            free=torch.zeros_like(place[0], dtype=torch.bool),
-            choice=torch.full_like(place[0], GROUP),
+            place=of,
+            pick=torch.zeros_like(of.member),
+            free=nobody,
+            choice=torch.full_like(of.member, GROUP),
+            position=position,
             server=server,
             every=0,
             t=0,
@@ -168,51 +199,83 @@ def coteries(
     def step(state: State, oracle: Oracle, rng: torch.Generator) -> tuple[State, Info]:
         share = shares.to(state.own)[oracle.mine]
         work: Options = {"rule": rule, "steps": steps, "t": state.t}
-        number, models = state.t // steps, (state.own, state.group, state.offset)
+        number, every, before = state.t // steps, state.every, None
+        state = _without_lost(state, oracle.active)
+        # The first choice is at the third look.
+        if every and (number + every) % (CHOICES * every) == 0:
+            before = state.own
         # Own models come first, so that they take the same steps as `local`.
-        own = oracle.each(sgd, state.own, state.own_velocity, **work)
-        if not state.every:
+        own, v = oracle.each(sgd, state.own, state.own_velocity, **work)
+        state = state._replace(own=own, own_velocity=v)
+        del own, v  # rows of models are large, so we free them as soon as we can
+        if not every:
             state = _first_round(state, oracle, sizes)
         looks = number % state.every == 0
-        if (number + state.every) % (CHOICES * state.every) == 0:
-            state = _choose(state, oracle, models, shares.to(share))
-        state = state._replace(own=own[0], own_velocity=own[1])
+        if before is not None:
+            state = _choose(state, oracle, before, shares.to(share))
+            before = None
         evidence = None
         if looks:
             state, evidence = _compete(state, oracle)
         state, ends = _train(state, oracle, work)
-        phase, place = int(state.place.phase[0]), state.place
+        place = state.place
         if looks:
             state, place = _decide(state, oracle, evidence, sure)
-        near = [limit_update(*rows, state.most[:, 1], oracle.active) for rows in ends]
-        # Rows of models are large, so we free them as soon as we can.
-        ends.clear()
-        if phase != REST:
-            state = _average_halves(state, oracle, share, near[-1], place.second)
-        del near[1:]
-        state = _place(
-            _average_group(state, oracle, share, near.pop(), place.second),
-            *(oracle, share, place),
-        )
-        state = state._replace(t=state.t + steps)
-        return state, sharing(state.place.member, state.choice)
+        state = _average_models(state, oracle, share, ends, place.second)
+        state = _place(state, oracle, share, place)._replace(t=state.t + steps)
+        return state, info(state)
 
     def welcome(state: State, oracle: Oracle) -> Tensor:
         of = state.place.member, state.choice
         work: Options = {"steps": steps, "taken": state.t}
-        return newcomer_models(oracle, state.group, *of, rule=rule, **work)
+        return newcomer_models(oracle, group_of(state), *of, rule=rule, **work)
+
+    def info(state: State) -> Info:
+        return sharing(state.place.member, state.choice)
 
     flow = flow_of_coteries(sizes, shares, rule, steps, sure)
     sent = Releases(average=3, central=1, losses=True)
-    return Algorithm(
-        init, step, lambda state, oracle: in_use(state), welcome, flow, releases=sent
-    )
+    made = Algorithm(init, step, lambda state, oracle: in_use(state), welcome, flow)
+    return made._replace(releases=sent, info=info, away=_away)
 
 
 def in_use(state: State) -> Float[Tensor, "n d"]:
     """The model that each client uses."""
-    models = torch.stack(candidates(state.own, state.group, state.offset), 1)
-    return models[torch.arange(len(models), device=models.device), state.choice]
+    found, offset = group_of(state).clone(), state.offset
+    for choice, share in ((HALFWAY, 0.5), (TUNED, 1.0)):
+        here = (state.choice == choice) & ~state.lost
+        found[here] += share * offset[here]
+    alone = state.choice == OWN
+    found[alone] = state.own[alone]
+    return found
+
+
+def group_of(state: State) -> Float[Tensor, "n d"]:
+    """The model of each client's group; an average of all is one row in memory."""
+    if state.averaged:
+        return state.group.rows.expand(len(state.position), -1)
+    return state.group.of(_numbers(state.position, state.place.member))
+
+
+def halves_of(state: State) -> Float[Tensor, "n h d"]:
+    """The halves of each client's pair, if halves compete."""
+    return state.halves.of(_numbers(state.position, state.place.pair))
+
+
+def _numbers(
+    position: Int[Tensor, " n"], numbers: Int[Tensor, " n"]
+) -> Int[Tensor, " n"]:
+    """The numbers of models; with personal columns, each client has its own model."""
+    return torch.where(position < 0, numbers, position)
+
+
+def _without_lost(state: State, active: Tensor) -> State:
+    """The state in which no active client has an offset from a group that divided."""
+    lost = state.lost & active
+    if not bool(lost.any()):
+        return state
+    offset = fetch(state.offset).masked_fill(lost[:, None], 0)
+    return state._replace(offset=offset, lost=state.lost & ~lost)
 
 
 def _begin(
@@ -229,7 +292,7 @@ def _first_round(state: State, oracle: Oracle, sizes: Tensor) -> State:
     All models are still the same, so clients have nothing to choose.
     """
     nothing = state.own.new_zeros(len(state.own), 2)
-    told = oracle.each(first_look, nothing, state.group)[0]
+    told = oracle.each(first_look, nothing, group_of(state))[0]
     # The number of sample gradients that own models took, and of training samples.
     work = torch.stack([oracle.gradients.to(told), sizes.to(told)[oracle.mine]], 1)
     told = torch.cat([told, work], 1)
@@ -241,11 +304,12 @@ def _first_round(state: State, oracle: Oracle, sizes: Tensor) -> State:
 def _choose(
     state: State,
     oracle: Oracle,
-    models: tuple[Tensor, ...],
+    own: Tensor,
     shares: Float[Tensor, " N"],
 ) -> State:
     """The state after clients evaluated all models, sent mean losses, and chose."""
     old, most = state.ballot, state.most[:, 0]
+    models = own, group_of(state), fetch(state.offset)
     few = few_of(shares * oracle.present)
     rows = torch.zeros_like(old.losses), torch.zeros_like(old.losses)
     losses, exact, samples, usual = oracle.each(
@@ -286,52 +350,58 @@ def _compete(
     if phase in (TRIAL, CONTEST):
         # In a contest only clients that missed the trial choose.
         free = state.free | (phase == TRIAL)
-        pick = oracle.each(take_half, before, state.halves, free)[0]
+        pick = oracle.each(take_half, before, halves_of(state), free)[0]
         state = state._replace(pick=pick, free=state.free & ~oracle.active)
     if not bool(place.asks[0]):
         return state, None
-    half = _half_of(state.halves, state.pick)
+    half = _half_of(state)
     told = oracle.each(
         weigh,
         half.new_zeros(len(half), 1 + 2 * PAIRS, dtype=torch.float64),
-        *(state.group, state.offset, half, state.most[:, 0]),
+        *(group_of(state), fetch(state.offset), half, state.most[:, 0]),
     )[0]
     return state, told
 
 
-def _train(
-    state: State, oracle: Oracle, work: Options
-) -> tuple[State, list[tuple[Tensor, Tensor]]]:
-    """The state after local steps of shared models, and (end, start) of these steps.
+def _train(state: State, oracle: Oracle, work: Options) -> tuple[State, list[Tensor]]:
+    """The state after local steps of shared models, and the models after them."""
+    place, ends = state.place, list[Tensor]()
+    active, starts = oracle.active, _starts(int(place.phase[0]))
+    for start in starts:
+        half = start is _half_of
+        v = state.half_velocity if half else state.group_velocity
+        end, v = oracle.each(shared_steps, start(state), v, place.together, **work)
+        if half:
+            state = state._replace(half_velocity=v)
+        else:
+            state = state._replace(group_velocity=v)
+        ends.append(end)
+        del end
+    drifts = state.drifts + active.to(state.drifts)
+    rows = fetch(state.drift), ends[0], starts[0](state), drifts
+    drift = change_rows(active, _add_update, *rows)
+    del rows
+    state = state._replace(drift=drift, drifts=drifts)
+    return state, ends
 
-    The whole comes first, and then the half. There is no half in a rest, and no whole
-    in a trial.
+
+def _add_update(mean: Tensor, end: Tensor, start: Tensor, n: Tensor) -> Tensor:
+    return mean + (end - start - mean) / n[:, None]
+
+
+def _starts(phase: int) -> list[Callable[[State], Tensor]]:
+    """The models that clients train together: first the whole, and then the half.
+
+    There is no half in a rest, and no whole in a trial.
     """
-    place, found = state.place, []
-    phase = int(place.phase[0])
-    if phase != TRIAL:
-        rows = state.group, state.group_velocity, place.together
-        end, v = oracle.each(shared_steps, *rows, **work)
-        state = state._replace(group_velocity=v)
-        found.append((end, state.group))
-    if phase != REST:
-        rows = _half_of(state.halves, state.pick), state.half_velocity, place.together
-        end, v = oracle.each(shared_steps, *rows, **work)
-        state = state._replace(half_velocity=v)
-        found.append((end, rows[0]))
-    drifts = state.drifts + oracle.active.to(state.drifts)
-    drift = change_rows(
-        oracle.active,
-        lambda mean, end, start, n: mean + (end - start - mean) / n[:, None],
-        *(state.drift, *found[0], drifts),
-    )
-    return state._replace(drift=drift, drifts=drifts), found
+    whole: list[Callable[[State], Tensor]] = [] if phase == TRIAL else [group_of]
+    return whole if phase == REST else [*whole, _half_of]
 
 
-def _half_of(halves: Float[Tensor, "n h d"], pick: Int[Tensor, " n"]) -> Tensor:
+def _half_of(state: State) -> Float[Tensor, "n d"]:
     """The half that each client takes."""
-    place = torch.arange(len(pick), device=pick.device) * halves.shape[1] + pick
-    return halves.flatten(0, 1).index_select(0, place)
+    numbers = _numbers(state.position, state.place.pair)
+    return state.halves.parts_of(numbers, state.pick)
 
 
 def _decide(
@@ -348,14 +418,15 @@ def _decide(
     # The answer is not a model. So it must not take the place of the model, which would
     # keep personal columns.
     rounds = Numbers(state.drifts)
-    server, found = oracle.central(_directions, state.server, rounds, state.drift)
+    drift = fetch(state.drift)
+    server, found = oracle.central(_directions, state.server, rounds, drift)
     pick, most, *few = found.unbind(1)
     heard = oracle.active
     state = state._replace(
         server=server,
         pick=pick.long(),
         most=torch.stack([state.most[:, 0], most.to(state.most)], 1),
-        drift=state.drift.masked_fill(heard[:, None], 0),
+        drift=drift.masked_fill(heard[:, None], 0),
         drifts=state.drifts.masked_fill(heard, 0),
     )
     pair, second, phase, pairs = few
@@ -407,43 +478,72 @@ def _judgement(
     return new, *places(new)
 
 
+def _average_models(
+    state: State, oracle: Oracle, share: Tensor, ends: list[Tensor], second: Tensor
+) -> State:
+    """The state with new models of halves and groups.
+
+    Args:
+        state: the state before.
+        oracle: sends the models.
+        share: weights of the clients at hand.
+        ends: their models after local steps; the list becomes empty, to free memory.
+        second: the share of each client's pair that takes the second half.
+    """
+    phase = int(state.place.phase[0])
+    for j, start in enumerate(_starts(phase)):
+        rows = ends[j], start(state), state.most[:, 1]
+        ends[j] = limit_update(*rows, oracle.active)
+        del rows
+    if phase != REST:
+        end = ends.pop()
+        state = _average_halves(state, oracle, share, end, second)
+        ends = ends or [end]
+        del end
+    return _average_group(state, oracle, share, ends.pop(), second)
+
+
 def _average_halves(
     state: State, oracle: Oracle, share: Tensor, end: Tensor, second: Tensor
 ) -> State:
-    """The state with new models of halves.
-
-    `second` is the share of each client's pair that takes the second half.
-    """
-    place, halves = state.place, torch.empty_like(state.halves)
+    """The state with new models of halves."""
+    place, known = state.place, state.halves
     of, count = place.pair, int(place.pairs[0])
+    number = _numbers(state.position, of)
+    numbers, first = first_of_each(number)
+    halves, row = known.of(numbers), torch.searchsorted(numbers, number)
     for j, part in zip(range(halves.shape[1]), (1 - second, second), strict=False):
         taken = share * (state.pick == j)
-        mean = oracle.average(taken, end, of, count=count)
+        mean = oracle.average(taken, end, of, count=count)[first]
         if not bool(oracle.present.all()):
             part = _part_heard(oracle, taken, of, count)
         # A half that nobody trained stays as it was.
-        halves[:, j] = _where(part > 0, mean, state.halves[:, j])
-        del mean  # make room for the next mean
-    return state._replace(halves=halves)
+        heard = torch.zeros_like(numbers).index_add_(0, row, (part > 0).long()) > 0
+        halves[:, j] = torch.where(heard[:, None], mean, halves[:, j])
+    return state._replace(halves=known.with_models(numbers, halves))
 
 
 def _average_group(
     state: State, oracle: Oracle, share: Tensor, end: Tensor, second: Tensor
 ) -> State:
     """The state with new models of groups, and new offsets of clients from them."""
-    place = state.place
+    place, known = state.place, state.group
+    numbers, first = first_of_each(_numbers(state.position, place.member))
+    averaged = len(numbers) == 1 and int(place.phase[0]) != TRIAL
     if int(place.phase[0]) == TRIAL:
         # The whole is the mean of its halves, weighted by the clients that take them.
-        one, two = state.halves.unbind(1)
-        group = one.lerp(two, second[:, None])
+        one, two = state.halves.of(numbers).unbind(1)
+        group = one.lerp(two, second[first, None])
     else:
         of, count = place.member, int(place.groups[0])
-        group = oracle.average(share, end, of, count=count)
+        group = oracle.average(share, end, of, count=count)[first]
         if not bool(oracle.present.all()):
-            heard = _part_heard(oracle, share, of, count) > 0
-            group = _where(heard, group, state.group)
-    offset = follow(state.offset, end, group, oracle.active)
-    return state._replace(group=group, offset=offset)
+            heard = _part_heard(oracle, share, of, count)[first] > 0
+            group = torch.where(heard[:, None], group, known.of(numbers))
+    group = known.with_models(numbers, group)
+    state = state._replace(group=group, averaged=averaged and len(group.numbers) == 1)
+    rows = fetch(state.offset), end, group_of(state)
+    return state._replace(offset=follow(*rows, oracle.active))
 
 
 def _part_heard(
@@ -456,36 +556,78 @@ def _part_heard(
 
 def _place(state: State, oracle: Oracle, share: Tensor, new: Places) -> State:
     """The state in the next phase, with halves if they compete, or with new groups."""
-    phase = int(new.phase[0])
-    if int(new.groups[0]) > int(state.place.groups[0]):
+    phase, old = int(new.phase[0]), state.place
+    if int(new.groups[0]) > int(old.groups[0]):
         # A group becomes smaller only if its halves or pieces became groups.
-        moved = new.together < state.place.together
+        moved = new.together < old.together
         # All earlier looks count as one.
         ballot = state.ballot
         looks = _where(moved, ballot.looks.clamp(max=1), ballot.looks)
         velocity = _where(moved, state.half_velocity, state.group_velocity)
-        group = _where(moved, _half_of(state.halves, state.pick), state.group)
+        numbers = _numbers(state.position, new.member)
+        numbers, halves = numbers[moved], _half_of(state)[moved]
         state = state._replace(
-            group=group, group_velocity=velocity, ballot=ballot._replace(looks=looks)
+            group=state.group.with_models(numbers, halves),
+            averaged=False,
+            group_velocity=velocity,
+            ballot=ballot._replace(looks=looks),
+            lost=state.lost | moved,
         )
-        offset = torch.where(moved[:, None], 0, state.offset)
-        state = state._replace(offset=offset)
-    if phase == REST and state.halves.shape[1]:
-        state = state._replace(
-            halves=state.halves[:, :0], half_velocity=state.half_velocity[:, :0]
-        )
-    if phase != REST and not state.halves.shape[1]:
+    if phase != REST and int(old.phase[0]) == REST:
         of, count = new.pair, int(new.pairs[0])
+        numbers, first = first_of_each(_numbers(state.position, of))
+        start = state.group.of(_numbers(state.position, new.member)[first])
         places = (0,) if phase == PIECES else (0, 1)
-        halves = state.group.new_empty(len(of), len(places), state.group.shape[1])
+        halves = start[:, None].repeat(1, len(places), 1)
+        offset = fetch(state.offset)
         for j in places:
             taken = share * (state.pick == j)
-            mean = oracle.average(taken, state.offset, of, count=count)
-            torch.add(state.group, mean, out=halves[:, j])
-            del mean  # make room for the next mean
+            halves[:, j] += oracle.average(taken, offset, of, count=count)[first]
         state = state._replace(
-            halves=halves,
+            halves=Models(numbers, halves),
             half_velocity=state.group_velocity,
             free=torch.ones_like(state.free),
         )
     return state._replace(place=new)
+
+
+def _away(before: State, after: State, active: Tensor) -> State:
+    """The state after a round in place, also of clients and groups that were away.
+
+    They receive what the coordinator tells them, as they would if they were at hand.
+    """
+    old, gone = before.place, ~active
+    new, pick = Places(*places(after.server)), after.server.pick
+    after = after._replace(place=new, pick=pick)
+    if int(old.phase[0]) == TRIAL:
+        i = _nobody_of(old.member, gone)
+        one, two = after.halves.of(old.member[i]).unbind(1)
+        group = one.lerp(two, new.second[i, None])
+        after = after._replace(group=after.group.with_models(old.member[i], group))
+    if int(new.groups[0]) > int(old.groups[0]):
+        moved = gone & (new.together < old.together)
+        i = _nobody_of(new.member, gone)
+        i = i[moved[i]]
+        halves, ballot = after.halves.parts_of(old.pair[i], pick[i]), after.ballot
+        looks = _where(moved, ballot.looks.clamp(max=1), ballot.looks)
+        after = after._replace(
+            group=after.group.with_models(new.member[i], halves),
+            group_velocity=_where(moved, after.half_velocity, after.group_velocity),
+            ballot=ballot._replace(looks=looks),
+            lost=after.lost | moved,
+        )
+    if int(new.phase[0]) != REST and int(old.phase[0]) == REST:
+        i, parts = _nobody_of(new.pair, gone), after.halves.rows.shape[1]
+        halves = after.group.of(new.member[i])[:, None].repeat(1, parts, 1)
+        after = after._replace(
+            halves=after.halves.with_models(new.pair[i], halves),
+            half_velocity=_where(gone, after.group_velocity, after.half_velocity),
+            free=after.free | gone,
+        )
+    return after
+
+
+def _nobody_of(group: Int[Tensor, " n"], gone: Bool[Tensor, " n"]) -> Tensor:
+    """The position of one client of each group whose clients were all away."""
+    lost = gone & ~torch.isin(group, group[~gone])
+    return lost.nonzero()[first_of_each(group[lost])[1], 0]

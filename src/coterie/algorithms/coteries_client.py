@@ -19,7 +19,7 @@ from ..collaboration.divisions import Coordinator
 from ..collaboration.evidence import CAP, bound_losses, calibrate_losses
 from ..collaboration.rows import change_rows
 from ..optim.steps import LocalDescent, rule_in_numbers, sgd, take_steps, velocity
-from ..types import ALONE, Clients, Info, Oracle, Rows
+from ..types import ALONE, Clients, Info, Oracle, OwnRows
 
 OWN, GROUP, HALFWAY, TUNED = range(4)
 """The models from which a client chooses: v, w, w + o / 2 and w + o."""
@@ -62,13 +62,13 @@ class Ballot(NamedTuple):
     all clients.
     """
 
-    losses: Rows  # (n, 4) exact losses of the client, means over its last looks
-    told: Rows  # (n, 4) the same losses, as the client sends them
-    looks: Rows  # (n,) the number of looks, with less weight for earlier ones
-    everybody: Rows  # (n, 3) the mean over all clients of `comparison_of(told)`
-    noise: Rows  # (n,) variance of the noise in that mean, as the client estimates it
-    samples: Rows  # (n,) the number of held-out samples of the client
-    usual: Rows  # (n,) loss of the group's model at the first look, 0 before
+    losses: OwnRows  # (n, 4) exact losses of the client, means over its last looks
+    told: OwnRows  # (n, 4) the same losses, as the client sends them
+    looks: OwnRows  # (n,) the number of looks, with less weight for earlier ones
+    everybody: OwnRows  # (n, 3) the mean over all clients of `comparison_of(told)`
+    noise: OwnRows  # (n,) estimate of the client: variance of noise in that mean
+    samples: OwnRows  # (n,) the number of held-out samples of the client
+    usual: OwnRows  # (n,) loss of the group's model at the first look, 0 before
 
 
 def empty_ballot(x: Float[Tensor, "n d"]) -> Ballot:

@@ -9,6 +9,7 @@ from .beliefs import pair_statistics as pair_statistics
 from .evidence import choices as choices
 from .evidence import most_above_own as most_above_own
 from .rows import compute_once as compute_once
+from .shared import Models as Models
 from .weights import binary as binary
 from .weights import collaboration_weights as collaboration_weights
 from .weights import continuous as continuous

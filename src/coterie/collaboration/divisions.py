@@ -37,7 +37,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from ..types import Rows
+from ..types import Told
 from .pieces import BUCKETS, pieces, sides, sketch_rows
 
 REST, TRIAL, CONTEST, PIECES = range(4)
@@ -121,14 +121,14 @@ class Coordinator(NamedTuple):
 class Places(NamedTuple):
     """What clients receive; the last four are the same for all clients."""
 
-    member: Rows  # (n,)
-    pair: Rows  # (n,)
-    together: Rows  # (n,) the number of clients in the group of each client
-    second: Rows  # (n,) the share of the client's pair that takes the second half
-    phase: Rows  # (n,)
-    groups: Rows  # (n,)
-    pairs: Rows  # (n,)
-    asks: Rows  # (n,) whether clients must send evidence
+    member: Told  # (n,)
+    pair: Told  # (n,)
+    together: Told  # (n,) the number of clients in the group of each client
+    second: Told  # (n,) the share of the client's pair that takes the second half
+    phase: Told  # (n,)
+    groups: Told  # (n,)
+    pairs: Told  # (n,)
+    asks: Told  # (n,) whether clients must send evidence
 
 
 def one_group(

@@ -65,10 +65,11 @@ def sides(sketch: Float[Tensor, "n s"], member: Int[Tensor, " n"]) -> Int[Tensor
     the projection is the side.
     """
     side = torch.zeros_like(member)
-    unit = torch.nn.functional.normalize(sketch.double())
     for group in member.unique():
         here = ((member == group) & sketch.any(1)).nonzero()[:, 0]
-        apart = unit[here] - unit[here].mean(0)
+        apart = sketch[here].double()  # changed in its memory, because it is large
+        torch.nn.functional.normalize(apart, out=apart)
+        apart -= apart.mean(0)
         wide = len(here) < apart.shape[1]  # the smaller product has the same values
         values, vectors = torch.linalg.eigh(
             apart @ apart.T if wide else apart.T @ apart

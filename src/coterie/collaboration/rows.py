@@ -16,6 +16,10 @@ the processor's cache and take little memory.
 """
 
 
+_PIECES = 4
+"""A row-wise function computes at least this number of pieces, to take less memory."""
+
+
 def compute_once(function: Callable[..., Tensor], *rows: Tensor) -> Tensor:
     """The result of a row-wise function, computed once if all clients share one row.
 
@@ -48,7 +52,8 @@ def change_rows(
     everybody, here = bool(active.all()), active.nonzero()[:, 0]
     found = rows[0].new_empty(rows[0].shape) if everybody else rows[0].clone()
     piece = _PIECE["cpu" if found.device.type == "cpu" else "cuda"]
-    size = max(1, piece // max(1, found.shape[1:].numel()))
+    most = piece // max(1, found.shape[1:].numel())
+    size = max(1, min(most, -(-len(here) // _PIECES)))
     for first in range(0, len(here), size):
         some = slice(first, first + size) if everybody else here[first : first + size]
         found[some] = function(*(row[some] for row in rows))

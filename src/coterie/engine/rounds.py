@@ -141,8 +141,10 @@ def _round_in_place(
     new, told = algorithm.step(take_rows(state, who), oracle, rng)
     change = Change(shared)
     try:
-        state = change.put_rows(state, who, new)
+        before, state = state, change.put_rows(state, who, new)
         del new
+        if algorithm.away is not None:
+            state = algorithm.away(before, state, oracle.present)
         info = algorithm.info(state) | {
             name: value for name, value in told.items() if not _has_rows(value)
         }

@@ -18,7 +18,20 @@ from torch import Tensor
 
 from ..checks import InputError
 from ..clients.groups import Group, block, blocks
-from ..types import ROWS, OwnRows, Rows, SameRow, Server, State
+from ..collaboration.shared import Models, models_of
+from ..types import (
+    ROWS,
+    LateRows,
+    OwnRows,
+    Rows,
+    SameRow,
+    Server,
+    Shared,
+    State,
+    StoredRows,
+    Told,
+    fetch,
+)
 
 
 def whole(state: State, group: Group, clients: int) -> State | None:
@@ -41,10 +54,23 @@ def whole(state: State, group: Group, clients: int) -> State | None:
     rows = list[Tensor]()
     _with_rows(lambda row: rows.append(row.contiguous()), state)
     everybody = group.collect(rows, counts)
+    joined = {
+        name: _joined_models(value, group)
+        for name, value, kind in fields_of(state)
+        if kind == Shared
+    }
     if everybody is None:
         return None
     each = iter(everybody)
-    return _with_rows(lambda row: next(each), state)
+    found = _with_rows(lambda row: next(each), state)
+    return with_fields(found, joined) if joined else found
+
+
+def _joined_models(known: Models, group: Group) -> Models | None:
+    """In process 0, the models that any process knows."""
+    counts = [len(numbers) for numbers in group.gather(known.numbers.cpu())]
+    found = group.collect([known.numbers, known.rows.contiguous()], counts)
+    return None if found is None else models_of(*found)
 
 
 def own(packed: Any, like: State, group: Group, clients: int) -> Any:
@@ -74,19 +100,19 @@ def rows_of(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
     for name, value, kind in fields_of(state):
         if kind in ROWS and isinstance(value, Tensor):
             yield path + name, value
-        elif kind != Server and is_named(value):
+        elif kind not in (Server, Shared) and is_named(value):
             yield from rows_of(value, f"{path}{name}.")
 
 
 def changes_in_place(state: State) -> bool:
-    """Whether every field with rows is of type `OwnRows` or `SameRow`."""
+    """Whether a field has rows, and none of these is of type `Rows`."""
     kinds = list(_kinds(state))
     return Rows not in kinds and any(kind in ROWS for kind in kinds)
 
 
 def _kinds(state: State) -> Iterator[object]:
     for _, value, kind in fields_of(state):
-        if kind not in (*ROWS, Server) and is_named(value):
+        if kind not in (*ROWS, Server, Shared) and is_named(value):
             yield from _kinds(value)
         else:
             yield kind
@@ -97,13 +123,15 @@ def take_rows(state: State, who: Tensor) -> State:
 
     The copies are on the device of `who`; the state may be elsewhere.
     """
-    taken = {}
+    taken: dict[str, Any] = {}
     for name, value, kind in fields_of(state):
-        if kind == OwnRows:
-            taken[name] = value[who.to(value.device)].to(who.device)
+        if kind in (OwnRows, Told):
+            taken[name] = fetch(StoredRows(value, who))
+        elif kind == LateRows:
+            taken[name] = StoredRows(value, who)
         elif kind == SameRow:
             taken[name] = value[:1].to(who.device).expand(len(who), *value.shape[1:])
-        elif kind != Server and is_named(value):
+        elif kind not in (Server, Shared) and is_named(value):
             taken[name] = take_rows(value, who)
     return with_fields(state, taken)
 
@@ -129,17 +157,24 @@ class Change:
         for (name, old, kind), (_, value, _) in zip(
             fields_of(state), fields_of(new), strict=True
         ):
-            if kind == OwnRows:
+            if kind == Told or isinstance(value, StoredRows):
+                value = old
+            elif kind in (OwnRows, LateRows):
                 value = self._write_rows(old, who.to(old.device), value)
             elif kind == SameRow:
                 one = value[:1] if value.stride(0) == 0 else value[:1].clone()
                 value = one.to(old.device).expand(len(old), *one.shape[1:])
-            elif kind != Server and is_named(value):
+            elif kind not in (Server, Shared) and is_named(value):
                 value = self.put_rows(old, who, value)
             changed[name] = value
         return with_fields(new, changed)
 
     def _write_rows(self, rows: Tensor, who: Tensor, new: Tensor) -> Tensor:
+        if rows.shape[1:] != new.shape[1:]:
+            raise InputError(
+                "rows of a state must keep their shape in rounds in place, got "
+                f"{tuple(new.shape[1:])} in place of {tuple(rows.shape[1:])}."
+            )
         before = rows[who]
         if torch.equal(before, new.to(rows.device)):
             return rows
@@ -195,7 +230,7 @@ def _with_rows(change: Callable[[Tensor], Tensor | None], state: State) -> State
     for name, value, kind in fields_of(state):
         if kind in ROWS and isinstance(value, Tensor):
             changed[name] = change(value)
-        elif kind != Server and is_named(value):
+        elif kind not in (Server, Shared) and is_named(value):
             changed[name] = _with_rows(change, value)
     return with_fields(state, changed)
 
@@ -210,7 +245,7 @@ def with_fields(state: State, changed: dict[str, Any]) -> State:
 def _shared_tensors(state: State, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Tensors that have no rows and are not the coordinator's, each with its path."""
     for name, value, kind in fields_of(state):
-        if kind == Server:
+        if kind in (Server, Shared):
             continue
         if is_named(value):
             yield from _shared_tensors(value, f"{path}{name}.")
