@@ -248,7 +248,7 @@ def test_chains_whose_rows_share_their_samples_run_in_one_pass(alone):
         Batch(torch.arange(8).view(2, 4), weight),
         Batch(torch.arange(4), weight),
     )
-    assert kernel._alone(own) and not kernel._alone(shared)
+    assert kernel._goes_alone(own) and not kernel._goes_alone(shared)
 
 
 def test_few_clients_draw_ahead_what_single_questions_draw(classification):

@@ -188,7 +188,7 @@ class Kernel:
         """Gradients: row j is the gradient of row j's weighted loss."""
         if not len(points):  # in a process none of whose clients take part
             return torch.empty_like(points)
-        alone = self._alone(batch)
+        alone = self._goes_alone(batch)
         if not alone and self.chunk(batch.width) >= len(points):
             return self._run("grad", (slice(None), batch), points)
         out = torch.empty_like(points)
@@ -251,7 +251,7 @@ class Kernel:
         """
         out, size = torch.empty_like(points), self.chunk(batch.width)
         of_row = functools.partial(_of_one_client, loss, self._classes, dict(options))
-        for some, piece in self._chunks(batch, 1 if self._alone(batch) else size):
+        for some, piece in self._chunks(batch, 1 if self._goes_alone(batch) else size):
             with repeatable() if points.is_cuda else nullcontext():
                 theirs = tuple(row[some] for row in rows)
                 out[some] = self._own_slopes(of_row, points[some], piece, theirs)
@@ -336,7 +336,7 @@ class Kernel:
             if name not in ("x", "weight")
         }
         if batch.width:
-            size = 1 if self._alone(batch) else None
+            size = 1 if self._goes_alone(batch) else None
             for some, piece in self._chunks(batch, size):
                 parts, _ = self._see(points[some], piece, trains=False)
                 used = piece.weight > 0
@@ -464,7 +464,7 @@ class Kernel:
             return False
         return runs_alone(self.work, width, rows, torch.get_num_threads())
 
-    def _alone(self, batch: Batch) -> bool:
+    def _goes_alone(self, batch: Batch) -> bool:
         """The same for a batch."""
         if self._by_row is None and batch.index.dim() == 1 and self._chain is not None:
             return False  # for all rows, the first layer is a single product
@@ -567,7 +567,7 @@ class Kernel:
             inputs = tuple(part.contiguous() for part in inputs)
         shared = batch.index.dim() == 1
         forward = name in ("losses", "measure")
-        alone = forward and self._alone(batch)
+        alone = forward and self._goes_alone(batch)
         key = (name, shared, keyed, alone, batch.weight.shape if compiled else None)
         with repeatable() if features.is_cuda else nullcontext():
             if key not in self._programs:

@@ -77,7 +77,7 @@ class RowModule:
         """The outputs for samples, as in evaluation."""
         self._take(row)
         with torch.no_grad():
-            return self._call(self._module, self._ordered(features))
+            return self._call(self._module, self._in_memory_order(features))
 
     def _take(self, row: Tensor) -> None:
         """Copies the row to the parameters.
@@ -87,14 +87,14 @@ class RowModule:
         """
         torch._foreach_copy_(self._flat, row.detach().split(self._sizes))
 
-    def _ordered(self, x: Tensor) -> Tensor:
+    def _in_memory_order(self, x: Tensor) -> Tensor:
         return x.to(memory_format=torch.channels_last) if self._channels_last else x
 
     def _pass(
         self, x: Tensor, weight: Tensor, keys: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor | float]:
         """The outputs, and the terms that layers add to the loss."""
-        x, given = self._ordered(x), self._layers.inputs(weight, keys)
+        x, given = self._in_memory_order(x), self._layers.inputs(weight, keys)
         if not given:
             return self._call(self._module, x), 0.0
         outputs = self._call(functional_call, self._module, given, (x,))

@@ -29,7 +29,7 @@ def in_threads(
     for each in own:
         free.put(each)
 
-    def run(number: int) -> Any:
+    def run_task(number: int) -> Any:
         mine = free.get()
         try:
             return task(number, mine)
@@ -41,6 +41,6 @@ def in_threads(
         # The number of threads that operations use is a setting of each thread.
         one = functools.partial(torch.set_num_threads, 1)
         with ThreadPoolExecutor(len(own), initializer=one) as pool:
-            return list(pool.map(run, range(count)))
+            return list(pool.map(run_task, range(count)))
     finally:
         torch.set_num_threads(before)  # threads that start later use the last setting
