@@ -105,19 +105,22 @@ def mixing_claims(share: float, seed: int) -> list[Claim]:
                 )
             )
             if slow == 1:
-                found.append(reference_claim(name, rate / reference))
+                found.append(reference_claim(name, rate / reference, share))
             if text != "complete":  # where synchronous gossip is exact after one round
                 found += speed_claims(name, edges, busy, (rate, pace), (share, seed))
     return found
 
 
-def reference_claim(name: str, ratio: float) -> Claim:
-    """Ours next to the reference, where both are about the same network."""
+def reference_claim(name: str, ratio: float, share: float) -> Claim:
+    """Ours next to the reference, where both are about the same network.
+
+    With few runs, the decay is off by chance, so the claim is judged at full size.
+    """
     return Claim(
         f"5, {name}: decay over that of the reference",
         "1",
         f"{ratio:.2f}",
-        0.75 <= ratio <= 1.25,
+        0.75 <= ratio <= 1.25 if share == 1 else None,
         "two digits of a small simulation are known",
     )
 
