@@ -1,22 +1,15 @@
 """Simulated clients: kernels, minibatches, and oracles that wrap oracles."""
 
-from .groups import Group, SingleProcess, block, blocks
-from .kernels import Kernel
-from .oracles import SimulatedOracle
-from .samples import Batch
-from .simulation import Simulation
-from .traffic import peer_links
-from .wrappers import PersonalOracle
+from ..names import publish
+from .groups import Group as Group
+from .groups import SingleProcess as SingleProcess
+from .groups import block as block
+from .groups import blocks as blocks
+from .kernels import Kernel as Kernel
+from .oracles import SimulatedOracle as SimulatedOracle
+from .samples import Batch as Batch
+from .simulation import Simulation as Simulation
+from .traffic import peer_links as peer_links
+from .wrappers import PersonalOracle as PersonalOracle
 
-__all__ = [
-    "Batch",
-    "Group",
-    "Kernel",
-    "PersonalOracle",
-    "SimulatedOracle",
-    "Simulation",
-    "SingleProcess",
-    "block",
-    "blocks",
-    "peer_links",
-]
+publish(__name__)

@@ -1,14 +1,10 @@
 """The checks that every method must pass, in rounds and in time, also your own."""
 
-from __future__ import annotations
+from ..names import publish
+from .cases import Setting as Setting
+from .suite import Check as Check
+from .suite import Finding as Finding
+from .suite import check_algorithm as check_algorithm
+from .suite import faces_of as faces_of
 
-from .cases import Setting
-from .suite import Check, Finding, check_algorithm, faces_of
-
-__all__ = [
-    "Check",
-    "Finding",
-    "Setting",
-    "check_algorithm",
-    "faces_of",
-]
+publish(__name__)

@@ -1,26 +1,19 @@
 """Runs methods in rounds or in virtual time, with clocks for virtual time."""
 
-from __future__ import annotations
+from ..names import publish
+from .clocks import Clock as Clock
+from .clocks import Delays as Delays
+from .clocks import LinkDelays as LinkDelays
+from .clocks import Rings as Rings
+from .clocks import clock as clock
+from .clocks import trace as trace
+from .events import Event as Event
+from .events import EventLoop as EventLoop
+from .events import run_events as run_events
+from .periods import Pace as Pace
+from .rounds import Round as Round
+from .rounds import run_rounds as run_rounds
+from .servers import SERVERS as SERVERS
+from .servers import with_server as with_server
 
-from .clocks import Clock, Delays, LinkDelays, Rings, clock, trace
-from .events import Event, EventLoop, run_events
-from .periods import Pace
-from .rounds import Round, run_rounds
-from .servers import SERVERS, with_server
-
-__all__ = [
-    "SERVERS",
-    "Clock",
-    "Delays",
-    "Event",
-    "EventLoop",
-    "LinkDelays",
-    "Pace",
-    "Rings",
-    "Round",
-    "clock",
-    "run_events",
-    "run_rounds",
-    "trace",
-    "with_server",
-]
+publish(__name__)

@@ -1,15 +1,12 @@
 """Ways to compute many models on a CPU: in one pass, or one model after the other."""
 
-from .alone import RowModule, can_take_channels_last
-from .choice import Work, convolves, runs_alone, work_of
-from .threads import in_threads
+from ...names import publish
+from .alone import RowModule as RowModule
+from .alone import can_take_channels_last as can_take_channels_last
+from .choice import Work as Work
+from .choice import convolves as convolves
+from .choice import runs_alone as runs_alone
+from .choice import work_of as work_of
+from .threads import in_threads as in_threads
 
-__all__ = [
-    "RowModule",
-    "Work",
-    "can_take_channels_last",
-    "convolves",
-    "in_threads",
-    "runs_alone",
-    "work_of",
-]
+publish(__name__)
