@@ -112,7 +112,8 @@ class Parties:
 def peak_memory(process: subprocess.Popen[bytes]) -> float:
     """The most memory that a process has had, in MB."""
     text = Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) / 1024
+    found = re.findall(r"VmHWM:\s+(\d+)", text)  # none if the process has ended
+    return int(found[0]) / 1024 if found else 0.0
 
 
 FEDAVG = '[[algorithm]]\nname = "fedavg"\nlr = 0.05\nsteps = {steps}'

@@ -1,4 +1,4 @@
-"""Independent tasks in threads, each of which computes with one core."""
+"""Independent tasks in threads; each thread computes with one core."""
 
 from __future__ import annotations
 

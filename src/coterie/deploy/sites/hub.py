@@ -413,7 +413,7 @@ class Hub:
         members = set(range(len(self.names)))
         drawn = next(iter(self._ready.values())).drawn or members
         if self._frozen is not None:
-            drawn &= set(self._frozen.present)
+            drawn = drawn & set(self._frozen.present)
         back = {rank for rank in self._ready if not self.is_lost(rank)} & drawn
         ready = back - self._gone
         least = 1 if self._frozen is not None else self.settings.least
