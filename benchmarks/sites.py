@@ -112,7 +112,7 @@ class Parties:
 def peak_memory(process: subprocess.Popen[bytes]) -> float:
     """The most memory that a process has had, in MB."""
     text = Path(f"/proc/{process.pid}/status").read_text()
-    found = re.findall(r"VmHWM:\s+(\d+)", text)  # none if the process has ended
+    found = re.findall(r"VmHWM:\s+(\d+)", text)  # none if it has just ended
     return int(found[0]) / 1024 if found else 0.0
 
 
