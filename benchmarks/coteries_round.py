@@ -32,7 +32,7 @@ from coterie.engine.rounds import init_oracle, run_rounds
 from coterie.models import build, mlp, ravel
 from coterie.types import Algorithm
 
-FEATURES, HIDDEN, CLASSES = 25, 20, 10  # 730 parameters
+FEATURES, CLASSES = 25, 10
 HELD_OUT = 10
 PHASES = "rest", "trial", "contest", "pieces"
 
@@ -84,7 +84,7 @@ class LiveTensors(TorchDispatchMode):
         self.now -= size
 
 
-def simulation(case: Case, train: int, seed: int = 0) -> Simulation:
+def simulation(case: Case, train: int, hidden: int, seed: int = 0) -> Simulation:
     """Clients of two groups, each with a linear rule of its own."""
     rng = torch.Generator().manual_seed(seed)
     each = train + HELD_OUT + 1
@@ -96,7 +96,7 @@ def simulation(case: Case, train: int, seed: int = 0) -> Simulation:
     place = torch.arange(len(owner)) // case.clients
     role = (place >= train).long() + (place >= train + HELD_OUT)
     table = Table("groups", features, targets, "classification", CLASSES)
-    module = build(lambda: mlp((FEATURES,), CLASSES, hidden=[HIDDEN]), 0)
+    module = build(lambda: mlp((FEATURES,), CLASSES, hidden=[hidden]), 0)
     data = federate(table, owner, role)
     return Simulation(data, module, batch_size=8, seed=seed)
 
@@ -137,9 +137,9 @@ class Run:
         return PHASES[self.state.server.clock.phase]
 
 
-def report(case: Case, train: int) -> None:
+def report(case: Case, train: int, hidden: int) -> None:
     """Times of both methods round by round, and then memory."""
-    run = simulation(case, train)
+    run = simulation(case, train, hidden)
     sizes, d = run.federation.train.size, len(ravel(run.kernel.module))
     clients = round(case.share * case.clients)
     methods = coteries(sizes, steps=5), fedavg(sizes, steps=5)
@@ -183,12 +183,13 @@ def main() -> None:
     """Reports on both cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--train", type=int, default=40, help="samples of a client")
+    parser.add_argument("--hidden", type=int, default=20, help="20: 730 parameters")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the first case")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for case in CASES[options.first :]:
-        report(case, options.train)
+        report(case, options.train, options.hidden)
 
 
 if __name__ == "__main__":

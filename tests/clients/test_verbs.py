@@ -161,6 +161,18 @@ def test_a_coordinator_may_give_one_thing_back_and_take_single_numbers(classific
     assert traffic_of(oracle.sent).server == 2 * N
 
 
+def test_a_coordinator_must_answer_every_client(classification):
+    def median(server, who, x):
+        return server, x.median(0).values.repeat(len(who), 1)
+
+    oracle, x = in_round(classification, 1, SOME)
+    refuses(
+        f"answer 1 of `median` must have a row for each of {N} clients, got "
+        f"{int(SOME.sum())}.",
+        *(oracle.central, median, None, x),
+    )
+
+
 @everybody_or_some
 def test_a_blend_sends_models_out_and_gradients_back_between_those_who_take_part(
     classification, active

@@ -246,6 +246,7 @@ class SimulatedOracle:
             who = self.present.nonzero()[:, 0]
             try:
                 memory, *answers = program(server, who, *collected, **options)
+                _refuse_missing_rows(program, answers, len(self.present))
             except InputError as error:
                 if self._group.size == 1:
                     raise
@@ -536,3 +537,15 @@ class SimulatedOracle:
         return fetch_rows(
             self._group, rows, wanted, blocks(len(wanted), self._group.size)
         )
+
+
+def _refuse_missing_rows(
+    program: CentralProgram, answers: Sequence[Tensor], clients: int
+) -> None:
+    """Refuses answers of a coordinator that have no row for some client."""
+    for j, answer in enumerate(answers, 1):
+        if len(answer) != clients:
+            raise InputError(
+                f"answer {j} of `{getattr(program, '__name__', 'the program')}` must "
+                f"have a row for each of {clients} clients, got {len(answer)}."
+            )
