@@ -20,6 +20,9 @@ from coterie.cli import light_app
 
 SOURCE = Path(__file__).parents[2] / "src"
 
+_MODULES = "coterie.types", "coterie.options", "coterie.checks"
+"""Modules from which methods of one's own import."""
+
 _UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
 """The search finds names on one page, `api.md`, so that guides come first."""
 
@@ -55,29 +58,42 @@ def cell(text: str) -> str:
 
 
 def rooms() -> dict[str, ModuleType]:
-    """Every package with public names, by its dotted name."""
+    """Every package with public names, and `_MODULES`, by their dotted names."""
     files = sorted(SOURCE.rglob("__init__.py"))
     names = [".".join(file.parent.relative_to(SOURCE).parts) for file in files]
     found = {name: import_module(name) for name in names}
-    return {name: room for name, room in found.items() if hasattr(room, "__all__")}
+    found = {name: room for name, room in found.items() if hasattr(room, "__all__")}
+    return found | {name: import_module(name) for name in _MODULES}
+
+
+def names_of(room: ModuleType) -> list[str]:
+    """The public names of a package, or what a module defines."""
+    if hasattr(room, "__all__"):
+        return sorted(room.__all__, key=str.lower)
+    lines = ast.parse(inspect.getsource(room)).body
+    found = [getattr(line, "name", "_") for line in lines]
+    assigned = [line.targets[0] for line in lines if isinstance(line, ast.Assign)]
+    found += [one.id for one in assigned if isinstance(one, ast.Name)]
+    return sorted({one for one in found if not one.startswith("_")}, key=str.lower)
 
 
 def package_sections(packages: dict[str, ModuleType]) -> str:
     """Every package with a link to its page, and all its names."""
     parts = []
     for name, room in packages.items():
-        names = ", ".join(f"`{one}`" for one in sorted(room.__all__, key=str.lower))
+        names = ", ".join(f"`{one}`" for one in names_of(room))
         parts.append(f"\n## [{name}](api/{name}.md)\n\n{about(room)}\n\n{names}\n")
     return "".join(parts)
 
 
 def room_page(room: ModuleType) -> str:
     """The page of a package: each public name with its signature and docstring."""
-    texts = _texts_after_names(Path(room.__file__).parent)
+    file = Path(room.__file__)
+    texts = _texts_after_names(file.parent if hasattr(room, "__path__") else file)
     parts = [
         f"{_UNSEARCHED}# {room.__name__}\n\n{markdown(inspect.getdoc(room) or '')}"
     ]
-    for name in sorted(room.__all__, key=str.lower):
+    for name in names_of(room):
         inner = f"{room.__name__}.{name}"
         thing = getattr(room, name, None) or import_module(inner)
         parts.append(f"## `{name}`\n\n" + _described(name, thing, texts.get(name, "")))
@@ -166,10 +182,10 @@ def _section(found: re.Match[str]) -> str:
     return f"**{found[1]}:**\n\n{body}\n\n"
 
 
-def _texts_after_names(folder: Path) -> dict[str, str]:
-    """The strings below assignments in a package, by the names of what is assigned."""
+def _texts_after_names(place: Path) -> dict[str, str]:
+    """The strings below assignments in a package or a file, by what is assigned."""
     found = {}
-    for file in folder.rglob("*.py"):
+    for file in [place] if place.is_file() else place.rglob("*.py"):
         lines = ast.parse(file.read_text(encoding="utf-8")).body
         for line, after in itertools.pairwise(lines):
             targets = [line.target] if isinstance(line, ast.AnnAssign) else []
