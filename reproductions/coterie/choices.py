@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import coterie as co
-from coterie.algorithms.coteries import in_use
+from coterie.algorithms.coteries import group_of, in_use
 from coterie.algorithms.coteries_client import candidates
 from coterie.cli import Claim, settings
 from coterie.data import Federation
@@ -47,7 +47,7 @@ def finals(federation: Federation, lr: float, seed: int, training: Training) -> 
         return 100 * float(scores(simulation, models, "test").mean())
 
     state = last.state
-    models = candidates(state.own, state.group, state.offset)
+    models = candidates(state.own, group_of(state), state.offset)
     return Finals(score(in_use(state)), np.array([score(model) for model in models]))
 
 

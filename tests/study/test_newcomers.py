@@ -161,7 +161,11 @@ def test_training_is_that_of_a_federation_without_the_held_out_clients(full_run,
     simulation = Simulation(rest, module, batch_size=4, seed=0)
     x = ravel(module).repeat(len(trains), 1)
     for r in run_rounds(
-        algorithm, simulation, x, rounds=ROUNDS, seed=0, participation=0.75
+        *(algorithm, simulation, x),
+        rounds=ROUNDS,
+        seed=0,
+        participation=0.75,
+        in_place=True,  # as studies do
     ):
         last = r
     personal = algorithm.personal(last.state, simulation.at(ROUNDS, purpose="use"))

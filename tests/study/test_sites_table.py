@@ -100,7 +100,6 @@ SIMULATED = {
     "[tune] searches in simulations": {"tune": {"space": {"lr": [0.1]}}},
     "[diagnostics] measures": {"diagnostics": {}},
     "`run.newcomers` must be 0": {"run": {**STUDY["run"], "newcomers": 1}},
-    "`run.participation` must be 1": {"run": {**STUDY["run"], "participation": 0.5}},
     "`run.pooled_test` must": {"run": {**STUDY["run"], "pooled_test": True}},
     "`run.rounds` must be written": {"run": {"batch_size": 4}},
     "`run.batch_size` must be written": {

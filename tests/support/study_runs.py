@@ -78,7 +78,7 @@ def spoilt(client: int, value: float, first: int) -> Callable[..., Algorithm]:
 
         def step(state, oracle, rng):
             new, info = good.step(state, oracle, rng)
-            here = torch.arange(oracle.mine.start, oracle.mine.stop) == client
+            here = torch.arange(len(oracle.present))[oracle.mine] == client
             x = torch.where(here[:, None] & (new.t >= first), value, new.x)
             return new._replace(x=x), info
 

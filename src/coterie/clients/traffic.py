@@ -89,8 +89,8 @@ class Wrapping(Generic[Inner]):
         return self._oracle.present
 
     @property
-    def mine(self) -> slice:
-        """The positions of the clients at hand among all N."""
+    def mine(self) -> Any:
+        """The positions of the clients at hand among all N, as an index of rows."""
         return self._oracle.mine
 
     @property
