@@ -165,7 +165,7 @@ def _graph_claims(share: float, seed: int) -> list[Claim]:
                 f"{gap:.2f}",
                 near if share == 1 else None,
                 f"{len(network.edges)} edges, {network.slow} slow; {slack:g} of it is "
-                "allowed beside the range",
+                "allowed next to the range",
             )
         )
         printed = course(network, runs, seed, printed=True).rate

@@ -61,7 +61,7 @@ def table_of(records: Records) -> pd.DataFrame:
 
 
 def judge(tables: Mapping[str, pd.DataFrame]) -> list[Claim]:
-    """Ours beside the published values, and in how many rows the published order holds.
+    """Ours next to the published values, and in how many rows their order holds.
 
     An order holds in a row if the mean difference over seeds, each the same data and
     start for all methods, is larger than its standard error. It has to in all rows but

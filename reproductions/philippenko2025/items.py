@@ -188,7 +188,7 @@ def _table2(name: str, overrides: Sequence[str]) -> list[Claim]:
 def table2_claims(
     name: str, metrics: pd.DataFrame, clients: pd.DataFrame
 ) -> list[Claim]:
-    """Test accuracy in per cent beside the published one, and the published order."""
+    """Test accuracy in percent next to the published one, and the published order."""
     score = final_accuracy(metrics, clients)
     published = EXPECTED["table2"][name]
     claims = []

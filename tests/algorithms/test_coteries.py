@@ -405,7 +405,7 @@ def test_an_offset_is_a_mean_of_the_last_rounds_that_begins_with_the_first():
 
 
 def alone(federation, client, w, steps, lr=0.1):
-    """After so many full gradient steps of a client."""
+    """After this number of full gradient steps of a client."""
     index = mine(federation, client)
     x, y = federation.features[index], federation.targets[index]
     for _ in range(steps):

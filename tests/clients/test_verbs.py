@@ -262,7 +262,7 @@ def answers(oracle, x) -> dict[str, torch.Tensor]:
 
 
 def in_parts(federation, size: int, active, **settings):
-    """Answers and comparison in each of so many threads, and what was sent."""
+    """Answers and comparison in each thread, and what was sent."""
     x = rows(simulate(federation))
 
     def run(group):

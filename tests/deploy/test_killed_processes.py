@@ -2,33 +2,7 @@
 
 from __future__ import annotations
 
-from support.site_processes import HUB, Kill, Parties
-
-STUDY = """\
-name = "sites"
-[data]
-path = "all.csv"
-client = "hospital"
-target = "outcome"
-[split]
-test = 0.3
-[model]
-name = "logistic"
-[run]
-rounds = {rounds}
-evaluate_every = {rounds}
-batch_size = 8
-seeds = [0]
-[[algorithm]]
-name = "fedavg"
-lr = 0.05
-[[algorithm]]
-name = "decentralised_sgd"
-lr = 0.05
-[sites]
-patience = 3
-least_members = 2
-"""
+from support.site_processes import HUB, Kill, Parties, study_of_processes
 
 
 def test_parties_that_are_killed_return_and_the_models_are_those_of_the_simulation(
@@ -43,7 +17,8 @@ def test_parties_that_are_killed_return_and_the_models_are_those_of_the_simulati
         Kill(HUB, rounds + 2, -1, True),
         Kill("Bern", rounds + 5, 1, False),
     ]
-    parties = Parties(tmp_path, STUDY.format(rounds=rounds), kills)
+    study = study_of_processes(rounds, "fedavg", "decentralised_sgd")
+    parties = Parties(tmp_path, study, kills)
     try:
         parties.run(120)
         assert all(parties.happened(kill) for kill in kills)

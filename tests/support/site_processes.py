@@ -35,6 +35,33 @@ from support.sites import NAMES, free_port, site_files
 HUB = "hub"
 _KILLED = -signal.SIGKILL
 
+_STUDY = """\
+name = "sites"
+[data]
+path = "all.csv"
+client = "hospital"
+target = "outcome"
+[split]
+test = 0.3
+[model]
+name = "logistic"
+[run]
+rounds = {rounds}
+evaluate_every = {rounds}
+batch_size = 8
+seeds = [0]
+{algorithms}
+[sites]
+patience = 3
+least_members = 2
+"""
+
+
+def study_of_processes(rounds: int, *methods: str) -> str:
+    """The study file of these methods."""
+    entries = "".join(f'[[algorithm]]\nname = "{m}"\nlr = 0.05\n' for m in methods)
+    return _STUDY.format(rounds=rounds, algorithms=entries)
+
 
 class Kill(NamedTuple):
     """The message at which a party ends by SIGKILL, and how late it returns."""

@@ -79,7 +79,7 @@ class Sites:
         """The largest number that a member may mask, so that no sum can overflow.
 
         Raises:
-            InputError: if `largest` and `scale` do not fit with so many members.
+            InputError: if `largest` and `scale` do not fit with this number of members.
         """
         most = 2.0**_BITS / (self.scale * members)
         if self.largest > most:
